@@ -2,14 +2,13 @@
 
     python bench/container_crashes.py [--tasks 160] [--seed 1]
 
-Every task must run exactly once and reach Corral, and no volume, network or pause container may be left. The script prints what it
-found and exits with 1 if something is wrong. It starts a Docker engine of its own, which needs root.
+Every task must run exactly once, reach Corral and have its exit code, and no volume, network or pause container may be left. The
+script prints what it found and exits with 1 if something is wrong. It starts a Docker engine of its own, which needs root.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -21,12 +20,14 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # behind our own: it has folders of the same names
 
+from corral.node.docker_networks import INSIDE_SUBNET, first_route_to
 from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind, why_not
 from harness import Corral, eventually
 
 MODES = ("host", "bridge", "awsvpc", "none")
 KILL_PAUSE_S = (0.2, 6.0)  # the server starts the next agent after up to 5 s
 ENDED_MAX_S = 300
+OWN_NETWORKS = ("corral", "corral-inside")  # Corral keeps them; a prune removes them while no task runs
 CALL = 10  # tasks of each mode between two pauses of the launcher
 # Fetch the metadata until it works: a prune may cut the network for a moment.
 SCRIPT = """
@@ -47,6 +48,8 @@ def main() -> int:
     if reason := why_not():
         sys.exit(f"this script cannot run here: {reason}")
     clear_left_behind()
+    if other := first_route_to(INSIDE_SUBNET):
+        sys.exit(f"this script cannot run here: the interface {other} of another Docker engine has the subnet {INSIDE_SUBNET}")
     dockerd = Dockerd()
     try:
         with tempfile.TemporaryDirectory(prefix="corral-crashes-") as folder:
@@ -68,21 +71,23 @@ def _run(dockerd: Dockerd, folder: Path, tasks: int, rng: random.Random) -> int:
         kills: list[float] = []
         killer = threading.Thread(target=_kill, args=(corral, rng, over, kills))
         killer.start()
-        arns = _launch(ecs, tasks, rng, lambda: _prune(dockerd))
         try:
+            arns = _launch(ecs, tasks, rng, lambda: _prune(dockerd))
             ended = _wait(ecs, arns)
         finally:
             over.set()
             killer.join()
         print(f"{tasks} tasks, {len(kills)} kills of the agent, {time.monotonic() - began_s:.0f} s")
-        faults = _wrong_runs(ended, arns, out) + _leftovers(dockerd, corral)
+        faults = _wrong_runs(ended, arns, out)
+        print("\n".join(faults) or "every task ran once", flush=True)
+        left = _leftovers(dockerd, corral)
         corral.stop()
-        if eventually(lambda: not corral.processes("corral.node")) and (left := dockerd.containers("label=corral.pause")):
-            faults.append(f"{len(left)} pause containers are left after the server has stopped")
+        if eventually(lambda: not corral.processes("corral.node")) and (pauses := dockerd.containers("label=corral.pause")):
+            left.append(f"{len(pauses)} pause containers are left after the server has stopped")
     finally:
         corral.clear()
-    print("\n".join(faults) or "every task ran once; nothing is left")
-    return 1 if faults else 0
+    print("\n".join(left) or "no container, volume, network or connection is left")
+    return 1 if faults or left else 0
 
 
 def _register(ecs: Any, mode: str, out: Path) -> None:
@@ -155,11 +160,13 @@ def _wrong_runs(ended: list[dict[str, Any]], arns: dict[str, int], out: Path) ->
         said = path.read_text() if path.exists() else ""
         [container] = task["containers"]
         if said != EXPECTED:
-            faults.append(f"task {number} ({mode}) wrote {said!r}: {json.dumps(container, default=str)} {task['stoppedReason']}")
+            faults.append(f"task {number} ({mode}) wrote {said!r}: {container.get('exitCode')}, {task['stoppedReason']}")
         elif container.get("exitCode") == number % 100:
             codes["the right exit code"] += 1
         else:
-            codes[f"no exit code ({container.get('reason')})"] += 1
+            codes["a wrong exit code or none"] += 1
+            shown = f"{container.get('exitCode')}, {container.get('reason')}"
+            faults.append(f"task {number} ({mode}) ran once, but its exit code is not {number % 100}: {shown}")
     print("tasks with", ", ".join(f"{what}: {count}" for what, count in codes.items()))
     return faults
 
@@ -170,21 +177,17 @@ def _leftovers(dockerd: Dockerd, corral: Corral) -> list[str]:
     dockerd("container", "prune", "-f")
 
     def left() -> list[str]:
+        networks = dockerd("network", "ls", "--format", "{{.Name}}").split()
         connected = [
-            f"{name}: {given}" for name in ("corral", "corral-inside")
+            f"{name}: {given}" for name in OWN_NETWORKS if name in networks
             if (given := dockerd("network", "inspect", "--format", "{{len .Containers}}", name)) != "0"
         ]  # fmt: skip
-        networks = set(dockerd("network", "ls", "--format", "{{.Name}}").split()) - {
-            "none",
-            "host",
-            "bridge",
-            "corral",
-            "corral-inside",
-        }
         found = {
             "containers": dockerd.containers(ours),
+            "pause containers": dockerd.containers("label=corral.pause"),
             "volumes": dockerd("volume", "ls", "-q").split(),
-            "networks": [*networks],
+            "networks": [name for name in networks if name not in ("none", "host", "bridge", *OWN_NETWORKS)],
+            "second networks": [name for name in OWN_NETWORKS if networks.count(name) > 1],
             "connections": connected,
         }
         return [f"{len(names)} {kind} are left: {names[:5]}" for kind, names in found.items() if names]

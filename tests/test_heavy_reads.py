@@ -39,12 +39,13 @@ class Endless:
 @asynccontextmanager
 async def reading(**limits: int) -> AsyncIterator[Callable[..., Any]]:
     reads = HeavyReads(asyncio.get_running_loop(), **limits)
-    futures: list[asyncio.Future[Any]] = []
 
     def start(read: Callable[[Step], Any], caller: str) -> asyncio.Task[Any]:
-        return asyncio.create_task(reads.run(read, (caller, "Read"), futures.append))
+        futures: list[asyncio.Future[Any]] = []
+        task = asyncio.create_task(reads.run(read, (caller, "Read"), futures.append))
+        task.futures = futures  # type: ignore[attr-defined]
+        return task
 
-    start.slow = futures  # type: ignore[attr-defined]
     try:
         yield start
     finally:
@@ -75,6 +76,14 @@ def test_quick_reads_and_other_callers_do_not_wait_for_a_slow_caller() -> None:
     asyncio.run(scenario())
 
 
+async def disconnect(reading: asyncio.Task[Any], futures: list[asyncio.Future[Any]]) -> None:
+    """Do what the server does when a client is gone: cancel the futures that it got for the client's read."""
+    while not reading.done():
+        for future in futures:
+            future.cancel()
+        await asyncio.sleep(0.005)
+
+
 def test_a_read_ends_when_its_client_disconnects() -> None:
     async def scenario() -> None:
         async with reading() as start:
@@ -82,17 +91,13 @@ def test_a_read_ends_when_its_client_disconnects() -> None:
             running = start(read, "a")
             await happened(read.slow)
             waiting = start(queued, "a")
-            while len(start.slow) < 2:
-                await asyncio.sleep(0)
-            start.slow[1].cancel()
-            start.slow[0].cancel()
+            await disconnect(waiting, waiting.futures)
+            await disconnect(running, running.futures)
             await happened(read.cancelled)
             after.told.set()
             assert await start(after, "a") == "read"
             assert not queued.slow.is_set()
-            for task in (running, waiting):
-                with pytest.raises(asyncio.CancelledError):
-                    await task
+            assert waiting.cancelled() and running.cancelled()
 
     asyncio.run(scenario())
 
@@ -108,17 +113,16 @@ def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled() -> None
         async with reading(waiting_max=2) as start:
             with pytest.raises(ValueError, match="broken"):
                 await start(fails, "a")
-            read = Endless()
+            read, others = Endless(), [Endless() for _ in range(3)]
             running = start(read, "a")
             await happened(read.slow)
-            waiting = [start(Endless(), "a") for _ in range(2)]
-            while len(start.slow) < 4:
-                await asyncio.sleep(0)
+            waiting = [start(other, "a") for other in others]
+            [refused], accepted = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
             with pytest.raises(ThrottlingException, match="Retry later"):
-                await start(Endless(), "a")
-            for future in start.slow:
-                future.cancel()
-            await asyncio.wait([running, *waiting])
+                await refused
+            for each in (read, *others):
+                each.told.set()
+            assert await asyncio.gather(running, *accepted) == ["read"] * 3
 
     asyncio.run(scenario())
 

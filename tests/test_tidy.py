@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "blobs": {"model"},
     "backup": {"model", "store", "telemetry", "blobs", "database", "database_snapshot", "data_folder", "options"},
     "channel": set(),
-    "node": {"model", "channel", "options"},
+    "node": {"model", "channel", "options", "control_characters", "process_log"},
     "services": {"model", "decide", "store", "telemetry", "blobs", "core"},
     "reconcile": {"model", "decide", "store", "telemetry", "services", "core"},
     "server": {
@@ -50,8 +50,10 @@ MAY_IMPORT = {
         "node",
         "channel",
         "options",
+        "control_characters",
+        "process_log",
     },
-    "cli": {"channel"},
+    "cli": {"channel", "control_characters"},
     "core": {"model", "database"},
     "handovers": {"core", "database"},
     "database": {"journal"},
@@ -62,6 +64,8 @@ MAY_IMPORT = {
     "ids": set(),
     "clock": set(),
     "options": set(),
+    "control_characters": set(),
+    "process_log": {"control_characters"},
 }
 BANNED_IN_DECIDE = {
     "time", "datetime", "random", "uuid", "os", "subprocess", "socket", "sqlite3", "logging", "asyncio", "threading",

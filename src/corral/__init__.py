@@ -1,3 +1,3 @@
-"""Corral puts your GPUs behind the AWS container APIs."""
+"""Corral serves the AWS container APIs on your own GPU machine."""
 
 __version__ = "0.1.0"

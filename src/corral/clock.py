@@ -1,4 +1,4 @@
-"""Clocks. No other module reads the time of day."""
+"""Clocks. Other modules do not read the time of day themselves, so that tests can set the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """Seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         ...
 
 
@@ -18,7 +18,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """A clock that moves only by `advance`, for simulations and tests."""
+    """A clock for simulations and tests. Its time changes only when `advance` is called."""
 
     def __init__(self, now_s: float = 1_700_000_000.0) -> None:
         self._now_s = now_s

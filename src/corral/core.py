@@ -1,7 +1,10 @@
-"""The core of a store: it runs all commands that are waiting in one transaction, and responds after the commit.
+"""Runs commands on a store. `Core.batch` runs all queued commands in one transaction and commits it.
 
-`Core` has no thread. `batch` takes commands and returns the responses and orders that may be sent once they are committed. Tests
-and the simulation call it directly, on a virtual clock; `server/lanes.py` runs it in the thread that owns the store.
+A command is a function, for example the handler of a request. A reconciler is a function that runs when its key is marked as
+changed, or at a set time. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics. A run
+is one container of a task on a host. `batch` returns the responses to clients and the orders to hosts, which the caller sends after
+the commit. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
+directly, with a virtual clock.
 """
 
 from __future__ import annotations
@@ -25,26 +28,27 @@ from corral.ids import Ids
 from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 
-MARKS_MAX_PER_BATCH = 1_000  # further marks become due rows for the next batch, so that requests do not wait for all
-HANDOVER_MAX_BYTES = 16 * 1024  # of the payloads that share a row
+MARKS_MAX_PER_BATCH = 1_000  # further reconcilers run in the next batch, so that requests do not wait for all of them
+HANDOVER_MAX_BYTES = 16 * 1024  # the maximum size of the payloads in one row
 INSTANT_S = 1e-6
 CLOCK_STEP_S = 1.0
-RETRY_S = 5.0  # until a reconciler that raised an exception is run again
+RETRY_S = 5.0  # a reconciler that raised an exception is run again after this time
 
 
 class Wait(Exception):
-    """Raised by a handler that has no response yet: run it again when one of `keys` changes, and for the last time at `until_s`.
+    """Raised by a handler that has no response yet. The core runs it again when one of `keys` changes, and finally at `until_s`.
 
-    With `again_s` the keys count as changed at that time. Commands that wait `in_turn` for a key are run one at a time: the next
-    one runs after the previous one has got its response, so that a message does not wake a thousand idle workers. With `keep` the
-    rows that the handler has written are committed although it waits.
+    If `again_s` is set, the core also runs the handler again at that time. If `in_turn` is True and several commands wait for the
+    same key, the core runs them one after the other: the next one runs only after the previous one has a response. So one new
+    message does not wake a thousand idle workers. If `keep` is True, the rows that the handler has written are committed although
+    it has no response yet.
     """
 
     def __init__(
         self, keys: Iterable[str], until_s: float, *, again_s: float | None = None, in_turn: bool = False, keep: bool = False
     ) -> None:
         super().__init__("waiting")
-        self.keys = tuple(dict.fromkeys(keys))  # without duplicates: a caller may name a task twice
+        self.keys = tuple(dict.fromkeys(keys))  # remove duplicates, because a request may contain a task twice
         self.until_s = until_s
         self.again_s = again_s
         self.in_turn = in_turn
@@ -52,7 +56,7 @@ class Wait(Exception):
 
 
 class OwnedStore(Protocol):
-    """What a core needs of the store that it owns."""
+    """The methods of a store that the core calls."""
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
@@ -76,7 +80,8 @@ class OwnedStore(Protocol):
 
 
 S = TypeVar("S", bound=OwnedStore)
-Order = StartOrder | str | RunSpec | None  # start a run; stop the run with this id; check its health; None: drop earlier orders
+# StartOrder starts a run, an id stops a run, RunSpec checks a run's health, and None discards earlier orders.
+Order = StartOrder | str | RunSpec | None
 Sizes = tuple[int, int, int, int, int]
 
 
@@ -85,43 +90,49 @@ def _no_step() -> None:
 
 
 class Tx(Struct, Generic[S]):
-    """The transaction as handlers and reconcilers see it: the store, the time, and what to do after the commit."""
+    """The transaction that handlers and reconcilers use.
+
+    It has the store and the time, and collects what happens after the commit.
+    """
 
     store: S
     now_s: float
     ids: Ids
     settings: Settings
-    final: bool = True  # False: the handler may still raise Wait
-    step: Callable[[], None] = _no_step  # long reads call this between steps: it raises if the read is to end
+    final: bool = True  # False if the handler may raise Wait
+    step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)
     _handed: list[NewHandover] = field(default_factory=list)
-    _command: Command | None = None  # the command that runs now; None: a reconciler runs
+    _command: Command | None = None  # the command that is running; None if a reconciler is running
 
     def mark(self, key: str) -> None:
-        """Run the reconciler that `key` names, in this transaction."""
+        """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`."""
         self._marks[key] = None
 
     def due(self, key: str, at_s: float) -> None:
-        """Run the reconciler that `key` names at that time."""
+        """Run the reconciler of `key` at the time `at_s`."""
         self.store.set_due(key, at_s)
 
     def changed(self, key: str) -> None:
-        """Run again the commands that wait for `key`."""
+        """Wake the commands that wait for `key`: run them again in this transaction."""
         self._changed[key] = None
 
     def changes_at(self, key: str, at_s: float) -> None:
-        """Run again, at that time, the commands that wait for `key` now. Later ones must pass `again_s` themselves."""
+        """Wake the commands that already wait for `key` at the time `at_s`. Commands that begin to wait later must pass `again_s`
+        to Wait.
+        """
         self._changes_later.append((key, at_s))
 
     def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
-        """Hand a payload to the receiver `kind` of another lane, after this transaction is committed.
+        """Send a payload to another lane after this transaction is committed. `kind` is the name of the receiving function.
 
-        The receiver gets it exactly once, also after a crash, and normally before this command gets its response. `payload` is
-        stored as JSON. With `key` it replaces an earlier one of the same lane, kind and key that was not received yet.
+        The receiver gets the payload exactly once, even after a crash. Usually this happens before the client gets the response to
+        this command. `payload` is stored as JSON. If `key` is given, the payload replaces an earlier payload with the same lane,
+        kind and key that was not received yet.
         """
         self._handed.append((lane, kind, key, orjson.dumps(payload), self._command))
 
@@ -132,18 +143,21 @@ class Tx(Struct, Generic[S]):
         self._orders.append((host_id, run_id))
 
     def check(self, host_id: str, spec: RunSpec) -> None:
-        """Order a host to check the health of a living run: an agent that was restarted does not know it."""
+        """Order a host to check the health of a run. A restarted agent needs this order for each run, because it keeps no state."""
         self._orders.append((host_id, spec))
 
     def reset_orders(self, host_id: str) -> None:
-        """Drop the earlier orders for this host. It has reported all it knows, and now gets complete new orders."""
+        """Discard the earlier orders for this host.
+
+        The host has reported all its runs, and this transaction creates all orders again.
+        """
         self._orders.append((host_id, None))
 
     def _sizes(self) -> Sizes:
         return len(self._marks), len(self._changed), len(self._orders), len(self._changes_later), len(self._handed)
 
     def _truncate(self, sizes: Sizes) -> None:
-        """Drop the effects of a failed command."""
+        """Discard the effects of a failed command."""
         for collected, size in zip((self._marks, self._changed), sizes):
             while len(collected) > size:
                 collected.popitem()
@@ -153,7 +167,7 @@ class Tx(Struct, Generic[S]):
 
 
 Reconciler = Callable[[Tx[Any], str], None]
-Receiver = Callable[[Tx[Any], Any], None]  # called with one payload of a hand-over at a time
+Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
 
 
 class Command(Struct, eq=False):
@@ -161,34 +175,35 @@ class Command(Struct, eq=False):
 
     run: Callable[[Tx[Any]], Any]
     done: Callable[[Any], None]  # called with the result, or with an exception
-    gone: Callable[[], bool] = lambda: False  # True: the client has given up, so the command is not run again
+    gone: Callable[[], bool] = lambda: False  # returns True if the client has disconnected; then the command is not run again
     on_wait: Callable[[], None] | None = None  # called when the command begins to wait
-    read_only: bool = False  # it changes nothing
-    waits_until_s: float | None = None  # set once it has raised Wait
+    read_only: bool = False  # True if the command changes nothing
+    waits_until_s: float | None = None  # set when the command raises Wait for the first time
     keys: tuple[str, ...] = ()
     in_turn: bool = False
 
 
-NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that caused it
+NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that sends it
 
 
 class HostOrders(Struct):
     start: list[StartOrder] = field(default_factory=list)
-    stop: list[str] = field(default_factory=list)  # run ids
+    stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
     check: list[RunSpec] = field(default_factory=list)
-    replaces_earlier: bool = False  # earlier orders that were not sent yet must not be sent: their runs may be given up
+    replaces_earlier: bool = False  # True: do not send earlier orders that are still queued, because they may be obsolete
 
 
 class Outcome(Struct):
-    """The result of a batch: what may be sent after the commit."""
+    """The result of a batch. The caller sends the responses, orders and hand-overs after the commit."""
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)
     orders: dict[str, HostOrders] = field(default_factory=dict)
-    handed: list[tuple[Handover, Command | None]] = field(default_factory=list)  # and the command whose response waits
-    finished: list[int] = field(default_factory=list)  # hand-overs whose rows were removed
-    faults: list[str] = field(default_factory=list)  # tracebacks of bugs, for the log
-    waiting: list[Command] = field(default_factory=list)  # commands that have begun to wait
-    may_have_changed: bool = True  # False: all commands were read-only, and nothing was due
+    # The command's response waits until the hand-over is received.
+    handed: list[tuple[Handover, Command | None]] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)  # the ids of hand-overs whose rows were deleted
+    faults: list[str] = field(default_factory=list)  # the tracebacks of bugs, for the server's log
+    waiting: list[Command] = field(default_factory=list)  # the commands that raised Wait for the first time
+    may_have_changed: bool = True  # False if all commands were read-only and no reconciler ran
 
 
 class Core(Generic[S]):
@@ -209,16 +224,17 @@ class Core(Generic[S]):
         self._last_s = 0.0
         self._parked: dict[Command, None] = {}
         self._parked_by_key: dict[str, dict[Command, None]] = {}
-        self._expiries: list[tuple[float, int, Command]] = []  # a heap; commands that are no longer parked are skipped
+        self._expiries: list[tuple[float, int, Command]] = []  # a heap; its entries for commands that no longer wait are ignored
         self._parkings = count()
-        self._timers: list[tuple[float, str]] = []  # a heap of the times when keys count as changed
-        self._timer_s: dict[str, float] = {}  # the next time of each key; other entries of the heap are skipped
+        self._timers: list[tuple[float, str]] = []  # a heap of the times at which keys count as changed
+        self._timer_s: dict[str, float] = {}  # the next time of each key; all other entries of the heap are ignored
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
-        self.delivered: deque[int] = deque()  # received hand-overs, whose rows the next batch deletes. Other threads append
+        # The ids of received hand-overs, which other threads append; the next batch deletes their rows.
+        self.delivered: deque[int] = deque()
 
     def next_due_s(self) -> float | None:
-        """When to call `batch` next if no command arrives before."""
+        """Return the time at which `batch` must be called even if no command arrives."""
         while self._expiries and self._expiries[0][2] not in self._parked:
             heappop(self._expiries)
         times = [heap[0][0] for heap in (self._expiries, self._timers) if heap]
@@ -227,22 +243,25 @@ class Core(Generic[S]):
         return min(times, default=None)
 
     def batch(self, commands: Sequence[Command]) -> Outcome:
-        """Run commands and due reconcilers in one transaction, and return their effects only if it was committed."""
+        """Run commands and due reconcilers in one transaction.
+
+        Return their effects if the transaction was committed, else errors.
+        """
         outcome = Outcome()
         now_s = self._instant()
         todo = [*self._unpark_expired(now_s), *commands]
-        ran = list(todo)  # all commands that saw rows which may not be committed, also those that wait again
+        ran = list(todo)  # all commands of this transaction; if the commit fails, each of them gets an error
         tx = Tx(self.store, now_s, self._ids, self._settings)
         fired = self._fire_timers(tx)
         by_time = bool(fired)
         try:
             self.store.begin()
-            while True:  # at least once, also without a command: something may be due
+            while True:  # runs at least once, because reconcilers may be due although there is no command
                 for command in todo:
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
-                        tx._changed.update(dict.fromkeys(command.keys))  # the next command in turn may run
-                    self._reconcile_marked(tx, outcome)  # first: freed capacity belongs to older claims, not to the next command
+                        tx._changed.update(dict.fromkeys(command.keys))  # so that the next command that waits in turn is run
+                    self._reconcile_marked(tx, outcome)  # before the next command, because older tasks get freed capacity first
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._reconciles_left):
                     tx.mark(key)
@@ -290,7 +309,7 @@ class Core(Generic[S]):
             answer = refusal
         except CommitFailed:
             raise
-        except sqlite3.OperationalError as error:  # disk full or I/O error in the middle of a command
+        except sqlite3.OperationalError as error:  # the disk is full, or an I/O error occurred
             self._undo(tx, sizes)
             outcome.faults.append(traceback.format_exc())
             answer = _not_written(error)
@@ -303,9 +322,12 @@ class Core(Generic[S]):
         outcome.answers.append((command, answer))
 
     def _instant(self) -> float:
-        """The time, later at each call, so that an earlier command of a batch is older than the next one."""
+        """Return the time.
+
+        Each call returns a later time, so that the commands of a batch have different times in the right order.
+        """
         now_s = self._clock.now_s()
-        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # after a larger step back, the clock is right
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # after a larger step back, use the clock's time
             now_s = self._last_s + INSTANT_S
         self._last_s = now_s
         return now_s
@@ -333,15 +355,16 @@ class Core(Generic[S]):
         tx._marks.clear()
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
-        """Write one row for the payloads of a command to the same receiver. Return how many of `delivered` were removed.
+        """Write the hand-overs of this transaction, and delete the rows of `delivered` ones. Return the number of deleted rows.
 
-        Large payloads get several rows, which are received in several transactions. Other commands run in between.
+        All payloads that a command sends to the same receiver share a row. If they are too large, they get several rows. Each row
+        is received in its own transaction, so that other commands can run in between.
         """
         outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
         removed = len(outcome.finished)
         self.store.drop_handovers(outcome.finished)
         rows: list[tuple[str, str, str | None, list[bytes], Command | None]] = []
-        newest: dict[tuple[str, str, str], int] = {}  # the row of each key; earlier ones are not written
+        newest: dict[tuple[str, str, str], int] = {}  # the last row of each key; the earlier rows of the key are not written
         open_rows: dict[tuple[str, str, Command | None], tuple[list[bytes], int]] = {}  # the row to append to, and its size
         for lane, kind, key, payload, command in tx._handed:
             if key is not None:
@@ -376,7 +399,7 @@ class Core(Generic[S]):
                 self._unpark(command)
         return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
 
-    # Parked commands: those that raised Wait.
+    # Parked commands are commands that raised Wait.
 
     def _park(self, tx: Tx[S], command: Command, wait: Wait) -> None:
         if command.waits_until_s is None:
@@ -399,7 +422,7 @@ class Core(Generic[S]):
         return command
 
     def release(self) -> None:
-        """Run all parked commands for the last time in the next batch, because the process ends."""
+        """Run all parked commands for the last time in the next batch. The server calls this before it exits."""
         for command in self._parked:
             command.waits_until_s = 0.0
             heappush(self._expiries, (0.0, next(self._parkings), command))
@@ -431,7 +454,7 @@ class Core(Generic[S]):
                     expired.append(command)
         return expired
 
-    # Timers: keys that count as changed at a time, as long as a command waits for them.
+    # Timers are times at which a key counts as changed. A timer exists only while a command waits for the key.
 
     def _set_timers(self, tx: Tx[S]) -> None:
         for key, at_s in tx._changes_later:
@@ -451,7 +474,7 @@ class Core(Generic[S]):
 
 
 def _not_written(error: Exception) -> ApiError:
-    return ServiceUnavailable(f"Nothing was changed: the state could not be written ({error}).")
+    return ServiceUnavailable(f"The request was not executed, because the state could not be written ({error}).")
 
 
 def _by_host(orders: Sequence[tuple[str, Order]]) -> dict[str, HostOrders]:

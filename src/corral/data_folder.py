@@ -1,7 +1,7 @@
-"""The data folder: its files, the process that uses it, and why a folder is refused.
+"""The data folder: the names of its files, its lock, and the checks before Corral uses it.
 
-Only its owner may use a data folder: it contains keys, and the server acts on what it finds there. A folder that belongs to another
-user, or that has files of another program, is refused before anything is written.
+Only the owner of a data folder may use it, because it contains keys, and because the server trusts its files. Corral refuses a
+folder that belongs to another user or contains files of other programs. It refuses the folder before it writes anything.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ CREDENTIALS, SESSIONS, SECRETS = "credentials.json", "sessions.json", "secrets.j
 KEY_FILES = (CREDENTIALS, SESSIONS, SECRETS)
 CONFIGURATION = "corral.toml"  # written by the user (`server/configuration.py`)
 LOCK = "lock"
-BLOBS_LOCK = "blobs.lock"  # shared by backups and checks, exclusive for the garbage collection (`blobs/blob_lock.py`)
-RESTORING = "restoring"  # exists while a restore is unfinished
-RESTORED = "restored.json"  # where the data of a restored folder comes from
+BLOBS_LOCK = "blobs.lock"  # see `blobs/blob_lock.py`
+RESTORING = "restoring"  # this file exists until a restore is complete
+RESTORED = "restored.json"  # contains the path of the original data folder, if this folder was restored
 FOLDERS = ("blobs", "node")
 FILES = {
     LOCK, BLOBS_LOCK, CONFIGURATION, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
 }  # fmt: skip
-IGNORED = {"lost+found"}  # the root folder of a file system has it
+IGNORED = {"lost+found"}  # the root folder of a file system may contain this
 HOLDER = b"corral, process "
 SHOWN_MAX = 3
 
 
 def validate_folder(data: Path) -> None:
-    """Refuse a folder that is not the user's own or not Corral's, or that has links in it. Changes nothing."""
+    """Refuse a folder that belongs to another user, contains files of other programs, or contains symbolic links.
+
+    Changes nothing.
+    """
     try:
         about = data.stat()
     except FileNotFoundError:
@@ -70,7 +73,7 @@ def validate_folder(data: Path) -> None:
 
 
 def close_to_others(data: Path) -> None:
-    """Take all rights of other users from the folder and its files. The caller has validated the folder and holds its lock."""
+    """Remove all permissions of other users from the folder and its files. The caller must have validated and locked the folder."""
     for path in (data, *_own_paths(data)):
         about = path.lstat()
         allowed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o600
@@ -79,7 +82,10 @@ def close_to_others(data: Path) -> None:
 
 
 def _own_paths(data: Path) -> Iterator[Path]:
-    """The folder's own files and folders. The files of blobs are too many, and the files in node/work/ are the tasks'."""
+    """Yield the files and folders that Corral has created here.
+
+    Omit the files of blobs, because there may be millions, and the files in node/work/, because tasks create them.
+    """
     for name in sorted(FILES):
         if os.path.lexists(data / name):
             yield data / name
@@ -98,8 +104,8 @@ def _inside(folder: Path) -> list[Path]:
 def _require_own(path: Path, about: os.stat_result) -> None:
     if stat.S_ISLNK(about.st_mode):
         raise Refused(
-            f"{path} is a symbolic link, which Corral does not follow. Replace it by a file or folder of its own, "
-            "or move the whole data folder and name the new place with --data."
+            f"{path} is a symbolic link, which Corral does not follow. Replace it by a real file or folder, "
+            "or move the whole data folder and pass its new path with --data."
         )
     if about.st_uid != os.geteuid():
         raise Refused(
@@ -116,7 +122,7 @@ def _user(uid: int) -> str:
 
 
 def _is_ours(data: Path) -> bool:
-    """Whether a Corral has used the folder before: the lock file says so."""
+    """Return True if Corral has used the folder before. Then the lock file contains its name."""
     try:
         fd = os.open(data / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -127,11 +133,14 @@ def _is_ours(data: Path) -> bool:
         os.close(fd)
 
 
-# The process that uses the folder
+# The lock of the folder
 
 
 def lock_folder(data: Path) -> int:
-    """Create the folder and lock it for this process. A second process is refused, with the name of the holder."""
+    """Create the folder and lock it for this process.
+
+    Raise Refused if another process has the lock. The message contains the id of that process.
+    """
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -147,18 +156,18 @@ def lock_folder(data: Path) -> int:
 
 
 def require_unused(data: Path) -> None:
-    """Refuse a folder that another process has locked. Creates nothing."""
+    """Raise Refused if another process has locked the folder. Create no files."""
     with unused(data):
         pass
 
 
 @contextmanager
 def unused(data: Path) -> Iterator[None]:
-    """Keep other processes from using the folder for a moment; refuse a folder in use. Creates nothing."""
+    """Lock the folder inside this context. Raise Refused if another process has locked it. Create no files."""
     try:
         fd = os.open(data / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        yield  # no process has ever used it; `validate_folder` reports a link or a file of another user
+        yield  # there is no lock file, so no process uses the folder; `validate_folder` reports other problems
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,7 +197,9 @@ def _in_use(data: Path, fd: int) -> Refused:
 
 
 def running_original(data: Path) -> Path | None:
-    """The folder that a restored folder is a copy of, if a server uses it on this machine and it is the same host."""
+    """Return the path of the original folder, if this folder was restored from its backup, both have the same host id, and a server
+    uses the original folder. Otherwise return None.
+    """
     try:
         original = Path(json.loads((data / RESTORED).read_bytes())["data"])
         same_host = (original / "node" / "host.json").read_bytes() == (data / "node" / "host.json").read_bytes()

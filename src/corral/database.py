@@ -1,4 +1,4 @@
-"""A SQLite file with one writer: opening it safely, its transactions and savepoints, and read-only connections to it."""
+"""A SQLite database with one writing connection: opens it safely, manages its transactions, and opens read-only connections."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any, NamedTuple, Self
 from corral.errors import Refused
 from corral.journal import Journal
 
-Migration = str  # a script from one schema version to the next; it may rebuild tables
-APPLICATION_ID = 0x636F7272  # "corr": distinguishes our files from other SQLite files
+Migration = str  # a SQL script that changes one schema version to the next; it may rebuild tables
+APPLICATION_ID = 0x636F7272  # the bytes "corr"; they distinguish Corral's files from other SQLite files
 STATEMENTS_MAX = 512
-CHECKPOINT_WAIT_MS = 200  # for readers of other processes, when a database is closed
-CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked completely at every start
+CHECKPOINT_WAIT_MS = 200  # when a database is closed, wait this long for readers of other processes
+CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage at the start, because that takes too long
 
 
-# When to run which reconciler. A key names the reconciler and its subject.
+# The times at which reconcilers run. A key is the name of a reconciler and of the resource that it reconciles.
 DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX due_at ON due (at);
 """
 
-# Hand-overs to other stores (handovers.py). The sender writes a row of `outbox` in the transaction of the cause and deletes it when
-# the receiver has committed the effect. The receiver writes the id into `inbox` in the transaction of the effect, so that a second
-# delivery is a no-op. `origin` is a new random id each time a store is opened: a file that was restored from a copy uses the same
-# ids again for other hand-overs.
+# Hand-overs to other stores (handovers.py). The sender writes a row of `outbox` in the same transaction as its other changes. The
+# receiver applies the payload and writes the id of the row into `inbox` in one transaction. So a second delivery is a no-op. Then
+# the sender deletes its row. `origin` is a new random id each time a store is opened. It is necessary, because a store that was
+# restored from a backup uses the same ids again for other hand-overs.
 HANDOVER_SCHEMA = """
 CREATE TABLE outbox (
     id      INTEGER PRIMARY KEY,
@@ -56,24 +56,24 @@ class Handover(NamedTuple):
 
 
 class CommitFailed(Exception):
-    """The whole transaction was rolled back (disk full, I/O error)."""
+    """The whole transaction was rolled back, because the disk is full or an I/O error occurred."""
 
 
 def is_missing(path: Path) -> bool:
-    """Whether a start would create this database: there is no file, or an empty one."""
+    """Return True if the file does not exist or is empty. Then the next start creates the database."""
     return not path.exists() or path.stat().st_size == 0
 
 
 def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> None:
-    """Refuse a foreign, newer or damaged file without changing a byte of it.
+    """Raise Refused if the file is damaged, or was written by another program or a newer Corral. Do not change the file.
 
-    A file that was `checked` a moment ago is not checked for damage again.
+    Pass `checked` if the file was checked for damage before. Then it is not checked again.
     """
     if is_missing(path):
         return
     check = "schema_version" if checked or path.stat().st_size > CHECKED_MAX_BYTES else "quick_check(1)"
     log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
-    # With a log, its content counts too. Without one, the file is opened as immutable, so that SQLite creates no other files.
+    # If a WAL file exists, SQLite must read it, too. Otherwise open the file as immutable, so that SQLite creates no other files.
     mode = "mode=ro" if log.exists() else "immutable=1"
     had_index = index.exists()
     try:
@@ -85,7 +85,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
         raise _unreadable(path, error) from error
     finally:
         if not had_index:
-            index.unlink(missing_ok=True)  # the probe has created it
+            index.unlink(missing_ok=True)  # SQLite has created it for the connection above
     if application != APPLICATION_ID:
         raise Refused(f"{path} was not written by Corral. It was not changed. Choose another folder with --data.")
     if version > schema_version:
@@ -96,12 +96,12 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
     if check.startswith("quick") and damage != "ok":
         raise Refused(
             f"{path} is damaged ({damage}). It was not changed. Restore a backup (`corral restore`), "
-            "or move it away to start with an empty one."
+            "or move the file away to start with an empty database."
         )
 
 
 def _unreadable(path: Path | None, error: Exception) -> Refused:
-    return Refused(f"{path} is not a readable database ({error}). It was not changed. Move it away to start with an empty one.")
+    return Refused(f"{path} is not a readable database ({error}). It was not changed. Move it away to start anew.")
 
 
 def quoted_path(path: Path) -> str:
@@ -109,26 +109,30 @@ def quoted_path(path: Path) -> str:
 
 
 class Database:
-    """The writing connection of a store. `reader` opens read-only ones.
+    """The writing connection of a store. `reader` opens read-only connections.
 
-    A subclass is composed of parts, which share its connection, its transactions and its journal; `_compose` attaches them.
+    A store is a subclass that consists of parts, one per group of tables. The method `_compose` of the subclass creates the parts.
+    All parts share the connection, the transaction and the journal.
     """
 
     reads_only = False
 
     def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration], *, checked: bool = False) -> None:
-        """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
+        """If `path` is None, the database is in memory. The version of the schema is 1 plus the number of migrations."""
         self.path = path
         self.journal = Journal()
         self._readers: list[sqlite3.Connection] = []
-        self._earliest_due: tuple[float | None] | None = None  # the earliest row of `due`, if there is any; None: not read yet
+        # A tuple with the earliest time in `due`, or with None if `due` is empty. None instead of a tuple: the time is not cached.
+        self._earliest_due: tuple[float | None] | None = None
         version = 1 + len(migrations)
         fresh = path is None or is_missing(path)
         if path is not None:
             validate_file(path, version, checked=checked)
-            # Create it here: SQLite would let other users read it, and its logs get the same rights.
+            # Create the file here with mode 600, because other users could read a file that SQLite creates. SQLite's WAL file gets
+            # the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        # isolation_level None: this class executes BEGIN and COMMIT itself. The core's thread starts after this object is made.
+        # With isolation_level None, this class executes BEGIN and COMMIT itself. check_same_thread is False, because the thread
+        # that uses the connection starts later.
         self.connection = sqlite3.connect(
             path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
         )
@@ -140,12 +144,12 @@ class Database:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             self.connection.close()
-            raise _unreadable(path, error) from error  # damage that only a writer meets
+            raise _unreadable(path, error) from error  # `validate_file` did not find this damage
         self._migrate_to(version, schema, migrations, fresh=fresh)
         self._compose()
 
     def _compose(self) -> None:
-        """Attach the parts of this store. Called once for the writer and once for each reader."""
+        """Create the parts of this store. Called once for the writer and once for each reader."""
 
     def _configure(self, connection: sqlite3.Connection) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000", "temp_store=MEMORY",
@@ -156,7 +160,8 @@ class Database:
         found = 0 if fresh else self.execute("PRAGMA user_version").fetchone()[0]
         if found == version:
             return
-        self.execute("PRAGMA foreign_keys=OFF")  # dropping a table to rebuild it must not delete rows that refer to it
+        # A migration may drop and rebuild a table: this must not delete rows that refer to the table.
+        self.execute("PRAGMA foreign_keys=OFF")
         self.execute("BEGIN IMMEDIATE")
         for script in [schema + DUE_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
             for statement in _statements(script):
@@ -168,7 +173,7 @@ class Database:
         self.execute("COMMIT")
         self.execute("PRAGMA foreign_keys=ON")
 
-    # One transaction at a time; the core calls these.
+    # Transactions. The core calls these methods, for one transaction at a time.
 
     def begin(self) -> None:
         self.execute("BEGIN IMMEDIATE")
@@ -188,7 +193,11 @@ class Database:
         self.journal.rollback()
 
     def savepoint(self) -> None:
-        """Set a savepoint. While nothing is written, the transaction's start serves as one: SQLite copies pages for a savepoint."""
+        """Set a savepoint.
+
+        If the transaction has written nothing yet, do not set one, because a savepoint costs time. Then `rollback_to_savepoint`
+        rolls back the whole transaction.
+        """
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:
             self.execute("SAVEPOINT command")
@@ -210,10 +219,10 @@ class Database:
             Database.begin(self)
         self.journal.rollback_to_savepoint()
 
-    # Due reconcilers
+    # Times of reconcilers
 
     def set_due(self, key: str, at_s: float) -> None:
-        """Run the reconciler of `key` at that time, or earlier if an earlier time was set."""
+        """Run the reconciler of `key` at this time. If an earlier time is already set, keep the earlier time."""
         self.execute("INSERT INTO due VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = min(at, excluded.at)", (key, at_s))
         if self._earliest_due is not None:
             (earliest_s,) = self._earliest_due
@@ -229,7 +238,10 @@ class Database:
         return [key for (key,) in rows]
 
     def next_due_s(self) -> float | None:
-        """The earliest time in `due`, cached: every transaction needs it three times, and most do not change it."""
+        """Return the earliest time in `due`.
+
+        It is cached, because every transaction needs it three times, and few transactions change it.
+        """
         if self._earliest_due is None:
             (at,) = self.execute("SELECT min(at) FROM due").fetchone()
             self._earliest_due = (None if at is None else float(at),)
@@ -238,7 +250,7 @@ class Database:
     # Hand-overs to and from other stores
 
     def undelivered(self) -> list[Handover]:
-        """The rows of `outbox`, oldest first."""
+        """Return the rows of `outbox`. The oldest row is the first."""
         return [Handover(*row) for row in self.execute("SELECT id, origin, lane, kind, key, payload FROM outbox ORDER BY id")]
 
     def write_handover(self, handover: Handover) -> list[int]:
@@ -254,23 +266,23 @@ class Database:
         self.executemany("DELETE FROM outbox WHERE id = ?", [(each,) for each in ids])
 
     def note_received(self, handover: Handover) -> bool:
-        """Return False if it was received before."""
+        """Record that a hand-over was received. Return False if it was received before."""
         return self.execute("INSERT OR IGNORE INTO inbox VALUES (?, ?)", (handover.origin, handover.id)).rowcount == 1
 
     def forget_received(self, finished: Iterable[Handover]) -> None:
-        """Delete the inbox entries of hand-overs that their sender has deleted."""
+        """Delete the inbox rows of these hand-overs, because the sender has deleted its rows."""
         self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", [(each.origin, each.id) for each in finished])
 
     def forget_received_except(self, undelivered: Iterable[Handover]) -> None:
-        """Delete the inbox entries of all hand-overs that no sender has any more."""
+        """Delete all inbox rows except those of `undelivered` hand-overs."""
         needed = {(each.origin, each.id) for each in undelivered}
         unneeded = [row for row in self.execute("SELECT origin, id FROM inbox").fetchall() if row not in needed]
         self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", unneeded)
 
     def reader(self) -> Self:
-        """The same store on a read-only connection. Any thread may use it; it sees committed rows."""
+        """Return the same store with a new read-only connection. It reads only committed rows. Any thread may use it."""
         if self.path is None:
-            raise ValueError("a database in memory has no other connections")
+            raise ValueError("a database in memory cannot have a second connection")
         reader = copy(self)
         reader.reads_only = True
         reader.journal = Journal()
@@ -286,28 +298,33 @@ class Database:
         return reader
 
     def begin_reading(self) -> None:
-        """All reads until `end_reading` see the same snapshot."""
+        """Start a read transaction. All reads until `end_reading` see the same snapshot."""
         self.execute("BEGIN")
 
     def end_reading(self) -> None:
         self.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the connection; a writer also closes its readers and empties the log, so that the file has everything.
+        """Close the connection. The writing connection also closes its readers, and copies the content of the WAL file into the
+        database.
 
-        SQLite deletes an empty log with the last connection. A backup may have another one: then the log is kept for its snapshot.
+        SQLite deletes the WAL file with the last connection. If a backup has another connection, the WAL file remains, because the
+        backup needs it.
         """
         if not self.reads_only and self.path is not None:
             for reader in self._readers:
                 reader.close()
-            with suppress(sqlite3.OperationalError):  # the disk is full: the next start reads the log
+            with suppress(sqlite3.OperationalError):  # if the disk is full, the next start reads the WAL file
                 self.execute(f"PRAGMA busy_timeout={CHECKPOINT_WAIT_MS}")
                 self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
 
 def _statements(script: str) -> list[str]:
-    """Split a script into statements, which run inside a transaction (executescript would commit first)."""
+    """Split a script into statements, so that they can run inside a transaction.
+
+    `executescript` would commit the transaction first.
+    """
     found, rest = [], ""
     for line in script.splitlines(keepends=True):
         rest += line

@@ -1,9 +1,9 @@
-"""Snapshots of several databases at one instant, while other processes write them: for backups and checks.
+"""Takes snapshots of several databases at the same instant, for backups and checks. Other processes may write them meanwhile.
 
-Hand-overs between the stores take effect exactly once only if all stores are of the same instant: a store that is older than
-another one could lack an effect whose cause is done, or cause an effect a second time. No order of copying prevents both.
-So the snapshots are taken together, and taken again if any of the databases was written meanwhile; this takes 50 µs, and a commit
-takes longer. A backup is therefore what a crash at that instant would have left.
+All snapshots must be from the same instant, because the stores send messages (hand-overs) to each other. If the receiving store is
+older than the sending store, a message could be lost. If the sending store is older, a message could be delivered twice. So all
+snapshots are taken together within about 50 µs. If a database was written meanwhile, all snapshots are taken again. The result is
+the same as the data folder after a crash at that instant.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 from corral.database import quoted_path
 from corral.errors import Refused
 
-TRIES = 20_000  # a second and more
+TRIES = 20_000  # all tries together take more than one second
 STEP_PAGES = 2_000
 READ_BYTES = 1024 * 1024
-PROBLEMS_MAX = 20  # reported for each database
+PROBLEMS_MAX = 20  # the maximum number of reported problems per database
 
-Progress = Callable[[int, int], None]  # done, total
+Progress = Callable[[int, int], None]  # called with the done and the total bytes
 
 
 class Snapshots:
-    """Read-only connections to databases; all see the same instant, until `close`."""
+    """Read-only connections to several databases. Until `close`, all connections read the data of the same instant."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """The databases may be in use. Files that SQLite creates for a reader are removed by `close` if no process uses them."""
+        """Open the databases and take the snapshots. Other processes may use the databases."""
         self._before = {path: [end for end in ("-wal", "-shm") if os.path.exists(f"{path}{end}")] for path in paths}
         self.connections: list[sqlite3.Connection] = []
         probes: list[sqlite3.Connection] = []
@@ -46,12 +46,12 @@ class Snapshots:
                 before = [_version(probe) for probe in probes]
                 for connection in self.connections:
                     connection.execute("BEGIN")
-                    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # the snapshot begins with the first read
+                    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite takes the snapshot at the first read
                 if before == [_version(probe) for probe in probes]:
                     return
                 for connection in self.connections:
                     connection.execute("COMMIT")
-            raise Refused("the databases are written all the time, so that no snapshot of all of them was possible: try again.")
+            raise Refused("no snapshot of all databases was possible, because they are written continuously: try again.")
         except BaseException:
             self.close()
             raise
@@ -64,7 +64,7 @@ class Snapshots:
             connection.close()
 
     def remove_new_logs(self) -> None:
-        """Delete the empty log and its index that a reader has created. The caller holds the folder's lock: nothing uses them."""
+        """Delete the empty -wal and -shm files that these connections have created. The caller must have locked the folder."""
         for path, before in self._before.items():
             if not before and os.path.exists(f"{path}-wal") and not os.path.getsize(f"{path}-wal"):
                 os.unlink(f"{path}-wal")
@@ -72,7 +72,7 @@ class Snapshots:
 
 
 def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """`immutable`: no process writes it, and SQLite creates no other files."""
+    """Open a database for reading. With `immutable`, no process may write it, and SQLite creates no other files."""
     mode = "immutable=1" if immutable else "mode=ro"
     connection = sqlite3.connect(f"file:{quoted_path(path)}?{mode}", uri=True, isolation_level=None)
     connection.execute("PRAGMA busy_timeout=5000")
@@ -106,7 +106,7 @@ def file_digest(path: Path) -> str:
 
 
 def damage_in(connection: sqlite3.Connection) -> list[str]:
-    """The problems that SQLite finds in a database: damaged pages and indexes, and rows that refer to missing rows."""
+    """Return the problems that SQLite finds in a database: damaged pages and indexes, and rows that refer to missing rows."""
     try:
         found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})") if row[0] != "ok"]
         broken = connection.execute("PRAGMA foreign_key_check").fetchmany(PROBLEMS_MAX - len(found)) if not found else []

@@ -1,6 +1,6 @@
-"""Command-line options of Corral's own processes, which `corral up` starts: a Struct with one field per option.
+"""Parses the command-line options of the processes that `corral up` starts. A process declares its options as fields of a Struct.
 
-`argparse` would serve as well; it costs each of the processes 0.4 MB for as long as it lives, and 5 ms at its start.
+`argparse` is not used: it would cost each process 0.4 MB of memory and 5 ms at its start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def parse_options(arguments: Sequence[str], kind: type[T]) -> T:
-    """Read `--some-name VALUE` into the field `some_name` of a Struct with `rename="kebab"`. Exit if an option does not fit."""
+    """Read `--some-name VALUE` into the field `some_name` of a Struct with `rename="kebab"`. Exit if an option is not valid."""
     try:
         pairs, rest = getopt(list(arguments), "", [f"{field.encode_name}=" for field in fields(kind)])
         if rest:

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_what_up_cannot_do_is_said_in_one_line(own: Cli) -> None:
     assert "is not one of" in own("up", "--runtime", "podman", code=2).stderr
     assert "sim:2xH200" in own("up", "--detach", "--port", "0", "--gpus", "many", code=1).stderr
     assert "twelve digits" in own("up", "--account", "12", code=2).stderr
-    assert "require each other" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
+    assert "must be used together" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
     assert not (own.data / "server.json").exists()
 
 
@@ -289,6 +290,25 @@ def test_control_characters_of_tasks_are_shown_escaped(cli: Cli) -> None:
     )
     refused = cli("logs", "a\x1b[2kb", code=1).stderr
     assert "\x1b" not in refused and "a\\x1b[2kb" in refused
+
+
+def test_what_up_prints_in_the_foreground_is_escaped(own: Cli) -> None:
+    """The path is text that Corral did not choose: in its log, in its messages, and in `corral status`."""
+    data = own.home / "a\x1b[2Jb"
+    for folder in (*product("0123456789abcdef", repeat=2), ("arriving",)):
+        Path(data, "blobs", *folder).mkdir(parents=True)
+    for at in range(17):  # enough orphans for a warning in the log
+        (data / "blobs" / "0" / "0" / f"00{at:030x}").write_bytes(b"")
+    refused = own("up", "--port", "0", "--data", str(data), code=1).stderr
+    assert "\x1b" not in refused and "a\\x1b[2Jb/state.db is missing" in refused
+    server = own.begin("up", "--port", "0", "--gpus", "none", "--data", str(data), "--discard-blobs")
+    assert "(data in " in server.until("stdout", "a\\x1b[2Jb;")
+    assert "\x1b" not in server.until("stderr", "a\\x1b[2Jb/blobs/quarantine/")
+    shown = own("status", "--data", str(data)).stdout
+    assert "\x1b" not in shown and "Quarantine: 17 blobs without a row since" in shown
+    assert own.json("status", "--data", str(data))["quarantine"][0]["blobs"] == 17
+    server.interrupt()
+    assert server.end()[0] == 0
 
 
 def test_every_kind_of_text_in_a_table_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:

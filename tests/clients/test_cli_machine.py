@@ -85,7 +85,7 @@ def test_doctor_says_what_to_do(own: Cli, tmp_path: Path) -> None:
         text = own("doctor", env=environment).stdout
     assert f"corral up --detach --data {own.data}" in text
     assert "port 4566 is in use by" in text and "corral up --port 0" in text
-    assert "without an exception for 127.0.0.1" in text and "AWS_SESSION_TOKEN" in text and "AWS_PROFILE is work" in text
+    assert "no_proxy does not contain 127.0.0.1" in text and "AWS_SESSION_TOKEN" in text and "AWS_PROFILE is work" in text
 
 
 def test_doctor_asks_a_docker_engine_for_its_version(own: Cli, tmp_path: Path) -> None:

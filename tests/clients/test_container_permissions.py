@@ -197,7 +197,12 @@ def test_the_code_of_a_refusal_is_that_of_the_protocol(
 
 def test_the_pages_of_corral_are_closed(corral: Corral, task_id: str) -> None:
     inside = Inside(corral, "corral-host", task_id)
-    for path, method, body in (("status", "GET", None), ("revoke", "POST", b'{"all": true}')):
+    for path, method, body in (
+        ("status", "GET", None),
+        ("instances", "GET", None),
+        ("cost", "GET", None),
+        ("revoke", "POST", b'{"all": true}'),
+    ):
         signed = AWSRequest(method, f"{corral.url}/_corral/{path}", data=body)
         SigV4Auth(Credentials(*inside.keys), "corral", REGION).add_auth(signed)
         with pytest.raises(urllib.error.HTTPError) as caught:

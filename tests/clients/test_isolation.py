@@ -93,7 +93,7 @@ def test_definitions_from_before_do_not_start(corral: Any) -> None:
 
 
 def test_the_command_line(own: Cli) -> None:
-    assert "excludes --runtime process" in own("up", "--isolate", "--runtime", "process", code=2).stderr
+    assert "cannot be used with --runtime process" in own("up", "--isolate", "--runtime", "process", code=2).stderr
     own("up", "--detach", "--port", "0", "--gpus", "none", "--isolate")
     assert own.json("status")["isolate"] is True
     assert "Isolated: tasks run in containers without access to the host (--isolate)" in own("status").stdout

@@ -52,7 +52,14 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("cloudwatch", "ListDashboards"): {},
     ("cloudwatch", "ListMetrics"): {"Namespace": "pages"},
     ("ec2", "DescribeDhcpOptions"): {},
+    ("ec2", "DescribeImages"): {"Owners": ["amazon"]},
+    ("ec2", "DescribeInstanceStatus"): {},
+    ("ec2", "DescribeInstanceTypeOfferings"): {"Filters": [{"Name": "instance-type", "Values": ["m5.*"]}]},
+    ("ec2", "DescribeInstanceTypes"): {"Filters": [{"Name": "instance-type", "Values": ["m5.*"]}]},
+    ("ec2", "DescribeInstances"): {"Filters": [{"Name": "tag-key", "Values": ["pages"]}]},
     ("ec2", "DescribeInternetGateways"): {},
+    ("ec2", "DescribeLaunchTemplateVersions"): {"LaunchTemplateName": "pages0"},
+    ("ec2", "DescribeLaunchTemplates"): {},
     ("ec2", "DescribeNatGateways"): {},
     ("ec2", "DescribeNetworkAcls"): {},
     ("ec2", "DescribeRouteTables"): {},
@@ -126,12 +133,33 @@ def some_service(corral: Corral, *, deleted: bool) -> dict[str, Any]:
     return {"services": [name]}
 
 
+def some_instance(corral: Corral, operation: str = "") -> dict[str, Any]:
+    ec2 = corral.client("ec2")
+    launched = ec2.run_instances(ImageId="ami-1", InstanceType="m5.large", MinCount=1, MaxCount=1)["Instances"]
+    ids = [each["InstanceId"] for each in launched]
+    if operation:
+        getattr(ec2, operation)(InstanceIds=ids)
+    return {"InstanceIds": ids}
+
+
+def some_image(corral: Corral, name: str) -> dict[str, Any]:
+    return {"ImageIds": [corral.client("ec2").register_image(Name=name)["ImageId"]]}
+
+
 NEVER = {("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}  # Corral has no log alarms and scans nothing
 
 # (service, waiter) -> a resource that reaches the state of the waiter.
 WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("cloudwatch", "AlarmExists"): lambda corral: {"AlarmNames": ["alarm0"]},
     ("cloudwatch", "CompositeAlarmExists"): lambda corral: {"AlarmNames": ["composite0"], "AlarmTypes": ["CompositeAlarm"]},
+    ("ec2", "ImageAvailable"): lambda corral: some_image(corral, "available"),
+    ("ec2", "ImageExists"): lambda corral: some_image(corral, "exists"),
+    ("ec2", "InstanceExists"): some_instance,
+    ("ec2", "InstanceRunning"): some_instance,
+    ("ec2", "InstanceStatusOk"): some_instance,
+    ("ec2", "InstanceStopped"): lambda corral: some_instance(corral, "stop_instances"),
+    ("ec2", "InstanceTerminated"): lambda corral: some_instance(corral, "terminate_instances"),
+    ("ec2", "SystemStatusOk"): some_instance,
     ("ec2", "InternetGatewayExists"): lambda corral: {},
     ("ec2", "KeyPairExists"): lambda corral: {"KeyNames": ["pages"]},
     ("ec2", "NatGatewayAvailable"): lambda corral: {},
@@ -191,6 +219,11 @@ def cloudwatch_records(cloudwatch: Any) -> None:
 def ec2_records(ec2: Any) -> None:
     """A page has at least five elements, so create six of each."""
     ec2.create_key_pair(KeyName="pages", KeyType="ed25519")
+    for at in range(6):
+        tags = [{"ResourceType": "instance", "Tags": [{"Key": "pages", "Value": str(at)}]}]
+        ec2.run_instances(ImageId="ami-1", InstanceType="m5.large", MinCount=1, MaxCount=1, TagSpecifications=tags)
+        ec2.create_launch_template(LaunchTemplateName=f"pages{at}", LaunchTemplateData={"ImageId": "ami-1"})
+        ec2.create_launch_template_version(LaunchTemplateName="pages0", LaunchTemplateData={"KeyName": str(at)})
     (default,) = ec2.describe_vpcs()["Vpcs"]
     subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
     for at in range(6):

@@ -184,6 +184,7 @@ def test_a_layer_in_several_chunks(registry: Registry, name: str):
         sent = registry("PATCH", place, data[start : start + 1000], content_range=f"{start}-{start + 999}")
         assert (sent.status, sent.headers["range"]) == (202, f"0-{start + 999}")
         place = sent.headers["location"]
+        assert sent.headers["docker-upload-uuid"] == place.rpartition("/")[2].partition("?")[0]
     for wrong in ("1000-1999", "2500-2999", "x", "2000-1999"):
         answer = registry("PATCH", place, b"x" * 1000, content_range=wrong)
         assert (answer.status, answer.code, answer.headers["range"]) == (416, "RANGE_INVALID", "0-1999")

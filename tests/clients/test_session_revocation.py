@@ -75,10 +75,10 @@ def test_revoke(own: Cli) -> None:
     assert own.json("revoke", "--task", first[:8]) == {"task": first}
     assert identity(url, one) == "ExpiredToken"
     assert identity(url, two).endswith(second) and identity(url, root).endswith("worker/me")
-    assert own("revoke", "--task", first).stdout == f"{first[:8]} has no credentials any more\n"
+    assert own("revoke", "--task", first).stdout == f"{first[:8]} has no valid credentials now\n"
     assert [requested(url, data, each) for each in (first, second)] == ["InvalidIdInRequest", "RoleArn"]
 
-    assert own("revoke", "--all").stdout.startswith("All sessions have ended")
+    assert own("revoke", "--all").stdout.startswith("All temporary credentials are revoked")
     assert [identity(url, each) for each in (one, two, root)] == ["ExpiredToken"] * 3
     assert identity(url, of_task(data, second, "1")).endswith(second), "a task gets new credentials"
     assert identity(url, sts.assume_role(RoleArn=ROLE, RoleSessionName="me")["Credentials"]).endswith("worker/me")

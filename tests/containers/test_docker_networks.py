@@ -76,7 +76,7 @@ def test_a_bridge_of_another_engine_is_reported(run: Containers, dockerd: Docker
     other = run(container, networkMode="bridge", volumes=volumes)
     assert other["containers"][0]["exitCode"] == 0, "a task that does not use that network is not refused"
     told = own("doctor", "--json", env={"DOCKER_HOST": dockerd.host}).stdout
-    assert "br-left has the subnet of the Docker network corral-inside" in told
+    assert "br-left uses the subnet of the Docker network corral-inside" in told
     ip("route", "delete", "169.254.170.0/24", "dev", "br-left", "proto", "boot")
     for _ in range(2):  # first a route after ours, which does no harm, then no other route
         task = run(container, networkMode="none", volumes=volumes)
@@ -139,7 +139,7 @@ def test_doctor_reports_removed_networks(run: Containers, corral: Corral, docker
     os.kill(agent, signal.SIGSTOP)
     try:
         dockerd("network", "disconnect", "-f", "corral", container)
-        assert "1 running container disconnected from the Docker networks" in told()
+        assert "1 running container not connected to the Docker networks" in told()
         dockerd("network", "prune", "-f")
         missing = [line for line in told().splitlines() if "missing Docker networks" in line]
         assert "corral-inside; 1 running container cannot reach Corral" in missing[0]

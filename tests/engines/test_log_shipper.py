@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
 from corral.model.run import LOG_EVENT_MAX_BYTES
-from corral.node.log_shipper import BURST_BYTES, RATE_BYTES_PER_S, RESUME_BYTES, LogShipper, split_events
+from corral.node.log_shipper import (
+    BURST_BYTES,
+    ENDED_BYTES,
+    EVENT_BYTES,
+    FREE_MIN_BYTES,
+    RATE_ALL_BYTES_PER_S,
+    RATE_BYTES_PER_S,
+    REPORT_MAX_BYTES,
+    RESUME_BYTES,
+    LogShipper,
+    split_events,
+)
 from corral.node.output_bounds import KEPT_BYTES, OUTPUT_MAX_BYTES
 
 MAX = LOG_EVENT_MAX_BYTES
@@ -144,14 +155,16 @@ def test_output_beyond_the_bound_is_dropped_and_the_log_says_how_much(tmp_path):
     [chunk] = shipper.chunks()
     assert (tmp_path / "one").stat().st_blocks * 512 <= OUTPUT_MAX_BYTES
     told = chunk.events[0][1]
-    dropped = int(re.fullmatch(r"corral: ([0-9,]+) bytes of output were dropped here: .*", told)[1].replace(",", ""))
+    found = re.fullmatch(r"corral: ([0-9,]+) bytes of output were dropped here \(since 2\d{3}-\d\d-\d\dT[\d:]{8}Z\): .*", told)
+    dropped = int(found[1].replace(",", ""))
     assert chunk.start == 200_000 and dropped % 100_000 == 0 and chunk.end > chunk.start + dropped
     again = LogShipper(tmp_path, VirtualClock())  # another agent, after a crash: the same bytes count as dropped
     again.follow("one", certain=False)
     again.ended("one")
     again.acknowledged(again.chunks(), {"one": chunk.start})
     texts, end = shipped(again)
-    assert (texts[0], end) == (told, count * 100_000) and again.is_done("one")
+    assert texts[0] == re.sub(r" \(since .*?\)", "", told)  # this agent does not know since when
+    assert end == count * 100_000 and again.is_done("one")
     assert texts[1:] == [line] * (count - 2 - dropped // 100_000) and 100_000 * len(texts[1:]) > KEPT_BYTES - 200_000
 
 
@@ -175,3 +188,95 @@ def test_a_run_that_prints_without_end_is_shipped_at_a_limited_rate(tmp_path):
     assert RESUME_BYTES < shipped(shipper)[1] - end < RATE_BYTES_PER_S + 1_000_000
     shipper.ended("one")  # the rest is bounded, so it is shipped at once
     assert shipped(shipper)[1] == 4 * 200 * 100_000 and shipper.is_done("one")
+
+
+def flood(path, lines=1_000_000):
+    with open(path, "ab") as file:
+        file.write(b"y\n" * lines)
+
+
+def test_short_lines_of_floods_leave_room_for_others(tmp_path):
+    shipper = LogShipper(tmp_path, VirtualClock())
+    for name in ("flood1", "flood2", "other"):
+        shipper.follow(name, certain=True)
+    for name in ("flood1", "flood2"):
+        flood(tmp_path / name)
+    shipper.written(["flood1", "flood2"])
+    for number in range(5):
+        (tmp_path / "other").write_text("hello\n" * (number + 1))
+        shipper.written(["other"])
+        chunks = shipper.chunks()
+        assert {chunk.run_id for chunk in chunks} == {"flood1", "flood2", "other"}
+        assert sum(len(chunk.events) for chunk in chunks) * EVENT_BYTES <= REPORT_MAX_BYTES
+        shipper.acknowledged(chunks, {chunk.run_id: chunk.end for chunk in chunks})
+
+
+def test_dropped_output_takes_no_room_of_others(tmp_path):
+    shipper = LogShipper(tmp_path, VirtualClock())
+    shipper.follow("flood", certain=True)
+    shipper.follow("other", certain=True)
+    flood(tmp_path / "flood", 50_000_000)
+    (tmp_path / "other").write_text("hello\n")
+    shipper.written(["flood"])
+    shipper.written(["other"])
+    dropped, other = shipper.chunks()
+    assert dropped.end - dropped.start > REPORT_MAX_BYTES and "dropped" in dropped.events[0][1]
+    assert other.events[0][1] == "hello"
+
+
+def test_a_nearly_full_disk_gets_little_of_a_flood(tmp_path):
+    clock, free = VirtualClock(), [FREE_MIN_BYTES - 1]
+    shipper = LogShipper(tmp_path, clock, lambda path: free[0])
+    shipper.follow("one", certain=True)
+    end, line = 0, b"x" * 99_999 + b"\n"
+    for _ in range(4):
+        with open(tmp_path / "one", "ab") as file:
+            file.write(line * 200)
+        shipper.written(["one"])
+        end = shipped(shipper)[1] or end
+    assert BURST_BYTES <= end < BURST_BYTES + 1_000_000
+    clock.advance(10.0)
+    assert not shipper.chunks()
+    free[0] = FREE_MIN_BYTES
+    clock.advance(1.0)
+    assert shipped(shipper)[1] > end
+
+
+def test_all_floods_share_a_rate(tmp_path):
+    clock, names = VirtualClock(), [f"flood{i}" for i in range(8)]
+    shipper = LogShipper(tmp_path, clock)
+    line, ends = b"x" * 99_999 + b"\n", dict.fromkeys(names, 0)
+
+    def ship():
+        while chunks := shipper.chunks():
+            ends.update({chunk.run_id: chunk.end for chunk in chunks})
+            shipper.acknowledged(chunks, ends)
+
+    for name in names:
+        shipper.follow(name, certain=True)
+        for _ in range(7):
+            with open(tmp_path / name, "ab") as file:
+                file.write(line * 110)
+            shipper.written([name])
+            ship()
+    before = sum(ends.values())
+    for _ in range(20):
+        clock.advance(0.5)
+        ship()
+    shipped_bytes = sum(ends.values()) - before
+    assert RATE_ALL_BYTES_PER_S * 5 < shipped_bytes < RATE_ALL_BYTES_PER_S * 10 + 8 * 600_000
+
+
+def test_the_newest_output_of_a_flood_that_has_ended_is_stored(tmp_path):
+    """Thirty million short lines would occupy the core for minutes."""
+    shipper = LogShipper(tmp_path, VirtualClock())
+    shipper.follow("one", certain=True)
+    flood(tmp_path / "one", 15_000_000)
+    with open(tmp_path / "one", "ab") as file:
+        file.write(b"the end\n")
+    shipper.written(["one"])
+    shipper.ended("one")
+    texts, end = shipped(shipper)
+    assert end == 30_000_008 and shipper.is_done("one")
+    assert "bytes of output were dropped" in texts[0] and texts[-1] == "the end"
+    assert len(texts) * EVENT_BYTES < BURST_BYTES + ENDED_BYTES + 10_000_000

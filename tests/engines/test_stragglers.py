@@ -5,9 +5,7 @@ With cgroups of version 1, with those of version 2 (which list processes and lim
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from corral.model.stop_reasons import OUT_OF_MEMORY
-from corral.node import node_folder, spawner
+from corral.node import spawner
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell, spec
+from engines.spawners import KINDS, skip_without, start_spawner
 from eventually import eventually
 
 # Leaves its process group, session and parent, and closes every descriptor: neither a signal nor a lock reaches it.
@@ -34,45 +33,12 @@ os.closerange(0, 300)
 while True:
     time.sleep(60)
 """
-KINDS = ("both", "version 1", "version 2", "none")
-
-
-def skip_without(kind: str) -> None:
-    if kind in ("both", "version 1") and not os.access("/sys/fs/cgroup/memory", os.W_OK):
-        pytest.skip("needs cgroups of version 1 and root")
-    if kind in ("both", "version 2") and not os.access("/sys/fs/cgroup/unified/cgroup.procs", os.W_OK):
-        pytest.skip("needs the unified hierarchy in /sys/fs/cgroup/unified, and root")
-
-
-def cgroup_root(node: NodeFolder, kind: str) -> str:
-    if kind == "version 1":  # as if the unified hierarchy were not mounted
-        root = node.data / "cgroup"
-        root.mkdir(exist_ok=True)
-        for name in ("memory", "cpu"):
-            if not (root / name).exists():
-                (root / name).symlink_to(f"/sys/fs/cgroup/{name}")
-        return str(root)
-    return {"both": "/sys/fs/cgroup", "version 2": "/sys/fs/cgroup/unified", "none": "/nowhere"}[kind]
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     skip_without(request.param)
     return request.param
-
-
-def start_spawner(node: NodeFolder, kind: str) -> None:
-    """The agent finds a spawner that is running, and starts none."""
-    command = [sys.executable, "-m", "corral.node.spawner", "--dir", str(node.node), "--cgroup-root", cgroup_root(node, kind)]
-    with open(node.node / "spawner.log", "ab") as log:
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    eventually(lambda: answers(node), "a spawner")
-
-
-def answers(node: NodeFolder) -> bool:
-    with contextlib.suppress(OSError), node_folder.connect(node.node, "spawner.sock"):
-        return True
-    return False
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +99,8 @@ def test_no_object_is_lost_with_a_lost_state_db(own_corral: Callable[..., Corral
         quarantine = corral.data / "blobs" / "quarantine"
         eventually(lambda: {file.name for file in quarantine.glob("*/*")} == blobs, "all blobs are in quarantine")
         assert not files(corral)
+        said = cli_of(corral, tmp_path / "home")("status").stdout
+        assert f"Quarantine: {len(blobs)} blobs without a row since 20" in said and f"{quarantine}/20" in said
         discarding.client("s3").create_bucket(Bucket="new")
         discarding.stop()
     finally:
@@ -258,7 +261,8 @@ def test_a_backup_in_one_file_and_folders_that_are_refused(own_corral: Callable[
     assert not list(corral.data.glob("*.db-*"))
     cut = tmp_path / "cut.tar"
     cut.write_bytes(backup.read_bytes()[: backup.stat().st_size * 2 // 3])
-    assert "cut off" in cli("restore", str(cut), "--data", str(restored.data), code=1).stderr
+    assert "incomplete" in cli("check", str(cut), code=1).stderr
+    assert "incomplete" in cli("restore", str(cut), "--data", str(restored.data), code=1).stderr
     assert not restored.data.exists()
     assert "Start it with" in cli("restore", str(backup), "--data", str(restored.data)).stdout
     restored.start()
@@ -325,7 +329,7 @@ def test_kill_9_of_everything_during_a_backup_and_a_restore(own_corral: Callable
         cut_off += saving.returncode == -9
         target = ("--data", str(tmp_path / f"restored {lines}"))
         said = cli("restore", str(backup), *target, code=0 if is_whole else 1)
-        assert is_whole or "was cut off" in said.stderr
+        assert is_whole or "incomplete" in said.stderr
         if is_whole:
             assert {each["level"] for each in cli.json("check", *target)} == {"ok"}
         corral.start()
@@ -387,6 +391,33 @@ def test_check_finds_damage(own_corral: Callable[..., Corral], tmp_path: Path) -
         state[at] ^= 0xFF
     (corral.data / "state.db").write_bytes(state)
     assert "state.db" in cli("check", code=1).stdout
+
+
+def test_check_finds_damage_in_a_tar_file(own_corral: Callable[..., Corral], tmp_path: Path) -> None:
+    corral, backup = own_corral("none").start(), tmp_path / "backup.tar"
+    cli = cli_of(corral, tmp_path / "home")
+    fill(corral, 30)
+    cli("backup", str(backup))
+    corral.stop()
+    whole = cli("check", "--deep", str(backup)).stdout
+    assert f"state.db in {backup} is not damaged" in whole and "all 30 blobs" in whole and "0 failures, 0 warnings" in whole
+
+    content = backup.read_bytes()
+    body = next(body for number in range(30) if len(body := content_of(f"{number:05d}")) == 40_000)
+    flip(backup, content, content.index(body) + 20_000)
+    assert "0 failures" in cli("check", str(backup)).stdout, "its size is right"
+    assert "differs from the digest in its row" in cli("check", "--deep", str(backup), code=1).stdout
+    flip(backup, content, content.index(b"SQLite format 3") + 5_000)
+    assert "does not have the SHA-256 in backup.json" in cli("check", str(backup), code=1).stdout
+    with tarfile.open(backup, "w") as tar:
+        tar.add(corral.data / "state.db", "state.db")
+    assert "the backup is incomplete" in cli("check", str(backup), code=1).stdout
+    backup.write_text("notes")
+    assert "is not a backup" in cli("check", str(backup), code=1).stderr
+
+
+def flip(path: Path, content: bytes, at: int) -> None:
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -291,7 +291,9 @@ class StoreMachine(RuleBasedStateMachine):
         if instance is None:
             return
         if instance.state is InstanceState.RUNNING:
-            self.now.instances[instance_id] = self.store.instances.begin_end(instance, InstanceState.STOPPING, "why")
+            self.now.instances[instance_id] = self.store.instances.begin_end(
+                instance, InstanceState.STOPPING, "why", self.clock_s
+            )  # fmt: skip
         elif instance.state is InstanceState.STOPPING and not self.store.tasks.on(instance_id):
             self.now.instances[instance_id] = self.store.instances.stop(instance)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
@@ -306,7 +308,8 @@ class StoreMachine(RuleBasedStateMachine):
         if instance is None or instance.state is InstanceState.TERMINATED:
             return
         if instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
-            self.now.instances[instance_id] = self.store.instances.begin_end(instance, InstanceState.SHUTTING_DOWN, "")
+            ending = self.store.instances.begin_end(instance, InstanceState.SHUTTING_DOWN, "", self.clock_s)
+            self.now.instances[instance_id] = ending
         elif not self.store.tasks.on(instance_id):
             self.now.instances[instance_id] = self.store.instances.terminate(instance, self.clock_s)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
@@ -479,6 +482,12 @@ class StoreMachine(RuleBasedStateMachine):
         owners = dict(self.store.execute("SELECT id, owner FROM gpu").fetchall())
         for gpu, owner in owners.items():
             assert owner == self.now.taken.get(gpu, host_instance_id(gpu.split("-")[1]))
+
+    @invariant()
+    def running_instances_are_billed(self) -> None:
+        billed = [name for (name,) in self.store.execute("SELECT instance_id FROM instance_usage WHERE billed_until IS NULL")]
+        running = [each.id for each in self.now.instances.values() if each.state is InstanceState.RUNNING]
+        assert sorted(billed) == sorted(running)
 
     @invariant()
     def live_tasks_are_those_committed(self) -> None:

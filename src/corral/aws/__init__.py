@@ -1,22 +1,23 @@
-"""The AWS wire protocols: parse requests, verify signatures, serialize results and errors. No service behaviour.
+"""The AWS wire protocols: parse requests, verify signatures, serialize results and errors. `services/` implements the operations.
 
 The server handles a request like this:
 
-    call = recognise_unless_form(head)             # None for a form; on ApiError respond with serialize_refusal
-    pending = begin_verification(head, lookup, now_s)   # then receive the body
+    call = recognise_unless_form(head)             # None if the body is a form; on ApiError respond with serialize_refusal
+    pending = begin_verification(head, lookup, now_s)   # afterwards receive the body
     identity = pending.finish()                    # on ApiError respond with serialize_refusal or call.serialize_error
-    call = call or recognise(request)              # decodes the form, and never before the signature is verified
+    call = call or recognise(request)              # decodes a form, which costs time: so verify the signature first
     result = handler(call.params())                # on ApiError respond with call.serialize_error
     response = call.serialize(result, request_id)
 
-The body of an S3 request may be too large for memory. So S3 requests are recognised and verified from their heads:
+The body of an S3 request may be too large for memory. So the server recognises and verifies an S3 request from its head, which is
+the method, the path, the query string and the headers:
 
-    call = recognise_head(head)                    # None if the request is not for S3: continue as above
-    identity, body = verify_head(head, lookup, now_s)   # for PostObject: verify_post_policy, after its form is read
-    payload = body.feed(data)                      # for every chunk received; write it to a file if call.streams_in is set
+    call = recognise_head(head)                    # None if the request is not for S3: use the steps above
+    identity, body = verify_head(head, lookup, now_s)   # PostObject: call verify_post_policy after reading the form
+    payload = body.feed(data)                      # call for every chunk; if call.streams_in is set, write payload to a file
     trailers = body.finish()                       # raises if the body does not match its signature
-    params = call.params()                         # without the streamed member; for a small body call.with_body(body).params()
-    response = call.serialize(result, request_id)  # response.stream is the handler's value for call.streams_out
+    params = call.params()                         # does not include the body; to parse a small body: call.with_body(body).params()
+    response = call.serialize(result, request_id)  # response.stream is the value of the result member call.streams_out
 """
 
 from corral.aws.form_encoding import PARAMETERS_MAX

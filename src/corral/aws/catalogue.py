@@ -1,7 +1,7 @@
-"""The AWS services whose requests Corral recognises, and the marks by which it recognises them.
+"""The AWS services whose requests Corral recognises, and the values in a request that identify each service.
 
-This table is written by hand, because reading it from botocore would load every model at start. A test compares it with botocore's
-metadata.
+This table is written by hand. If Corral read these values from botocore, it would load every model at start. A test compares the
+table with botocore's metadata.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from msgspec import Struct
 
 
 class AwsService(Struct, frozen=True):
-    """The marks of one service in a request. `name` is botocore's name for the service."""
+    """The values that identify one service in a request. `name` is botocore's name for the service."""
 
     name: str
     signing_name: str
     api_version: str
-    protocols: tuple[str, ...]  # the protocols that clients use, the preferred one first
-    target_prefix: str | None = None  # of the X-Amz-Target header
+    protocols: tuple[str, ...]  # the protocols that clients use; the first one is preferred
+    target_prefix: str | None = None  # the part of the X-Amz-Target header before the dot
 
 
 SERVICES: tuple[AwsService, ...] = (
@@ -47,7 +47,7 @@ SERVICES: tuple[AwsService, ...] = (
     AwsService("s3", "s3", "2006-03-01", ("rest-xml",)),
     AwsService("secretsmanager", "secretsmanager", "2017-10-17", ("json",), "secretsmanager"),
     AwsService("sns", "sns", "2010-03-31", ("query",)),
-    AwsService("sqs", "sqs", "2012-11-05", ("json", "query"), "AmazonSQS"),  # older clients still use query
+    AwsService("sqs", "sqs", "2012-11-05", ("json", "query"), "AmazonSQS"),  # old clients still use the query protocol
     AwsService("ssm", "ssm", "2014-11-06", ("json",), "AmazonSSM"),
     AwsService("sts", "sts", "2011-06-15", ("query",)),
 )
@@ -56,4 +56,4 @@ SERVICE_BY_NAME = {service.name: service for service in SERVICES}
 SERVICE_BY_SIGNING_NAME = {service.signing_name: service for service in SERVICES}
 SERVICE_BY_TARGET_PREFIX = {service.target_prefix: service for service in SERVICES if service.target_prefix is not None}
 SERVICE_BY_ACTION_VERSION = {service.api_version: service for service in SERVICES if {"query", "ec2"} & set(service.protocols)}
-assert len(SERVICE_BY_SIGNING_NAME) == len(SERVICES), "two services share a signing name, so it does not identify one"
+assert len(SERVICE_BY_SIGNING_NAME) == len(SERVICES), "two services have the same signing name"

@@ -1,10 +1,10 @@
 """The subset of CBOR that the rpc-v2-cbor protocol uses: decodes bytes to values and encodes values to bytes.
 
-A general library decodes far more than the protocol has (bignums, shared references, regular expressions, several kinds of dates).
-Corral would have to refuse all of that in untrusted bytes, so it has its own decoder.
+Corral has its own decoder, because a general library decodes many types that the protocol does not use: bignums, shared references,
+regular expressions and several kinds of dates. Corral would have to find and refuse these types in every request.
 
-A timestamp is decoded as `EpochSeconds`, which distinguishes it from a number. Structures, lists and maps are read and written by
-`parse/json_body.py` and `serialize/json_body.py`; this module has the readers and writers of scalars.
+A timestamp is decoded as `EpochSeconds`, so that a timestamp and a number have different types. This module reads and writes
+scalars. `parse/json_body.py` and `serialize/json_body.py` read and write structures, lists and maps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOATS = {25: Struct(">e"), 26: Struct(">f"), 27: Struct(">d")}
 
 
 class EpochSeconds(float):
-    """A number of seconds since the epoch, with CBOR's timestamp tag."""
+    """Seconds since the epoch. In CBOR this number has the timestamp tag."""
 
 
 # --- bytes to values --------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def value_from_cbor(body: bytes) -> Any:
 
 def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     first = data[at]
-    if 0x60 <= first < 0x78:  # fast path: most items of a body are short texts
+    if 0x60 <= first < 0x78:  # fast path, because most items of a body are short strings
         end = at + first - 0x5F
         return _string(data, at + 1, end - at - 1, _TEXT), end
     major, info = first >> 5, first & 31
@@ -116,7 +116,7 @@ def _indefinite_string(data: bytes, at: int, major: int) -> tuple[str | bytes, i
 def _compound(data: bytes, at: int, depth: int, major: int, count: int | None) -> tuple[Any, int]:
     if depth > NESTING_MAX:
         raise ParseError.too_deep()
-    if count is not None and count > len(data) - at:  # an element has at least one byte
+    if count is not None and count > len(data) - at:  # each element takes at least one byte
         raise _truncated()
     values: list[Any] = []
     pairs: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Decodes form bodies and query strings into pairs, and pairs with dotted names into a tree."""
+"""Decodes form bodies and query strings into (name, value) pairs. Converts pairs with dotted names into a tree."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from urllib.parse import unquote, unquote_to_bytes
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 PARAMETERS_MAX = 20_000
-SEGMENTS_MAX = 3 * NESTING_MAX  # of one dotted name: a list takes three, its name, "member" and an index
+SEGMENTS_MAX = 3 * NESTING_MAX  # a list takes three segments of a dotted name: its own name, "member" and an index
 INDEX_MAX_DIGITS = 9
-DECODED_AT_ONCE_CHARS = 64 * 1024  # `unquote` takes up to 40 times the memory of its text
+DECODED_AT_ONCE_CHARS = 64 * 1024  # `unquote` needs up to 40 times as much memory as its argument
 
 FormTree = dict[str, Any]  # name -> text or FormTree
 
 
 def pairs_from_text(text: str) -> list[tuple[str, str]]:
-    """Return the decoded pairs of `a=1&b=2`, in order."""
+    """Decode a text such as `a=1&b=2` and return its pairs in order."""
     if not text:
         return []
     if text.count("&") >= PARAMETERS_MAX:
@@ -31,7 +31,7 @@ def pairs_from_text(text: str) -> list[tuple[str, str]]:
 
 
 def pairs_from_body(body: bytes) -> list[tuple[str, str]]:
-    """Return the decoded pairs of a form body, in order."""
+    """Decode a form body and return its pairs in order."""
     try:
         return pairs_from_text(body.decode())
     except UnicodeDecodeError:
@@ -39,7 +39,10 @@ def pairs_from_body(body: bytes) -> list[tuple[str, str]]:
 
 
 def percent_decoded(text: str, *, plus: bool = False) -> str:
-    """Percent-decode a text. With `plus`, a plus sign means a space, as in forms and query strings but not in paths."""
+    """Percent-decode a text.
+
+    If `plus` is True, also replace each plus sign by a space: forms and query strings need this, paths do not.
+    """
     if plus and "+" in text:
         text = text.replace("+", " ")
     if "%" not in text:
@@ -53,11 +56,11 @@ def percent_decoded(text: str, *, plus: bool = False) -> str:
 
 
 def decoded_in_pieces(text: str, piece_chars: int) -> str:
-    """Percent-decode a long text piece by piece, which bounds the memory. Raises UnicodeDecodeError."""
+    """Percent-decode a long text piece by piece, to limit the memory. Raises UnicodeDecodeError."""
     pieces, start = [], 0
     while start < len(text):
         end = start + piece_chars
-        cut = text.rfind("%", end - 2, end)  # an escape has three characters, which stay together
+        cut = text.rfind("%", end - 2, end)  # do not split an escape, which has three characters (%41)
         end = cut if cut > start else end
         pieces.append(unquote_to_bytes(text[start:end]))
         start = end
@@ -65,7 +68,10 @@ def decoded_in_pieces(text: str, piece_chars: int) -> str:
 
 
 def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
-    """Nest pairs by the dots of their names. An index stays a dictionary key, so `member.999999999` takes one entry."""
+    """Convert pairs with dotted names into nested dictionaries.
+
+    An index becomes a dictionary key, so `member.999999999` needs only one entry.
+    """
     root: FormTree = {}
     for name, value in pairs:
         if "." not in name:
@@ -78,7 +84,7 @@ def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
         node = root
         for part in outer:
             child = node.get(part)
-            if child.__class__ is not dict:  # clients send an empty list as `Name=`, which real elements replace
+            if child.__class__ is not dict:  # clients send `Name=` for an empty list; elements replace it
                 child = node[part] = {}
             node = child
         if node.get(last).__class__ is not dict:
@@ -87,7 +93,7 @@ def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
 
 
 def indexed_elements(node: FormTree) -> list[Any]:
-    """Return the elements of a list or map, ordered by index. Gaps between indices are ignored, as on AWS."""
+    """Return the elements of a list or map, ordered by index. Indices may have gaps, because AWS accepts gaps, too."""
     indices = [key for key in node if len(key) <= INDEX_MAX_DIGITS and key.isascii() and key.isdigit()]
     if len(indices) != len(node):
         raise ParseError.wrong_type("the elements of a list must be numbered from 1")

@@ -1,7 +1,7 @@
-"""Parses a browser's form (multipart/form-data): stores its fields, and streams its file.
+"""Parses a form upload (multipart/form-data) of a browser. The fields are stored in memory, and the file is streamed.
 
-Written by hand, because S3 needs little of the format, and all of it bounded: the fields first, then one file; everything after the
-file is ignored. A multipart library would need the same decisions in the code around it.
+Corral does not use a multipart library, because S3 uses only a small part of the format. The fields are first and have a total size
+limit. One file follows, and everything after the file is ignored. A library does not enforce these rules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
-FIELDS_MAX_BYTES = 20 * 1024  # everything before the file; S3's limit
+FIELDS_MAX_BYTES = 20 * 1024  # S3's limit for everything before the file
 PART_HEAD_MAX_BYTES = 4096
 BOUNDARY = re.compile(r"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))\s*(?:;.*)?""", re.I)
 NAME = re.compile(r"""(?:^|;)\s*name=(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))""", re.I)
@@ -20,23 +20,26 @@ FILE = "file"
 
 
 class FormUpload:
-    """A parser that is fed the body and returns the bytes of the file. `fields` are complete once `has_file` is true."""
+    """A parser for the body of a form upload.
+
+    `feed` returns the bytes of the file. When `has_file` is True, `fields` is complete.
+    """
 
     def __init__(self, content_type: str) -> None:
         found = BOUNDARY.fullmatch(content_type)
         if found is None:
             message = "Bucket POST must be of the enclosure-type multipart/form-data"
             raise error_class("PreconditionFailed", 412)(message)
-        self.fields: dict[str, str] = {}  # names are in lower case
+        self.fields: dict[str, str] = {}  # name in lower case -> value
         self.has_file = False
         self.filename = ""
         self._delimiter = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
-        self._buffer = b"\r\n"  # so that the first delimiter looks like the others
+        self._buffer = b"\r\n"  # the other delimiters follow a line break, so add one before the first delimiter
         self._before_file = 0
         self._file_ended = False
 
     def feed(self, data: bytes) -> bytes:
-        """Parse the next bytes of the body, and return the bytes of the file among them."""
+        """Parse the next bytes of the body. Return those bytes that belong to the file."""
         if self._file_ended:
             return b""
         self._buffer += data
@@ -53,7 +56,7 @@ class FormUpload:
         return self._take_file()
 
     def finish(self) -> dict[str, str]:
-        """Check at the end of the body that the file is complete."""
+        """Raise an ApiError if the body has ended and the file is not complete."""
         if not self.has_file:
             raise _no_file()
         if not self._file_ended:
@@ -61,7 +64,10 @@ class FormUpload:
         return {}
 
     def _take_part(self) -> bool:
-        """Parse one field or the head of the file from the buffer; False: it is not complete yet."""
+        """Parse one field, or the headers of the file, from the buffer.
+
+        Return False if the buffer does not contain all of it yet.
+        """
         at = self._buffer.find(self._delimiter)
         if at < 0:
             return False
@@ -109,7 +115,7 @@ class FormUpload:
             self._file_ended = True
             payload, self._buffer = self._buffer[:at], b""
             return payload
-        keep = min(len(self._buffer), len(self._delimiter) - 1)  # the end of the buffer may be the start of a delimiter
+        keep = min(len(self._buffer), len(self._delimiter) - 1)  # these bytes may be the start of a delimiter
         payload, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
         return payload
 

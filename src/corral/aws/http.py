@@ -10,20 +10,20 @@ from msgspec import Struct
 
 from corral.aws.wire_errors import ParseError
 
-BODY_MAX_BYTES = 16 * 1024 * 1024  # of a body after decompression; the server limits the bytes it receives
-AWS_CHUNKED = "aws-chunked"  # listed as a content encoding, but removed when the body is received
+BODY_MAX_BYTES = 16 * 1024 * 1024  # the limit of a decompressed body; the server also limits the bytes that it receives
+AWS_CHUNKED = "aws-chunked"  # clients list it as a content encoding, but the server decodes it while it receives the body
 
 
-class Request(Struct):  # not frozen: the server sets the body when it has arrived
-    """One HTTP request. Path and query are not decoded, because signatures are computed from the undecoded text.
+class Request(Struct):  # not frozen, because the server sets `body` later, when it has received the body
+    """One HTTP request. Path and query are not percent-decoded, because clients sign the encoded text.
 
-    The repr shows only method and path: the other fields may contain signatures and tokens.
+    The repr contains only method and path, because the other fields may contain secrets.
     """
 
     method: str
     path: str
     query: str
-    headers: Mapping[str, str]  # lower-case names, values decoded as latin-1
+    headers: Mapping[str, str]  # names are in lower case; values are decoded as latin-1
     body: bytes
     address: str = ""  # the client's IP address
 
@@ -37,16 +37,16 @@ class Response(Struct, frozen=True):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
-    stream: Any = None  # the handler's value for a streamed payload: the server sends it instead of `body`
+    stream: Any = None  # the streamed payload that the handler returned; if set, the server sends it instead of `body`
 
 
 def encodings(header: str) -> list[str]:
-    """Split a Content-Encoding header into its elements."""
+    """Split a Content-Encoding header into its encodings."""
     return [element.strip() for element in header.split(",") if element.strip()]
 
 
 def decompressed_body(request: Request) -> bytes:
-    """Return the body without its content encoding: botocore compresses large PutMetricData requests."""
+    """Return the decompressed body. For example, botocore compresses large PutMetricData requests."""
     encoding = request.headers.get("content-encoding")
     if encoding is None or encoding == "identity":
         return request.body
@@ -54,7 +54,7 @@ def decompressed_body(request: Request) -> bytes:
         raise ParseError.syntax(f"content encoding {encoding!r} is not supported: use gzip or none")
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
-        body = unpacker.decompress(request.body, BODY_MAX_BYTES + 1)  # bounded, so that a decompression bomb cannot fill the memory
+        body = unpacker.decompress(request.body, BODY_MAX_BYTES + 1)  # the limit protects the memory from decompression bombs
     except zlib.error:
         raise ParseError.syntax("the body is not valid gzip") from None
     if len(body) > BODY_MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Loads the service models that botocore ships, one service at a time and without their documentation."""
+"""Loads the service models in botocore's data files. Each service is loaded on first use, without its documentation texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GZIPPED = 16 + zlib.MAX_WBITS
 
 @cache
 def service_model(service: str, protocol: str) -> ServiceModel:
-    """Load the model of one service of the catalogue, in the form that one protocol uses."""
+    """Load the model of a service for one protocol."""
     if (service, protocol) == ("sqs", "query"):
         return ServiceModel(sqs_query_description(_description(service)), service)
     if service == "s3":
@@ -31,14 +31,14 @@ def service_model(service: str, protocol: str) -> ServiceModel:
 def _description(service: str) -> dict[str, Any]:
     version = max(path for path in (_botocore() / "data" / service).iterdir() if path.is_dir())
     whole = _read(version / "service-2.json")
-    extras = version / "service-2.sdk-extras.json"  # corrections that AWS's SDKs apply to the service's own model
+    extras = version / "service-2.sdk-extras.json"  # AWS's SDKs apply these corrections to the model
     if extras.exists():
         whole = _merged(whole, _read(extras)["merge"])
     return {part: _without_documentation(whole[part]) for part in ("metadata", "operations", "shapes")}
 
 
 def _botocore() -> Path:
-    """Find botocore's folder without importing botocore, since only its data files are needed here."""
+    """Return botocore's folder. Do not import botocore for this, because only its data files are needed."""
     found = find_spec("botocore")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("botocore is not installed", name="botocore")
@@ -58,7 +58,7 @@ def _merged(value: Any, over: Any) -> Any:
 
 
 def _without_documentation(value: Any) -> Any:
-    if isinstance(value, dict):  # a member named "documentation" is a dict; a documentation text is a str
+    if isinstance(value, dict):  # remove only documentation texts, which are str: a member named "documentation" is a dict
         return {k: _without_documentation(v) for k, v in value.items() if not (k == "documentation" and isinstance(v, str))}
     if isinstance(value, list):
         return [_without_documentation(v) for v in value]
@@ -66,7 +66,7 @@ def _without_documentation(value: Any) -> Any:
 
 
 def form_name(name: str, member: Shape) -> str:
-    """Return the name of a member in forms and XML. A flattened list has the name of its elements."""
+    """Return the name of a member in forms and XML. For a flattened list, it is the name of the list's elements."""
     if member.type_name == "list" and member.serialization.get("flattened"):
         element_name = member.member.serialization.get("name")
         if element_name:
@@ -75,7 +75,7 @@ def form_name(name: str, member: Shape) -> str:
 
 
 def ec2_name(name: str, member: Shape) -> str:
-    """Return the name of a member in an ec2 form: its queryName, or its response name with a capital first letter."""
+    """Return a member's name in an ec2 form: its queryName, else its locationName with a capital first letter."""
     if "queryName" in member.serialization:
         return str(member.serialization["queryName"])
     response_name = member.serialization.get("name")
@@ -83,12 +83,12 @@ def ec2_name(name: str, member: Shape) -> str:
 
 
 def error_shape(model: ServiceModel, code: str) -> Shape | None:
-    """Return the modelled error with this name or code. Services use either."""
+    """Return the error shape with this name or this error code. Handlers of some services use names, others use codes."""
     return _error_shapes(model).get(code)
 
 
 def query_code(model: ServiceModel, shape: Shape) -> str:
-    """Return the code of a modelled error in the query protocol, which may differ from the name of its shape."""
+    """Return the code of an error in the query protocol. It may differ from the name of the error's shape."""
     if model.service_name == "sqs":
         return SQS_QUERY_CODES.get(str(shape.name), str(shape.name))
     return str(shape.error.get("code") or shape.name)
@@ -97,6 +97,7 @@ def query_code(model: ServiceModel, shape: Shape) -> str:
 @cache
 def _error_shapes(model: ServiceModel) -> dict[str, Shape]:
     shapes = {shape.name: shape for shape in model.error_shapes}
-    for shape in model.error_shapes:  # a name takes precedence over another shape's code: cloudwatch has both for ResourceNotFound
+    # In cloudwatch, ResourceNotFound is the name of one shape and the code of another: the name takes precedence.
+    for shape in model.error_shapes:
         shapes.setdefault(query_code(model, shape), shape)
     return shapes

@@ -1,4 +1,4 @@
-"""The parser and serializer of each protocol, by the protocol's name. `serialize/errors.py` serializes errors."""
+"""`PROTOCOLS` maps the name of each wire protocol to its parser and serializer. `serialize/errors.py` serializes errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from corral.aws.serialize.xml_body import XML_DECLARATION, XmlWriter, escaped, m
 from corral.aws.shapes import OperationModel, Shape
 from corral.aws.wire_errors import WrongResult, unsupported_protocol
 
-LocatedParams = Mapping[str, str]  # what `recognise` already parsed: path labels, or the parameters of a form
+LocatedParams = Mapping[str, str]  # `recognise` has already parsed these: path labels, or the parameters of a form
 Parse = Callable[[Request, LocatedParams], dict[str, Any]]
 Serialize = Callable[[Mapping[str, Any], str], Response]
 
 
 class CompiledShapes(Struct, frozen=True):
-    """The compiled readers and writers of shapes, shared by the operations of one service in one protocol."""
+    """The compiled readers and writers of shapes. All operations of a service share them if they use the same protocol."""
 
     readers: dict[Any, Any] = field(default_factory=dict)
     writers: dict[Any, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def _query_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
         tree = form_tree(located.items())
         if wants_queue and "QueueUrl" not in tree and request.path != "/":
-            tree["QueueUrl"] = f"http://{request.headers.get('host', '')}{request.path}"  # boto2 posts to the queue's URL
+            tree["QueueUrl"] = f"http://{request.headers.get('host', '')}{request.path}"  # boto2 sends requests to the queue's URL
         params: dict[str, Any] = read(tree)
         return params
 
@@ -134,7 +134,7 @@ def _ec2_serializer(operation: OperationModel, compiled: CompiledShapes) -> Seri
     start = f'{XML_DECLARATION}<{name}Response xmlns="{namespace}"><requestId>'
     check_empty = _empty_writer(operation)
     write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_empty(result)
-    # AWS responds with <return>true</return> for an operation without an output shape.
+    # If an operation has no output shape, AWS responds with <return>true</return>.
     end = f"</{name}Response>" if shape is not None else f"<return>true</return></{name}Response>"
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
@@ -225,7 +225,7 @@ def _rest_xml_serializer(operation: OperationModel, compiled: CompiledShapes) ->
         headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *parts.headers]
         status = ok if parts.status is None else parts.status
         if result.get("ContentRange") is not None:
-            status = 206  # the model does not state this
+            status = 206  # S3 uses this status for a range, but the model does not contain it
         if status == 204:
             return Response(status, headers, b"")
         if parts.body and not raw:
@@ -251,7 +251,7 @@ def _raw_payload(shape: Shape) -> bool:
 
 
 def _unwrapped_writer(member: str) -> Callable[[Mapping[str, Any]], ResponseParts]:
-    """The writer of a response whose root element contains the text of its only member."""
+    """Return the writer of a response whose root element contains only a text: the value of the only member."""
 
     def write(result: Mapping[str, Any]) -> ResponseParts:
         if unknown := result.keys() - {member}:
@@ -273,7 +273,7 @@ def _output_shape(operation: OperationModel) -> Shape | None:
 
 
 def _empty_writer(operation: OperationModel) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """The writer for an operation without an output shape."""
+    """Return the writer for an operation that has no output shape."""
 
     def write(result: Mapping[str, Any]) -> dict[str, Any]:
         if result:

@@ -1,7 +1,7 @@
-"""Recognises the service, the operation and the protocol of a request.
+"""Determines the service, the operation and the protocol of a request.
 
-The most reliable marks are tried first: the X-Amz-Target header, the credential scope of the signature, the `Action` and `Version`
-parameters, and last the method and path.
+It uses these parts of a request, the most reliable first: the X-Amz-Target header, the credential scope of the signature, the
+parameters `Action` and `Version`, the method and the path.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ NO_PARAMS: LocatedParams = MappingProxyType({})
 FORM_TYPE = "application/x-www-form-urlencoded"
 CBOR_PROTOCOL = "smithy-rpc-v2-cbor"
 
-_COMPILING = Lock()  # reader threads also compile shapes, and must not use one that is half compiled
+_COMPILING = Lock()  # several threads compile shapes; a thread must not use a shape that another one still compiles
 
 
 class OperationCodecs:
-    """The parser, the constraint check and the serializer of one operation in one protocol, each compiled on first use."""
+    """The parser, the constraint check and the serializer of one operation in one protocol. Each is compiled on first use."""
 
     def __init__(self, service: str, name: str, protocol: str) -> None:
         self.service = service
@@ -60,8 +60,8 @@ class OperationCodecs:
 
     @cached_property
     def check(self) -> Check | None:
-        """Checks the constraints of the input; None if it has none."""
-        from corral.aws.constraints import compile_check, table_of  # imported here to shorten the server's start
+        """The function that checks the constraints of the input, or None if the input has no constraints."""
+        from corral.aws.constraints import compile_check, table_of  # imported here, so that the server starts faster
 
         with _COMPILING:
             return compile_check(self._model(), table_of(self.service, self.protocol))
@@ -73,12 +73,12 @@ class OperationCodecs:
 
     @cached_property
     def streams_in(self) -> str | None:
-        """The input member that streams: it is the request's body and may have any size."""
+        """The name of the input member that is the whole request body and may have any size. None if there is no such member."""
         return _streaming_payload(self._model().input_shape)
 
     @cached_property
     def streams_out(self) -> str | None:
-        """The output member that streams."""
+        """The name of the output member that is the whole response body and may have any size. None if there is no such member."""
         return _streaming_payload(self._model().output_shape)
 
     def _model(self) -> OperationModel:
@@ -86,39 +86,42 @@ class OperationCodecs:
 
 
 class ApiCall(Struct, frozen=True):
-    """A recognised request: parses its parameters and serializes the response."""
+    """A request whose service and operation are known. It parses its parameters and serializes the response."""
 
-    service: str  # botocore's name
+    service: str  # botocore's name for the service
     operation: str
     protocol: str
-    request: Request  # for S3, converted to path style
+    request: Request  # an S3 request has been converted to path style
     located: LocatedParams  # path labels, or the parameters of a form
     codecs: OperationCodecs
 
     @property
     def signing_name(self) -> str:
-        """The service name that the credential scope of the signature must contain."""
+        """The service name that the signature's credential scope must contain."""
         return catalogue.SERVICE_BY_NAME[self.service].signing_name
 
     @property
     def streams_in(self) -> str | None:
-        """The input member whose bytes are the body. The server streams it; `params` has it only after `with_body`."""
+        """The name of the input member that the server streams, or None.
+
+        `params` contains this member only if `with_body` was called.
+        """
         return self.codecs.streams_in
 
     @property
     def streams_out(self) -> str | None:
-        """The result member that the server streams. Its value is passed on unchanged as `Response.stream`."""
+        """The name of the result member that the server streams, or None. `serialize` copies its value to `Response.stream`."""
         return self.codecs.streams_out
 
     def with_body(self, body: bytes) -> ApiCall:
-        """Return a copy of a call from `recognise_head`, with a small body that has arrived since."""
+        """Return a copy with the request's body. Use it for small bodies after `recognise_head`, which needs no body."""
         return replace(self, request=replace(self.request, body=body))
 
     def params(self) -> dict[str, Any]:
-        """Parse the input. Raises an ApiError if it does not match the model.
+        """Parse the input. Raises an ApiError if the input does not match the model.
 
-        All required members are present and have the right types: timestamps are float seconds since the epoch, blobs are bytes.
-        Lengths, ranges, enums and patterns are checked against the model and the service's table in `aws/constraints`.
+        The returned dictionary has all required members, and all values have the right types. Timestamps are float seconds since
+        the epoch, and blobs are bytes. Lengths, ranges, enums and patterns are also checked (see `aws/constraints`).
         """
         try:
             params = self.codecs.parse(self.request, self.located)
@@ -130,21 +133,24 @@ class ApiCall(Struct, frozen=True):
         return params
 
     def serialize(self, result: Mapping[str, Any], request_id: str) -> Response:
-        """Serialize a handler's result. Raises WrongResult if it does not match the model, which is a bug."""
+        """Serialize a handler's result.
+
+        Raises WrongResult if the result does not match the model, because this is a bug of the handler.
+        """
         return self.codecs.serialize(result, request_id)
 
     def denied(self, message: str) -> ApiError:
-        """Return the error for a caller that may not perform the operation."""
+        """Return the error for a caller who has no permission for the operation."""
         return denied_action(self.protocol, message)
 
     def serialize_error(self, error: ApiError, request_id: str) -> Response:
-        """Serialize an error, so that boto3 raises `client.exceptions.<code>` if the model has that error."""
+        """Serialize an error. If the model defines this error, boto3 raises it as `client.exceptions.<code>`."""
         model = service_model(self.service, self.protocol)
         return serialize_error(self.protocol, model, self.request, error, request_id)
 
 
 def recognise(request: Request) -> ApiCall:
-    """Return the API call of a request. Raises an ApiError that names what was not recognised."""
+    """Return the API call of a request. Raises an ApiError if the service or the operation is unknown."""
     target = request.headers.get("x-amz-target")
     if target is not None:
         return _call(_from_target(target), request, NO_PARAMS)
@@ -155,7 +161,7 @@ def recognise(request: Request) -> ApiCall:
 
 
 def recognise_head(head: Request) -> ApiCall | None:
-    """Return the API call of an S3 request, which its head alone identifies. None for other services: read the body first."""
+    """Return the API call of an S3 request. Its head (everything but the body) is sufficient. Return None for other services."""
     if "x-amz-target" in head.headers:
         return None
     service = _service(head, scope_service(head))
@@ -168,10 +174,10 @@ def recognise_head(head: Request) -> ApiCall | None:
 
 
 def recognise_unless_form(head: Request) -> ApiCall | None:
-    """Return the API call of a request to a service other than S3, if its head identifies it.
+    """Return the API call of a request, or None if the body may be a form. Do not use it for S3 requests.
 
-    None if the operation may be a parameter of a form: verify the signature, then `recognise` the complete request. To decompress
-    and decode a form takes much more time than to verify its signature.
+    A form contains the name of the operation. So if the result is None, verify the signature, and then call `recognise` with the
+    complete request. Verify first, because decompressing and decoding a form takes much more time than verifying a signature.
     """
     target = head.headers.get("x-amz-target")
     if target is not None:
@@ -194,7 +200,10 @@ def not_served(call: ApiCall) -> ApiError:
 
 
 def serialize_refusal(request: Request, error: ApiError, request_id: str) -> Response:
-    """Serialize an error of an unrecognised request in the format that its client most likely reads."""
+    """Serialize the error for a request whose operation is unknown.
+
+    Use the format of the protocol that the client probably uses.
+    """
     return serialize_error(presumed_protocol(request), None, request, error, request_id)
 
 
@@ -215,7 +224,8 @@ def presumed_protocol(request: Request) -> str:
         return service.protocols[0]
     if content_type.startswith("application/json"):
         return "rest-json"
-    is_s3 = _has_signature_v2(request) or _is_form_upload(request) or request.method == "OPTIONS"  # only S3 serves browsers
+    # Browsers send OPTIONS only to S3.
+    is_s3 = _has_signature_v2(request) or _is_form_upload(request) or request.method == "OPTIONS"
     return "rest-xml" if is_s3 else "json"
 
 
@@ -235,7 +245,7 @@ def scope_service(request: Request) -> str | None:
 
 
 def _service(request: Request, signed_for: str | None) -> AwsService | None:
-    """Return the service that the signature names, or S3 if only S3 has this kind of signature."""
+    """Return the service in the signature. Return S3 for the kinds of signatures that only S3 accepts."""
     service = catalogue.SERVICE_BY_SIGNING_NAME.get(signed_for or "")
     if service is None and (_has_signature_v2(request) or _is_form_upload(request)):
         return catalogue.SERVICE_BY_NAME["s3"]
@@ -264,7 +274,7 @@ def _from_signature_or_shape(request: Request) -> ApiCall:
     raise unrecognised_request(presumed_protocol(request), message)
 
 
-@cache  # bounded: an unknown target raises, and exceptions are not cached
+@cache  # the cache stays small, because an unknown target raises an exception, which is not cached
 def _from_target(target: str) -> OperationCodecs:
     prefix, _, name = target.rpartition(".")
     service = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix)
@@ -302,7 +312,7 @@ def _from_path(request: Request, service: AwsService) -> ApiCall:
 
 
 def _from_rpc_path(request: Request) -> ApiCall:
-    parts = request.path.split("/")  # /service/PREFIX/operation/NAME
+    parts = request.path.split("/")  # the path is /service/PREFIX/operation/NAME
     if len(parts) == 5 and (parts[1], parts[3]) == ("service", "operation"):
         service = catalogue.SERVICE_BY_TARGET_PREFIX.get(parts[2])
         if service is not None and CBOR_PROTOCOL in service.protocols:
@@ -311,7 +321,7 @@ def _from_rpc_path(request: Request) -> ApiCall:
 
 
 def _action(request: Request) -> dict[str, str] | None:
-    """Return the parameters of the query string and the form if one of them is `Action`."""
+    """Return the parameters of the query string and the form. Return None if they do not include `Action`."""
     pairs = pairs_from_text(request.query) if "Action=" in request.query else []
     if request.headers.get("content-type", "").startswith(FORM_TYPE) or request.body.startswith(b"Action="):
         pairs += pairs_from_body(decompressed_body(request))
@@ -320,14 +330,14 @@ def _action(request: Request) -> dict[str, str] | None:
 
 
 def _has_signature_v2(request: Request) -> bool:
-    """Whether the request has a signature of version 2, which only S3's presigned URLs still use."""
+    """Return True if the request has a signature of version 2. Only presigned URLs of S3 still use this version."""
     if request.headers.get("authorization", "").startswith("AWS "):
         return True
     return "AWSAccessKeyId=" in request.query and "Signature=" in request.query
 
 
 def _is_form_upload(request: Request) -> bool:
-    """Whether the request is a form upload of S3, whose signature is a field of the form."""
+    """Return True if the request is a form upload to S3. Its signature is a field of the form."""
     return request.method == "POST" and request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
@@ -338,7 +348,7 @@ def _streaming_payload(shape: Shape | None) -> str | None:
     return payload if shape.members[payload].serialization.get("streaming") else None
 
 
-@cache  # bounded by the models: an unknown operation raises, and exceptions are not cached
+@cache  # the cache stays small, because an unknown operation raises an exception, which is not cached
 def _operation(service: str, name: str, protocol: str) -> OperationCodecs:
     if name not in service_model(service, protocol).operations:
         raise unknown_operation(service, repr(name[:200]), protocol)

@@ -1,6 +1,7 @@
-"""Decoders of request bodies that are too large for memory: they verify a body while it streams.
+"""Decoders for request bodies that are too large for memory. They verify a body while the server receives it.
 
-A caller may write the bytes that `feed` returns to a file immediately, but must discard them if `feed` or `finish` raises.
+The caller may write the bytes that `feed` returns to a file at once. If `feed` or `finish` raises an ApiError later, the caller
+must delete the file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Struct
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, error_class
 from corral.errors import ApiError
 
-LINE_MAX_BYTES = 4096  # of the header of a chunk, or of one trailer
+LINE_MAX_BYTES = 4096  # the limit for the header line of a chunk, and for one trailer
 TRAILERS_MAX = 32
 TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
@@ -28,13 +29,16 @@ class RequestBody(Protocol):
     """A request body that is being received."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the payload contained in the next bytes. Raises an ApiError as soon as something is wrong.
+        """Decode the next bytes of the body and return their payload. Raises an ApiError if the bytes are not valid.
 
-        If `data` is a memoryview, the result may be one, too.
+        If `data` is a memoryview, the result may also be a memoryview.
         """
 
     def finish(self) -> dict[str, str]:
-        """Return the trailers at the end of the body. Raises an ApiError if anything is missing or wrong."""
+        """Return the trailers at the end of the body.
+
+        Raises an ApiError if the body is incomplete or does not match its signature.
+        """
 
 
 class SigningKey(Protocol):
@@ -45,7 +49,10 @@ class SigningKey(Protocol):
 
 
 class PlainBody:
-    """A body without an encoding. `stated` is the signed SHA-256 of it, or None for an unsigned payload."""
+    """A body that is not encoded.
+
+    `stated` is the body's SHA-256 according to the signature, or None if the payload is not signed.
+    """
 
     def __init__(self, stated: str | None) -> None:
         self._stated = stated
@@ -63,7 +70,10 @@ class PlainBody:
 
 
 class ChunkSigner(Struct):
-    """Verifies chunk signatures. Each one signs the previous signature, too; the first chunk signs the request's signature."""
+    """Verifies the signatures of chunks.
+
+    Each signature also covers the previous chunk's signature. The first one covers the signature of the request.
+    """
 
     key: SigningKey
     timestamp: str
@@ -86,17 +96,20 @@ class ChunkSigner(Struct):
 
 
 class ChunkedBody:
-    """An aws-chunked body: chunks with sizes and optional signatures, then trailers with an optional signature."""
+    """A body with the content encoding aws-chunked.
+
+    Each chunk has a size and may have a signature. Trailers follow the last chunk.
+    """
 
     def __init__(self, size: int, trailers: tuple[str, ...], signer: ChunkSigner | None) -> None:
-        self._missing = size  # bytes of payload not yet announced by a chunk
+        self._missing = size  # the payload size minus the sizes of all chunks so far
         self._declared = trailers
         self._signer = signer
         self._hash = sha256()
-        self._signature = ""  # of the current chunk
-        self._left = 0  # bytes of the current chunk not yet received
-        self._ended = False  # the last chunk, which is empty, has been received
-        self._in_chunk = False  # the line break after the current chunk has not been received
+        self._signature = ""  # the signature of the current chunk
+        self._left = 0  # the number of bytes of the current chunk that are still missing
+        self._ended = False  # True after the last chunk, which is empty
+        self._in_chunk = False  # True until the line break after the current chunk
         self._line = b""
         self._trailers: dict[str, str] = {}
         self._trailer_signature: str | None = None
@@ -176,7 +189,7 @@ class ChunkedBody:
             self._signer.check_chunk(self._signature, self._hash.hexdigest())
 
     def _take_trailer(self, line: str) -> None:
-        if not line:  # the end of the body, or the empty line that some clients send before the trailers' signature
+        if not line:  # an empty line ends the body, but some clients also send one before the signature of the trailers
             return
         name, colon, value = line.partition(":")
         name = name.strip().lower()

@@ -1,4 +1,4 @@
-"""Finds the operation of a REST service by the method, path, query string and headers of a request."""
+"""Finds the operation of a REST request by its method, path, query string and headers."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Route(Struct, frozen=True):
     operation: str
     path: re.Pattern[str]
     labels: tuple[str, ...]
-    literals: int  # number of fixed characters in the path
-    fixed: Mapping[str, str]  # query parameters with the values that the template states
-    queries: frozenset[str]  # query parameters of required members
-    headers: frozenset[str]  # headers of required members, lower-case
-    deprecated: bool  # S3 has pairs of operations with the same route, one of them deprecated
+    literals: int  # the number of characters in the path outside of labels
+    fixed: Mapping[str, str]  # query parameters that must have these values
+    queries: frozenset[str]  # the query parameters of required members
+    headers: frozenset[str]  # the headers of required members, in lower case
+    deprecated: bool  # some routes of S3 have two operations: a current one and a deprecated one
 
 
 class RouteTable(Struct, frozen=True):
-    """The routes of one service, most specific first."""
+    """The routes of one service. The most specific route is the first."""
 
     plain: Mapping[tuple[str, str], str]  # (method, path) -> operation, for routes without labels and query parameters
     by_method: Mapping[str, list[Route]]
-    without_query: Mapping[str, list[Route]]  # the routes that match without a query string
+    without_query: Mapping[str, list[Route]]  # method -> the routes that match requests without a query string
 
 
 class RouteMatch(Struct, frozen=True):
-    """The operation of a request, and the undecoded labels of its path."""
+    """The operation of a request, and the values of its path labels, which are still percent-encoded."""
 
     operation: str
     labels: dict[str, str]
@@ -46,7 +46,7 @@ class RouteMatch(Struct, frozen=True):
 
 def route(service: str, protocol: str, request: Request) -> RouteMatch | None:
     """Return the operation that matches the request, or None."""
-    path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # an S3 key may end with a slash
+    path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # keep a slash at the end of an S3 key
     table = _routes(service, protocol)
     if not request.query:
         plain = table.plain.get((request.method, path))
@@ -90,7 +90,7 @@ def _routes(service: str, protocol: str) -> RouteTable:
 
 
 def _specificity(candidate: Route) -> tuple[int, int, int, int, bool]:
-    # A fixed query parameter is more specific than any path: S3's `?tagging` takes precedence over a plain object.
+    # A route with a fixed query parameter precedes all others. In S3, `PUT /bucket/key?tagging` is PutObjectTagging, not PutObject.
     others = len(candidate.queries) + len(candidate.headers)
     return len(candidate.fixed), candidate.literals, others, -len(candidate.labels), not candidate.deprecated
 
@@ -121,7 +121,7 @@ def _compile(operation: OperationModel, protocol: str) -> Route:
 
 
 def _required(operation: OperationModel, protocol: str, location: str) -> frozenset[str]:
-    """Return the required members at a location. Only S3 distinguishes operations by them; elsewhere the parser reports them."""
+    """Return the wire names of the required members at a location. Only S3 needs them to distinguish operations."""
     shape = operation.input_shape
     if shape is None or protocol != "rest-xml":
         return frozenset()

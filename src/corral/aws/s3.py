@@ -1,4 +1,4 @@
-"""S3 on the wire, where botocore's model is silent: addresses, root elements, headers in presigned URLs, form uploads."""
+"""S3's addresses, root elements, presigned URLs and form uploads. botocore's model does not describe them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.aws.http import AWS_CHUNKED, Request, encodings
 XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 DECODED_LENGTH = "x-amz-decoded-content-length"
 
-# The root element of a response, where it is neither the payload member nor `<Operation>Result`.
+# Operation -> the root element of its response. An operation that is not listed has the root element `<Operation>Result`.
 ROOTS = {
     "GetBucketAccelerateConfiguration": "AccelerateConfiguration",
     "GetBucketAcl": "AccessControlPolicy",
@@ -44,26 +44,27 @@ ROOTS = {
     "ListObjectsV2": "ListBucketResult",
     "PostObject": "PostResponse",
 }
-UNWRAPPED = {"GetBucketLocation": "LocationConstraint"}  # the root element holds the member's text itself
+# Operation -> its only output member. The root element contains the text of this member directly.
+UNWRAPPED = {"GetBucketLocation": "LocationConstraint"}
 
-# Query parameters of a presigned URL of version 4 that are not headers. Version 2 passes its token in lower case, as a header.
+# The query parameters that contain the signature of a presigned URL. All other `x-amz-*` query parameters are used as headers.
 _SIGNATURE_PARAMETERS = frozenset(
     f"X-Amz-{name}"
     for name in ("Algorithm", "Content-Sha256", "Credential", "Date", "Expires", "Security-Token", "Signature", "SignedHeaders")
 )
-# S3 ignores checksums in a presigned URL, because the URL is made before the body is known.
+# S3 ignores checksums in a presigned URL, because the client creates the URL before it knows the body.
 _CHECKSUM = re.compile(r"x-amz-(checksum-(crc32|crc32c|crc64nvme|sha1|sha256)|sdk-checksum-algorithm)")
 _VIRTUAL_HOSTS = (re.compile(r"(.+)\.s3[.-].+"), re.compile(r"(.+)\.localhost"))
 _PATH_STYLE = re.compile(r"s3(?:[.-].*)?")
 
 
 def root_name(operation: str) -> str:
-    """The root element of an operation's response."""
+    """Return the root element of an operation's response."""
     return ROOTS.get(operation, f"{operation}Result")
 
 
 def bucket_of_host(host: str) -> str | None:
-    """The bucket that a virtual-host style address names: `bucket.s3.eu-west-1.amazonaws.com`, `bucket.localhost:4566`."""
+    """Return the bucket in a host such as `bucket.s3.eu-west-1.amazonaws.com` or `bucket.localhost:4566`, else None."""
     name = host.partition(":")[0]
     for pattern in _VIRTUAL_HOSTS:
         found = pattern.fullmatch(name)
@@ -73,9 +74,10 @@ def bucket_of_host(host: str) -> str | None:
 
 
 def normalize_s3_request(request: Request) -> Request:
-    """The request in path style, with all its headers, and with the length and encoding of the decoded body.
+    """Return an equivalent request in path style.
 
-    A presigned URL can carry `x-amz-*` headers in its query string, and an aws-chunked body has other values in its headers.
+    The `x-amz-*` query parameters of a presigned URL become headers. If the body is aws-chunked, the headers Content-Length and
+    Content-Encoding are changed to those of the decoded body.
     """
     headers = request.headers
     bucket = bucket_of_host(headers.get("host", ""))
@@ -105,7 +107,10 @@ def _unchunked(headers: dict[str, str]) -> dict[str, str]:
 
 
 def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
-    """S3's model with PostObject, the upload by a browser's form, which AWS documents but does not model."""
+    """Add the operation PostObject to S3's model.
+
+    Browsers use it to upload forms. AWS documents PostObject, but its model lacks it.
+    """
     operation = {
         "name": "PostObject",
         "http": {"method": "POST", "requestUri": "/{Bucket}"},

@@ -1,4 +1,4 @@
-"""Signatures that only S3 has: heads whose bodies follow, presigned URLs of version 2, and policies of forms."""
+"""Verifies S3's signatures: of requests with streamed bodies, of presigned URLs (version 2 and 4), and of form uploads."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from corral.aws.wire_errors import ParseError, error_class
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_CHUNKS_AND_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 UNSIGNED_CHUNKS_AND_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-LENGTH_MAX_BYTES = 1 << 50  # bounds the number in a length header; the service has its own limits
+LENGTH_MAX_BYTES = 1 << 50  # a larger length is refused here; S3's own limits are checked by its handlers
 
 _CHUNKED = frozenset({SIGNED_CHUNKS, SIGNED_CHUNKS_AND_TRAILER, UNSIGNED_CHUNKS_AND_TRAILER})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-# The query parameters that version 2 signs. Others can be added to a URL without a new signature.
+# Signature version 2 covers only these query parameters. A client can change all others without a new signature.
 _SIGNED_PARAMETERS = frozenset(
     {
         "accelerate", "acl", "analytics", "cors", "defaultObjectAcl", "delete", "inventory", "lifecycle", "location", "logging",
@@ -58,14 +58,17 @@ _SIGNED_PARAMETERS = frozenset(
 
 
 class PostPolicy(Struct, frozen=True):
-    """The signer of a form's policy, and the policy's conditions, which the service checks."""
+    """The caller who signed the policy of a form upload, and the conditions of that policy. S3's handler checks the conditions."""
 
     identity: Identity
     conditions: list[Any]
 
 
 def verify_head(head: Request, lookup: SecretLookup, now_s: float, *, signing_name: str = "s3") -> tuple[Identity, RequestBody]:
-    """Verify the signature of a request from its head; the signer, and a decoder for the body that follows."""
+    """Verify the signature of a request before its body arrives.
+
+    Return the caller's identity and a decoder that verifies the body.
+    """
     try:
         if "authorization" not in head.headers and "AWSAccessKeyId=" in head.query:
             return _verify_old_url(head, lookup, now_s), PlainBody(None)
@@ -85,7 +88,7 @@ def verify_post_policy(fields: Mapping[str, str], lookup: SecretLookup, now_s: f
     """Verify the policy of a form upload. The names of the `fields` are in lower case."""
     policy = fields.get("policy")
     if not policy:
-        raise error_class("AccessDenied", 403)("The form has no policy field: add a signed policy document")
+        raise error_class("AccessDenied", 403)("The form has no policy field: add a signed policy document to the form")
     try:
         identity = _policy_signer(policy, fields, lookup, now_s)
     except SignatureRefused as refused:
@@ -93,14 +96,14 @@ def verify_post_policy(fields: Mapping[str, str], lookup: SecretLookup, now_s: f
     return PostPolicy(identity, _conditions(policy, now_s))
 
 
-# --- version 4, from the head alone -----------------------------------------------------------------------------------
+# --- version 4 --------------------------------------------------------------------------------------------------------
 
 
 def _stated_hash(head: Request) -> str:
     stated = head.headers.get("x-amz-content-sha256")
     if stated is None and "authorization" not in head.headers:
         if "X-Amz-Content-Sha256=" not in head.query:
-            return UNSIGNED_PAYLOAD  # a URL is made before the body is known
+            return UNSIGNED_PAYLOAD  # the client creates a presigned URL before it knows the body
         stated = dict(pairs_from_text(head.query)).get("X-Amz-Content-Sha256")
     if stated is None:
         raise error_class("InvalidRequest", 400)("Missing required header for this request: x-amz-content-sha256")
@@ -126,7 +129,7 @@ def _body(stated: str, headers: Mapping[str, str], claim: SignatureClaim, secret
     return ChunkedBody(int(size), trailers, signer)
 
 
-# --- version 2, as boto3 still presigns -------------------------------------------------------------------------------
+# --- version 2, which boto3 still uses for presigned URLs -------------------------------------------------------------
 
 
 def _verify_old_url(head: Request, lookup: SecretLookup, now_s: float) -> Identity:
@@ -142,16 +145,19 @@ def _verify_old_url(head: Request, lookup: SecretLookup, now_s: float) -> Identi
     standard = (request.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
     extra = sorted((name, value) for name, value in request.headers.items() if name.startswith("x-amz-"))
     lines = [head.method, *standard, expires, *(f"{name}:{value.strip()}" for name, value in extra)]
-    given = query["Signature"].replace(" ", "+")  # a plus sign that the client did not encode
+    given = query["Signature"].replace(" ", "+")  # some clients do not encode plus signs, so they were decoded to spaces
     expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(request)]
-    # With a line break inside a value, one signature would fit two different requests.
+    # Refuse line breaks in values: with them, two different requests could have the same signature.
     if any("\n" in line for line in lines) or not any(_same(signature, given) for signature in expected):
         raise SignatureRefused("mismatch", MISMATCH)
     return identity_of(access_key_id, secret, "", "s3")
 
 
 def _resources(request: Request) -> list[str]:
-    """The resources that may have been signed: boto3 signs a bucket with a trailing slash, but requests it without."""
+    """Return the resources that the client may have signed.
+
+    For a bucket, boto3 signs a path with a trailing slash, but requests the path without it.
+    """
     pairs = [item.split("=", 1) for item in request.query.split("&")]
     signed = sorted((pair for pair in pairs if pair[0] in _SIGNED_PARAMETERS), key=lambda pair: pair[0])
     parameters = "?" + "&".join("=".join((pair[0], *map(unquote, pair[1:]))) for pair in signed) if signed else ""

@@ -1,6 +1,7 @@
 """Read access to the service models: operations, and the shapes of their inputs, outputs and errors.
 
-botocore has classes for this, too. Importing them would import its HTTP client and make a server's start a third longer.
+botocore has such classes, too. But importing them also imports botocore's HTTP client. Then the server would take a third longer to
+start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _CONSTRAINT_KEYS = ("min", "max", "enum", "pattern")
 
 
 class Shape:
-    """One use of a shape: its description, overridden by the reference that names it."""
+    """A shape at one place of the model, for example as a member.
+
+    The member's own keys override those of the shape's description.
+    """
 
     def __init__(self, name: str, description: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
         self.name = name
@@ -29,7 +33,7 @@ class Shape:
 
     @cached_property
     def serialization(self) -> dict[str, Any]:
-        """Its location and encoding in a message. `name` is its name there."""
+        """The shape's location and encoding in a request or response. The key `name` is its name there."""
         found = {key: self._description[key] for key in _SERIALIZATION_KEYS if key in self._description}
         if "locationName" in self._description:
             found["name"] = self._description["locationName"]
@@ -63,33 +67,33 @@ class Shape:
 
     @property
     def constraints(self) -> dict[str, Any]:
-        """Those of `min`, `max`, `enum` and `pattern` that the shape has."""
+        """The shape's constraints. The possible keys are `min`, `max`, `enum` and `pattern`."""
         return {key: self._description[key] for key in _CONSTRAINT_KEYS if key in self._description}
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether error messages must not contain its value."""
+        """True if the value is secret, so that error messages must not contain it."""
         return bool(self._description.get("sensitive", False))
 
     @property
     def is_document_type(self) -> bool:
-        """Whether its value may be any JSON."""
+        """True if the value may be any JSON value."""
         return bool(self._description.get("document", False))
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether one of its members is an event stream."""
+        """True if one of the members is an event stream."""
         return self.type_name == "structure" and any(member.serialization.get("eventstream") for member in self.members.values())
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """An error's `code`, if that is not its name, and its `httpStatusCode`."""
+        """For an error shape: the keys `code` (if it differs from the name of the shape) and `httpStatusCode`."""
         error: Mapping[str, Any] = self._description.get("error", {})
         return error
 
     @property
     def is_fault(self) -> bool:
-        """Whether an error is a fault of the service."""
+        """For an error shape: True if the service caused the error, not the client."""
         return bool(self._description.get("fault", False))
 
 
@@ -136,6 +140,6 @@ class ServiceModel:
 
 
 def resolved(reference: Mapping[str, Any], shapes: Mapping[str, Any]) -> Shape:
-    """Return the shape that a reference names. Keys of the reference override those of the shape's own description."""
+    """Return the shape that a reference points to. Keys of the reference override keys of the shape's description."""
     name = reference["shape"]
     return Shape(name, shapes[name] if len(reference) == 1 else {**shapes[name], **reference}, shapes)

@@ -1,7 +1,8 @@
 """Verifies AWS Signature Version 4.
 
-botocore.auth can only sign requests, not verify them, and takes five times as long as this module. An attacker can change whatever
-is not signed. Therefore every `x-amz-*` header must be signed, and the signed hash is always compared with the body.
+Corral does not use botocore.auth, because it can only sign requests, and takes five times as long as this module. An attacker can
+change everything that the signature does not cover. Therefore the client must sign every `x-amz-*` header, and the signed hash is
+always compared with the body.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SKEW_MAX_S = 15 * 60
 EXPIRES_MAX_S = 7 * 24 * 3600
 SIGNING_KEYS_MAX = 1024
 SCOPES_MAX = 1024
-SCOPE_CACHED_MAX_CHARS = 2048  # the cache also holds what unknown callers have sent
+SCOPE_CACHED_MAX_CHARS = 2048  # longer texts are not cached, because unknown callers could fill the cache with them
 CREDENTIAL_MAX_CHARS = 1024
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
@@ -46,51 +47,51 @@ class Secret(Struct, frozen=True):
     session_token: str | None
     expires_at_s: float | None
     principal: str
-    task_id: str | None = None  # the task to which the temporary credentials belong
-    confined: bool = False  # the task runs in containers
+    task_id: str | None = None  # the task that received these temporary credentials
+    confined: bool = False  # True if that task runs in containers
 
     def __repr__(self) -> str:
-        return f"Secret(principal={self.principal!r})"  # without the secrets: a repr may be logged
+        return f"Secret(principal={self.principal!r})"  # contains no secrets, because a repr may be logged
 
 
 class Identity(Struct, frozen=True):
-    """The verified caller, and the region and service that the signature names."""
+    """The verified caller, and the region and service in the signature."""
 
     access_key_id: str
     principal: str
-    region: str  # empty for S3's signature version 2, which names none
-    service: str  # the signing name
-    is_session: bool = False  # the caller has temporary credentials
-    task_id: str | None = None  # the task whose credentials the caller has
-    confined: bool = False  # that task runs in containers, so the policies of its role decide what the caller may do
+    region: str  # empty for S3's signature version 2, which contains no region
+    service: str  # the signing name of the service
+    is_session: bool = False  # True if the caller uses temporary credentials
+    task_id: str | None = None  # the task whose credentials the caller uses
+    confined: bool = False  # True if that task runs in containers: then the policies of its role restrict the caller
 
 
 class CredentialScope(Struct, frozen=True):
-    """The scope of a signature. All requests that one client sends to one service in one day have the same."""
+    """The scope of a signature. A client uses the same scope for all requests to one service on one day."""
 
     access_key_id: str
     date: str
     region: str
     service: str
-    text: str  # in the form that is signed
+    text: str  # DATE/REGION/SERVICE/aws4_request
     signed_headers: str
-    names: tuple[str, ...]  # of the signed headers, in the signed order
+    names: tuple[str, ...]  # the names in `signed_headers`, in the same order
     signed: frozenset[str]
 
 
 class SignatureClaim(Struct, frozen=True):
-    """What a request states about its signature, not verified yet."""
+    """The signature of a request and its parameters, before they are verified."""
 
     scope: CredentialScope
     signature: str
     timestamp: str
     token: str | None
-    expires_s: int | None  # of a presigned URL
+    expires_s: int | None  # set only for a presigned URL
 
 
-SecretLookup = Callable[[str, str | None], Secret | None]  # (access key id, session token of the request)
+SecretLookup = Callable[[str, str | None], Secret | None]  # called with the access key id and the session token
 
-# Protocol -> reason of the refusal -> error code and status.
+# Protocol -> reason why the signature was refused -> error code and HTTP status.
 _CODES: dict[str, dict[str, tuple[str, int]]] = {
     "json": {
         "missing": ("MissingAuthenticationTokenException", 400),
@@ -146,7 +147,7 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
 
 
 class SignatureRefused(Exception):
-    """The signature is not valid. `signature_error` converts this to the error of the caller's protocol."""
+    """The signature is not valid. `signature_error` converts this exception to an error response of the client's protocol."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -157,17 +158,17 @@ class SignatureRefused(Exception):
 def verify(
     request: Request, lookup: SecretLookup, now_s: float, *, body_sha256: str | None = None, signing_name: str | None = None
 ) -> Identity:
-    """Return the identity that signed a complete request, or raise an ApiError.
+    """Return the identity of the caller who signed a complete request. Raises an ApiError if the signature is not valid.
 
-    `body_sha256` is the hash of a streamed body. `signing_name` is the service that the signature must name.
+    `body_sha256` is the hash of a streamed body. If `signing_name` is set, the signature must be for this service.
     """
     return begin_verification(request, lookup, now_s, signing_name).finish(body_sha256)
 
 
 def begin_verification(head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None = None) -> PendingVerification:
-    """Check everything about a signature that needs no body: its key is known, its date is current, all headers are signed.
+    """Verify a signature as far as possible before the body arrives: the access key, the date and the signed headers.
 
-    A signature that states the hash of the body is also compared. Raises an ApiError.
+    If a header contains the hash of the body, the signature itself is verified, too. Raises an ApiError if anything is not valid.
     """
     try:
         claim, secret = check_claim(head, lookup, now_s, signing_name)
@@ -181,15 +182,15 @@ def begin_verification(head: Request, lookup: SecretLookup, now_s: float, signin
 
 
 class PendingVerification(Struct, frozen=True):
-    """The signature of a request whose head was checked. `finish` compares it with the body."""
+    """The state of a verification between `begin_verification` and the arrival of the body. `finish` completes the verification."""
 
     request: Request
     claim: SignatureClaim
     secret: Secret
-    is_compared: bool  # the signature matches the stated hash of the body
+    is_compared: bool  # True if the signature was already verified, with the body's hash from the header
 
     def finish(self, body_sha256: str | None = None) -> Identity:
-        """Return the identity that signed the request, whose body has arrived. Raises an ApiError."""
+        """Verify the body and return the identity of the caller. Call it when the body has arrived. Raises an ApiError."""
         claim, secret, scope = self.claim, self.secret, self.claim.scope
         try:
             payload_hash = _payload_hash(claim, self.request, body_sha256)
@@ -201,14 +202,14 @@ class PendingVerification(Struct, frozen=True):
 
 
 def wrong_service(request: Request, signing_name: str) -> ApiError:
-    """Return the error for a signature that names another service than the request."""
+    """Return the error for a request whose signature is for another service."""
     return signature_error(presumed_protocol(request), _wrong_service(signing_name))
 
 
 def check_signature(
     head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None, payload_hash: str
 ) -> tuple[Identity, SignatureClaim, Secret]:
-    """Verify a signature from the head of a request; `payload_hash` must have been signed. Raises `SignatureRefused`."""
+    """Verify the signature of a request without its body. The signature must cover `payload_hash`. Raises `SignatureRefused`."""
     claim, secret = check_claim(head, lookup, now_s, signing_name)
     _compare(claim, secret, head, payload_hash)
     scope = claim.scope
@@ -216,7 +217,7 @@ def check_signature(
 
 
 def check_claim(head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None) -> tuple[SignatureClaim, Secret]:
-    """Return what a request states about its signature, and the secret of its key. Raises `SignatureRefused`."""
+    """Parse a signature, and check its service, access key, date and signed headers. Raises `SignatureRefused`."""
     claim = _claim(head)
     scope = claim.scope
     if signing_name is not None and scope.service != signing_name:
@@ -242,7 +243,7 @@ def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -
 
 
 def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:
-    """Return the error with which a protocol reports a refused signature."""
+    """Return the error for a refused signature. Its code depends on the protocol."""
     code, status = _CODES.get(protocol, _CODES["json"])[refused.reason]
     return error_class(code, status)(refused.message)
 
@@ -270,7 +271,7 @@ def _header_claim(authorization: str, headers: Mapping[str, str]) -> SignatureCl
 
 @lru_cache(maxsize=SCOPES_MAX)
 def _header_scope(text: str) -> CredentialScope:
-    """Parse the Authorization header without its signature, the only part that differs between a client's requests."""
+    """Parse the Authorization header without the signature. The result is cached, because many requests have the same header."""
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
         raise SignatureRefused("incomplete", f"Authorization must use {ALGORITHM}")
@@ -302,7 +303,7 @@ def scope_of(credential: str, signed_headers: str) -> CredentialScope:
     """Parse a credential and the list of signed headers."""
     if len(credential) > CREDENTIAL_MAX_CHARS:
         raise SignatureRefused("incomplete", f"Credential must not be longer than {CREDENTIAL_MAX_CHARS} characters")
-    parts = credential.rsplit("/", 4)  # an access key that a user has chosen may contain a slash
+    parts = credential.rsplit("/", 4)  # the user may have chosen an access key that contains a slash
     if len(parts) != 5 or parts[4] != "aws4_request" or not all(parts):
         raise SignatureRefused("incomplete", "Credential must have the form KEY/DATE/REGION/SERVICE/aws4_request")
     names = tuple(signed_headers.split(";"))
@@ -314,7 +315,7 @@ def scope_of(credential: str, signed_headers: str) -> CredentialScope:
 
 
 def _iso_basic(date: str | None) -> str:
-    """Convert the Date header to the form that is signed."""
+    """Convert the Date header to the format YYYYMMDDTHHMMSSZ, which clients sign."""
     if date is None:
         raise SignatureRefused("incomplete", "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     if _TIMESTAMP.fullmatch(date):
@@ -377,20 +378,20 @@ def _stamp(at_s: float) -> str:
 
 
 def _check_signed(claim: SignatureClaim, headers: Mapping[str, str]) -> None:
-    """Refuse unsigned `x-amz-*` headers, because an attacker could have added them."""
+    """Refuse `x-amz-*` headers that are not signed, because an attacker could have added them."""
     for name in headers.keys() - claim.scope.signed:
         if name.startswith("x-amz-") and name not in _NEED_NO_SIGNATURE:
             if claim.expires_s is not None and name == "x-amz-content-sha256":
-                continue  # `_payload_hash` compares it with the body
+                continue  # `_payload_hash` compares this header with the body
             raise SignatureRefused("mismatch", f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
 
 
 def _payload_hash(claim: SignatureClaim, request: Request, body_sha256: str | None) -> str:
-    """Return the payload hash that must have been signed, after comparing the stated hash with the body."""
+    """Compare the body with the hash in the header, if there is one. Return the payload hash that the signature must cover."""
     stated = request.headers.get("x-amz-content-sha256")
     if claim.scope.service == "s3":
         if stated is None and claim.expires_s is not None:
-            return UNSIGNED_PAYLOAD  # a URL is presigned before its body exists
+            return UNSIGNED_PAYLOAD  # the client creates a presigned URL before it knows the body
         if stated == UNSIGNED_PAYLOAD:
             return stated
     if stated is not None and stated.startswith("STREAMING-"):
@@ -409,14 +410,14 @@ def _compare(claim: SignatureClaim, secret: Secret, request: Request, payload_ha
     head = f"{ALGORITHM}\n{claim.timestamp}\n{scope.text}\n"
     given = claim.signature.encode("utf-8", "replace")
     for target in _ROOT if request.path == "/" and not request.query else _canonical_targets(claim, request):
-        canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")  # the bytes of the headers as they were sent
+        canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")  # headers were decoded as latin-1
         to_sign = head + sha256(canonical).hexdigest()
         if compare_digest(keyed.hexdigest(to_sign.encode("utf-8", "replace")).encode(), given):
             return
     raise SignatureRefused("mismatch", MISMATCH)
 
 
-_ROOT = ("/\n",)  # path and query of nearly every request
+_ROOT = ("/\n",)  # the canonical path and query of most requests
 MISMATCH = (
     "The request signature we calculated does not match the signature you provided. "
     "Check your AWS Secret Access Key and signing method."
@@ -424,12 +425,12 @@ MISMATCH = (
 
 
 class _HmacKey:
-    """HMAC-SHA256 with a precomputed key, which halves the time for short texts."""
+    """HMAC-SHA256 with a precomputed key. For short texts it takes half the time of `hmac`."""
 
     __slots__ = ("_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
-        block = key.ljust(64, b"\0")  # a derived key has 32 bytes, so it fits a block
+        block = key.ljust(64, b"\0")  # a derived key has 32 bytes, and HMAC needs a block of 64
         self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
 
@@ -463,7 +464,7 @@ def _canonical_headers(scope: CredentialScope, headers: Mapping[str, str]) -> st
 
 
 def _canonical_targets(claim: SignatureClaim, request: Request) -> Iterator[str]:
-    """Yield path and query as sent, then in AWS's own encoding, for clients that encode more or fewer characters than AWS."""
+    """Yield path and query as the client sent them, then in AWS's encoding. Some clients percent-encode other characters."""
     path, query = request.path or "/", request.query
     single = claim.scope.service in _SINGLE_ENCODED
     as_sent = path if single else quote(_normalized(path), safe="/~")
@@ -480,7 +481,7 @@ _SINGLE_ENCODED = frozenset(s.signing_name for s in catalogue.SERVICES if s.prot
 
 
 def _normalized(path: str) -> str:
-    """Remove empty and dot segments from a path, as all services but S3 do."""
+    """Remove the segments ``, `.` and `..` from a path. All services except S3 do this."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -1,7 +1,7 @@
-"""The names that SQS uses in its older query protocol, which botocore's present json model no longer has.
+"""The names of SQS's members and errors in the older query protocol. botocore's current model of SQS has only the names for json.
 
-Old clients (boto3 before 1.29, boto2, many others) still send and expect these names. For new clients, the header
-`x-amzn-query-error` must carry the old error codes.
+Old clients still use the query protocol: boto3 before 1.29, boto2 and many others. New clients also need the old error codes, which
+they read from the header `x-amzn-query-error`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 SQS_XML_NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 
-# List shape -> the name of an element. It replaces the name of the member, because all lists are flattened.
+# List shape -> the name of an element. All lists are flattened, so this name replaces the name of the member.
 SQS_ELEMENTS = {
     "AWSAccountIdList": "AWSAccountId",
     "ActionNameList": "ActionName",
@@ -32,7 +32,7 @@ SQS_ELEMENTS = {
     "StringList": "StringListValue",
     "TagKeyList": "TagKey",
 }
-# Map shape -> the names of an entry, its key and its value.
+# Map shape -> three names: of an entry, of its key and of its value.
 SQS_ENTRIES = {
     "MessageBodyAttributeMap": ("MessageAttribute", "Name", "Value"),
     "MessageBodySystemAttributeMap": ("MessageSystemAttribute", "Name", "Value"),
@@ -41,7 +41,7 @@ SQS_ENTRIES = {
     "TagMap": ("Tag", "Key", "Value"),
 }
 
-# Error shape -> its code in the query protocol, where that differs from the name of the shape.
+# Error shape -> its code in the query protocol. Errors that are not listed have the name of their shape as code.
 SQS_QUERY_CODES = {
     "BatchEntryIdsNotDistinct": "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
     "BatchRequestTooLong": "AWS.SimpleQueueService.BatchRequestTooLong",
@@ -65,7 +65,7 @@ SQS_QUERY_CODES = {
 
 
 def sqs_query_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Botocore's description of SQS, changed to the names of the query protocol."""
+    """Return botocore's model of SQS with the names of the query protocol."""
     return {
         "metadata": {**description["metadata"], "protocol": "query", "xmlNamespace": SQS_XML_NAMESPACE},
         "operations": {name: _operation(name, body) for name, body in description["operations"].items()},

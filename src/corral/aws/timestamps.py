@@ -1,4 +1,4 @@
-"""Converts timestamps between float seconds since the epoch, which Corral uses, and the three formats of the wire."""
+"""Converts timestamps. Corral uses float seconds since the epoch. Requests and responses use three other formats."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 from corral.aws.wire_errors import ParseError, WrongResult
 
-HEADER_TIMESTAMP_FORMAT = "rfc822"  # the default formats, where the model states none
-TEXT_TIMESTAMP_FORMAT = "iso8601"  # in paths, query strings, forms and XML
-EPOCH_MIN_S = -62135596800.0  # year 1; within these limits every timestamp fits a datetime, so no service checks that
+HEADER_TIMESTAMP_FORMAT = "rfc822"  # the default for headers
+TEXT_TIMESTAMP_FORMAT = "iso8601"  # the default for paths, query strings, forms and XML
+EPOCH_MIN_S = -62135596800.0  # year 1; every timestamp between the two limits can be converted to a datetime
 EPOCH_MAX_S = 253402300799.999  # year 9999
 
 
 def seconds_from_number(value: float) -> float:
-    """Check a number of seconds since the epoch."""
+    """Return a number of seconds as a timestamp. Raises a ParseError if it is outside the years 1 to 9999."""
     if not EPOCH_MIN_S <= value <= EPOCH_MAX_S:  # also refuses NaN
         raise ParseError.wrong_type(f"{value} is not a timestamp between the years 1 and 9999")
     return float(value)
 
 
 def seconds_from_text(text: str, form: str) -> float:
-    """Parse a timestamp that arrived as text: in a header, a path, a query string, a form, XML or a JSON string."""
+    """Parse a timestamp that was sent as text: in a header, a path, a query string, a form, XML or a JSON string."""
     try:
         if form == "unixtimestamp":
             return seconds_from_number(float(text))
         stamp = parsedate_to_datetime(text) if form == "rfc822" else datetime.fromisoformat(text)
         return seconds_from_number((stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these
+    except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these exceptions
         raise ParseError.wrong_type(f"not a timestamp in the format {form}") from None
 
 
 def seconds_from_result(value: Any) -> int | float:
-    """Round a timestamp of a handler's result to milliseconds, as AWS does."""
+    """Convert a timestamp in a handler's result to seconds, and round it to milliseconds as AWS does."""
     if value.__class__ is float:
         return _to_ms(value)
     if isinstance(value, datetime):

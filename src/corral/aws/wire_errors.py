@@ -1,7 +1,7 @@
-"""Errors of the wire protocols, and the AWS error code that each of them has in each service and protocol.
+"""Errors in requests and results, and the AWS error codes for them, which depend on the service and the protocol.
 
-ParseError      the request does not match the service model; raised inside a codec, it collects its path on the way up
-WrongResult     a handler's result does not match the service model, which is a bug of Corral
+ParseError      the request does not match the service model
+WrongResult     a handler's result does not match the service model: this is a bug of Corral
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Literal
 
 from corral.errors import ApiError, api_error
 
-NESTING_MAX = 64  # structures, lists and maps inside each other in one request
+NESTING_MAX = 64  # the maximum depth of nested structures, lists and maps in a request
 CONTENT_HASH_MISMATCH = "The provided 'x-amz-content-sha256' header does not match what was computed."
 
 ParseErrorKind = Literal["type", "missing", "syntax", "argument"]
 
-# The code for a missing required member. Services that are not listed use the code of their protocol.
+# Service -> the error code for a missing required member. Other services use the code of the protocol.
 MISSING_BY_SERVICE = {
     "batch": "ClientException",
-    "cloudwatch": "ValidationException",  # in the query protocol its modelled code is ValidationError
+    "cloudwatch": "ValidationException",  # the query protocol replaces this code by ValidationError
     "ecr": "InvalidParameterException",
     "ecs": "InvalidParameterException",
     "logs": "InvalidParameterException",
@@ -31,13 +31,13 @@ MISSING_DEFAULT = "ValidationException"
 
 MALFORMED_BY_PROTOCOL = {"query": "MalformedInput", "ec2": "MalformedInput", "rest-xml": "MalformedXML"}
 MALFORMED_DEFAULT = "SerializationException"
-ARGUMENT_BY_PROTOCOL = {"rest-xml": "InvalidArgument"}  # of the path, the query string or a header
+ARGUMENT_BY_PROTOCOL = {"rest-xml": "InvalidArgument"}  # for an invalid path, query string or header
 
 UNKNOWN_BY_PROTOCOL = {"query": ("InvalidAction", 400), "ec2": ("InvalidAction", 400), "rest-xml": ("MethodNotAllowed", 405)}
 UNKNOWN_DEFAULT = ("UnknownOperationException", 400)
 UNSERVED_BY_PROTOCOL = {**UNKNOWN_BY_PROTOCOL, "rest-xml": ("NotImplemented", 501)}
 
-# The code and status for an action that no policy allows.
+# Protocol -> the error code and HTTP status for an action that no policy allows.
 DENIED_BY_PROTOCOL = {
     "query": ("AccessDenied", 403),
     "ec2": ("UnauthorizedOperation", 403),
@@ -47,7 +47,8 @@ DENIED_BY_PROTOCOL = {
 DENIED_DEFAULT = ("AccessDeniedException", 400)
 DENIED_BY_EC2 = "You are not authorized to perform this operation. "
 
-# Services with both json and query send the query code in a header. No model contains these codes.
+# Services with a json and a query protocol also send the error code of the query protocol, in a header. The models do not contain
+# these codes.
 QUERY_CODES = {
     "AccessDeniedException": "AccessDenied",
     "ExpiredTokenException": "ExpiredToken",
@@ -62,7 +63,7 @@ QUERY_CODES = {
 
 
 class ParseError(Exception):
-    """The request does not match the model. Each codec that the exception passes appends its member to `path`."""
+    """The request does not match the model. `path` contains the names of the members around the error, innermost first."""
 
     def __init__(self, kind: ParseErrorKind, detail: str, names: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
@@ -78,12 +79,12 @@ class ParseError(Exception):
 
     @classmethod
     def missing(cls, *names: str) -> ParseError:
-        """A structure lacks required members."""
+        """Required members of a structure are missing."""
         return cls("missing", "required members are absent", names)
 
     @classmethod
     def syntax(cls, detail: str) -> ParseError:
-        """The bytes are not valid in the format of the protocol."""
+        """The bytes do not have the format of the protocol."""
         return cls("syntax", detail)
 
     @classmethod
@@ -91,11 +92,11 @@ class ParseError(Exception):
         return cls.syntax(f"the request is nested more than {NESTING_MAX} levels deep")
 
     def where(self) -> str:
-        """Return the path as AWS writes it: `containerDefinitions.1.member.name`."""
+        """Return the path in AWS's notation, for example `containerDefinitions.1.member.name`."""
         return ".".join(reversed(self.path))
 
 
-error_class = cache(api_error)  # the tables here and in sigv4 have few codes, and creating a class takes 20 µs
+error_class = cache(api_error)  # cached, because creating a class takes 20 µs; there are few codes
 
 
 class WrongResult(AssertionError):
@@ -119,29 +120,29 @@ def to_api_error(error: ParseError, service: str, protocol: str) -> ApiError:
 
 
 def unknown_operation(service: str, operation: str, protocol: str) -> ApiError:
-    """The service's model in botocore has no such operation."""
+    """Return the error for an operation that botocore's model of the service does not have."""
     return _unknown(protocol, f"{service} has no operation {operation}")
 
 
 def unserved_operation(service: str, operation: str, protocol: str) -> ApiError:
-    """The operation exists on AWS, but Corral does not implement it."""
+    """Return the error for an operation of AWS that Corral does not implement."""
     code, status = UNSERVED_BY_PROTOCOL.get(protocol, UNKNOWN_DEFAULT)
     return error_class(code, status)(f"Corral does not serve {service}:{operation}")
 
 
 def unsupported_protocol(service: str, operation: str, protocol: str) -> ApiError:
-    """The operation exists on AWS, in a protocol that Corral does not implement."""
+    """Return the error for an operation whose protocol Corral does not implement."""
     return _unknown(protocol, f"{service}:{operation} uses the {protocol} protocol, which Corral does not support")
 
 
 def denied_action(protocol: str, message: str) -> ApiError:
-    """The caller may not perform the action."""
+    """Return the error for a caller who has no permission for the action."""
     code, status = DENIED_BY_PROTOCOL.get(protocol, DENIED_DEFAULT)
     return error_class(code, status)((DENIED_BY_EC2 if protocol == "ec2" else "") + message)
 
 
 def unrecognised_request(protocol: str, message: str) -> ApiError:
-    """The request matches no service or operation."""
+    """Return the error for a request that matches no service or operation."""
     return _unknown(protocol, message)
 
 

@@ -1,4 +1,7 @@
-"""Parses untrusted XML into a tree. DTDs are refused, so no entity is expanded; depth and number of elements are limited."""
+"""Parses untrusted XML into a tree.
+
+It refuses DTDs, so entities are never expanded. It limits the depth and the number of elements.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from xml.parsers import expat
 
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
-ELEMENTS_MAX = 200_000  # CompleteMultipartUpload with 10,000 parts and all their checksums has about half of that
+ELEMENTS_MAX = 200_000  # the largest valid request is CompleteMultipartUpload with 10,000 parts, which has half as many elements
 
 
 class Element:
-    """One element with its children in order, its own text and its attributes. Names are without namespaces."""
+    """An XML element with its children in order, its own text and its attributes. Names do not contain namespaces."""
 
     __slots__ = ("attributes", "children", "tag", "text")
 
@@ -26,7 +29,8 @@ class _Builder:
     def __init__(self) -> None:
         self.root: Element | None = None
         self._open: list[Element] = []
-        self._texts: list[list[str]] = []  # of the open elements; text may arrive in many parts, which `end` joins
+        # The texts of the open elements; expat may report a text in many parts, which `end` joins.
+        self._texts: list[list[str]] = []
         self._count = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -52,7 +56,7 @@ class _Builder:
 
 def tree_from_xml(body: bytes) -> Element:
     """Parse a document and return its root element."""
-    parser = expat.ParserCreate("utf-8", "}")  # whatever encoding the document declares; expat reports names as `namespace}name`
+    parser = expat.ParserCreate("utf-8", "}")  # ignore the declared encoding; expat returns names as `namespace}name`
     parser.buffer_text = True
     builder = _Builder()
     parser.StartElementHandler = builder.start
@@ -63,7 +67,7 @@ def tree_from_xml(body: bytes) -> Element:
         parser.Parse(body, True)
     except expat.ExpatError as error:
         raise ParseError.syntax(f"the body is not well-formed XML: {expat.errors.messages[error.code]}") from None
-    assert builder.root is not None, "expat refuses a document without a root"
+    assert builder.root is not None, "expat raises an error if the document has no root"
     return builder.root
 
 

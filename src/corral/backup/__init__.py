@@ -1,12 +1,13 @@
-"""Backups of a data folder: save, restore and check. `python -m corral.backup` runs them next to a server, or without one.
+"""Saves, restores and checks backups of a data folder. `python -m corral.backup` does this while the server runs, or without it.
 
 A backup is a folder, or one tar file with the same content:
 
-    backup.json                the manifest, written last: a backup without it is not whole
-    backup.lock                the data folder's id; held while a backup is made (not in a tar file)
-    snapshot-ID/               state.db, logs.db and metrics.db of one instant, the keys, and the host's id
-    blobs/f/0/f0…              the blobs that state.db refers to: hard links where the disk allows it, else copies
+    backup.json                the manifest; it is written last, so a backup without it is incomplete
+    backup.lock                contains the data folder's id; locked while a backup is made (not in a tar file)
+    snapshot-ID/               copies of state.db, logs.db and metrics.db from the same instant, the keys, and the host's id
+    blobs/f/0/f0…              the blobs that state.db refers to: hard links if the disk allows them, else copies
 
-The next backup into the same folder writes another snapshot folder and adds the blobs that are new. It then replaces the manifest
-and deletes what the new one does not name. So the folder always holds a whole backup, wherever a crash or a full disk stops it.
+The next backup into the same folder creates another snapshot folder and adds new blobs. Then it replaces the manifest. Finally it
+deletes the old snapshot folder and the blobs that the new backup does not need. So the folder always contains a complete backup,
+even after a crash or on a full disk.
 """

@@ -1,4 +1,7 @@
-"""`python -m corral.backup save|restore|check`: what `corral backup`, `corral restore` and `corral check` run."""
+"""`python -m corral.backup save|restore|check`.
+
+The commands `corral backup`, `corral restore` and `corral check` run this program.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from corral.errors import Refused
 from corral.ids import RandomIds
 from corral.options import parse_options
 
-INTERRUPTED = 130  # the exit code of a command that Ctrl-C ends
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 class BackupOptions(Struct, frozen=True, rename="kebab"):
@@ -57,7 +60,7 @@ def _failure(options: BackupOptions, error: Exception) -> str:
     if options.do == "save":
         return f"the backup was not finished: {what}. An earlier backup in {options.backup} is unchanged."
     if options.do == "restore":
-        return f"the restore was not finished: {what}. Run it again; until then, Corral does not start on {options.data}."
+        return f"the restore was not finished: {what}. Run it again. Until then, Corral does not start on {options.data}."
     return f"the check was not finished: {what}."
 
 

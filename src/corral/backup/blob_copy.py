@@ -1,4 +1,4 @@
-"""Copies blobs between folders of the same layout, by hard links where the disk allows it."""
+"""Copies blobs from one blob folder to another. It creates hard links if the disk allows them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from corral.blobs.files import NAME
 from corral.errors import Refused
 from corral.store.blob_rows import BlobRow
 
-COPIES_OPEN = 64  # copies that are synced together
+COPIES_OPEN = 64  # the number of files that are copied before they are synced
 COPY_BYTES = 1024 * 1024
-# The disk cannot link these files: another disk, too many links, a file system without links.
+# The errors of `link` after which the file is copied: another disk, too many links, or a file system without links.
 NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 
 
@@ -30,19 +30,25 @@ def make_folder(path: Path) -> None:
 
 
 class BlobCopier:
-    """Adds blobs to a folder. A copy gets its name when it is complete and synced, so that a cut-off one is never mistaken."""
+    """Adds blobs to a folder.
+
+    A copy gets its final name after it is complete and synced. So an incomplete copy never has this name.
+    """
 
     def __init__(self, source: Path, target: Path, arriving: Path, *, link: bool = True) -> None:
         self._source = source
         self._target = target
         self._arriving = arriving
         self._link = link
-        self._copies: list[tuple[int, str, str]] = []  # descriptor, unfinished path, final path
-        self._folders: set[str] = set()  # to be synced
+        self._copies: list[tuple[int, str, str]] = []  # (descriptor, temporary path, final path)
+        self._folders: set[str] = set()  # the folders that must be synced
         self.linked = self.copied = self.present = 0
 
     def add_all(self, rows: Iterable[BlobRow], progress: Callable[[int], None]) -> set[str]:
-        """Add these blobs, if they are not there. Return their names. `progress` gets the number of bytes of each."""
+        """Add the blobs that the folder does not contain yet.
+
+        Return the names of all blobs. Call `progress` with the size of each blob.
+        """
         names = set[str]()
         make_folder(self._target)
         make_folder(self._arriving)
@@ -84,7 +90,7 @@ class BlobCopier:
         except OSError as error:
             if error.errno not in NO_LINK:
                 raise
-            self._link = error.errno == errno.EMLINK  # for the other reasons, no further link is tried
+            self._link = error.errno == errno.EMLINK  # the other errors also occur for the next files, so copy them
             return False
         return True
 
@@ -109,7 +115,7 @@ class BlobCopier:
 
 
 def damage_of(row: BlobRow, path: str) -> str | None:
-    """What is wrong with the file of a blob, by its size alone."""
+    """Return why the file of a blob is damaged, or None. Only its type and size are checked."""
     try:
         about = os.lstat(path)
     except FileNotFoundError:
@@ -125,7 +131,7 @@ def require_whole(row: BlobRow, path: str) -> None:
 
 
 def erase_except(root: Path, names: set[str]) -> int:
-    """Erase the blobs of a folder that are not among these. Return their number."""
+    """Erase all blobs of a folder except these. Return the number of erased blobs."""
     erased = 0
     for folder in folders_of(root):
         for name in os.listdir(folder):
@@ -136,7 +142,7 @@ def erase_except(root: Path, names: set[str]) -> int:
 
 
 def folders_of(root: Path) -> list[Path]:
-    """The folders of a root that hold blobs."""
+    """Return the folders below the root folder that contain blobs."""
     firsts = [root / name for name in sorted(os.listdir(root)) if len(name) == 1] if root.is_dir() else []
     return [first / name for first in firsts for name in sorted(os.listdir(first)) if len(name) == 1]
 

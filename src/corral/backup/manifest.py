@@ -1,4 +1,4 @@
-"""The manifest of a backup, and the names in it."""
+"""The manifest of a backup, and the names of a backup's files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SCHEMA_VERSIONS = {
 
 class BackupManifest(Struct, frozen=True):
     format: int
-    version: str  # of Corral
-    data: str  # the data folder, where it was
-    folder_id: str  # of the data folder: a restored folder has the same
+    version: str  # the version of Corral
+    data: str  # the path of the data folder
+    folder_id: str  # the id of the data folder; a restored data folder has the same id
     created_at_s: float
-    snapshot: str  # the folder with the files
-    files: dict[str, str]  # name → SHA-256
+    snapshot: str  # the folder that contains `files`
+    files: dict[str, str]  # file name → SHA-256
     blobs: int
     blob_bytes: int
 
@@ -44,16 +44,19 @@ class BackupManifest(Struct, frozen=True):
 
 
 def folder_id(data: Path) -> str:
-    """Identify a data folder by its key of secrets, which never changes. The digest does not reveal the key."""
+    """Return the id of a data folder.
+
+    It is a digest of the folder's encryption key, because the key never changes. The digest does not reveal the key.
+    """
     try:
         key = bytes.fromhex(json.loads((data / SECRETS).read_bytes())["key"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{data / SECRETS} cannot be read ({error}): {data} is not the data folder of a Corral.") from None
+        raise Refused(f"{data / SECRETS} cannot be read ({error}): {data} is not a data folder of Corral.") from None
     return hashlib.sha256(b"data folder " + key).hexdigest()[:32]
 
 
 def read_manifest(folder: Path) -> BackupManifest | None:
-    """The manifest of a backup; None: there is no whole backup in this folder."""
+    """Return the manifest of a backup. Return None if the folder does not contain a complete backup."""
     try:
         content = (folder / MANIFEST).read_bytes()
     except FileNotFoundError:
@@ -71,7 +74,7 @@ def parse_manifest(content: bytes, backup: Path) -> BackupManifest:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Replace a file at once: a crash leaves the old or the new content."""
+    """Replace a file atomically. After a crash it has either the old or the new content."""
     fresh = path.with_suffix(".new")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)

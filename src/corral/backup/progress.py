@@ -1,4 +1,4 @@
-"""The progress of a long operation, as lines of JSON on standard output: `corral` displays them."""
+"""Prints the progress of a long operation as lines of JSON. The `corral` command reads these lines and displays the progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProgressLines:
         self._step, self._done, self._shown_s = step, 0, 0.0
 
     def at(self, done: int, total: int) -> None:
-        """`done` of `total` bytes."""
+        """Report that `done` of `total` bytes are processed."""
         self._done = done
         now_s = monotonic()
         if now_s - self._shown_s >= INTERVAL_S or done == total:

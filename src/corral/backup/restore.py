@@ -1,7 +1,7 @@
 """Restores a backup into a new data folder.
 
-The file `restoring` is in the folder from the first to the last step: a server refuses such a folder, and the next restore begins
-anew in it.
+The file `restoring` exists in the data folder until the restore is complete. A server refuses to start on a folder with this file.
+The next restore into the folder deletes its content and begins again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import hashlib
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,13 @@ from corral.backup.manifest import (
     MANIFEST,
     SCHEMA_VERSIONS,
     BackupManifest,
-    parse_manifest,
     read_manifest,
     write_synced,
 )
 from corral.backup.progress import ProgressLines
 from corral.backup.save import HOST_FILE
+from corral.backup.tar_backup import blob_of, manifest_in, open_member, open_tar
 from corral.blobs.blob_writer import sync_folder
-from corral.blobs.files import NAME
 from corral.data_folder import LOCK, RESTORED, RESTORING, close_to_others, lock_folder, require_unused, validate_folder
 from corral.database import validate_file
 from corral.database_snapshot import open_reader
@@ -42,11 +39,11 @@ PIECE_BYTES = 1024 * 1024
 
 
 def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]:
-    """Create a data folder from a backup. Return what was done."""
-    tar = None if backup.is_dir() else _open_tar(backup)
-    manifest = read_manifest(backup) if tar is None else _manifest_in(tar, backup)
+    """Create a data folder from a backup. Return a summary."""
+    tar = None if backup.is_dir() else open_tar(backup)
+    manifest = read_manifest(backup) if tar is None else manifest_in(tar, backup)
     if manifest is None:
-        raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or the backup was cut off. Use another one.")
+        raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or it is incomplete. Use another backup.")
     require_unused(data)
     validate_folder(data)
     if data.exists() and not (data / RESTORING).exists() and (left := sorted(set(os.listdir(data)) - {"lost+found"})):
@@ -77,7 +74,7 @@ def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]
 
 
 def _clear(data: Path) -> None:
-    """Remove what a cut-off restore has left. The folder was empty when that began."""
+    """Delete the files of an incomplete restore. All files belong to it, because a restore requires an empty folder."""
     for name in os.listdir(data):
         if name not in (LOCK, RESTORING, "lost+found"):
             path = data / name
@@ -85,7 +82,7 @@ def _clear(data: Path) -> None:
 
 
 def _place(data: Path, name: str) -> Path:
-    """Where a file of the snapshot belongs."""
+    """Return the path of a snapshot's file in the data folder."""
     if name != HOST_FILE:
         return data / name
     make_folder(data / "node")
@@ -100,7 +97,7 @@ def _from_folder(backup: Path, manifest: BackupManifest, data: Path, progress: P
             with open(file, "rb") as reader:
                 _write(reader, file.stat().st_size, _place(data, file.name), manifest.files[file.name], file, progress)
         except FileNotFoundError:
-            raise Refused(f"the backup is damaged: {file} does not exist. Use another one.") from None
+            raise Refused(f"the backup is damaged: {file} does not exist. Use another backup.") from None
     copier = BlobCopier(backup / BLOBS, data / BLOBS, data / ARRIVING)
     progress.begin(BLOBS)
     state = open_reader(data / "state.db", immutable=True)
@@ -112,7 +109,7 @@ def _from_folder(backup: Path, manifest: BackupManifest, data: Path, progress: P
 
 
 def _write(reader: Any, size: int, target: Path, digest: str, source: Path, progress: ProgressLines) -> None:
-    """Copy a file, sync it and compare its digest."""
+    """Copy a file, sync it, and raise Refused if it does not have this digest."""
     found, done = hashlib.sha256(), 0
     with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as writer:
         while piece := reader.read(PIECE_BYTES):
@@ -123,49 +120,29 @@ def _write(reader: Any, size: int, target: Path, digest: str, source: Path, prog
         writer.flush()
         os.fsync(writer.fileno())
     if found.hexdigest() != digest:
-        raise Refused(f"the backup is damaged: {source} has another SHA-256 than {MANIFEST} says. Use another backup.")
-
-
-# Tar files
-
-
-def _open_tar(backup: Path) -> tarfile.TarFile:
-    if not backup.exists():
-        raise Refused(f"the backup {backup} does not exist.")
-    try:
-        return tarfile.open(backup, "r:")
-    except tarfile.TarError as error:
-        raise Refused(f"{backup} is not a backup: {error}.") from None
-
-
-def _manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
-    """The manifest is the last member of a whole backup."""
-    try:
-        members = tar.getmembers()
-    except tarfile.TarError as error:
-        raise Refused(f"the backup {backup} is cut off or damaged ({error}). Use another one.") from None
-    if not members or members[-1].name != MANIFEST:
-        return None
-    file = tar.extractfile(members[-1])
-    return parse_manifest(file.read(), backup) if file is not None else None
+        raise Refused(f"the backup is damaged: {source} does not have the SHA-256 in {MANIFEST}. Use another backup.")
 
 
 def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data: Path, progress: ProgressLines) -> dict[str, int]:
-    """Write the members that the manifest or a row names; a name decides where a file is written, never a path in the archive."""
+    """Extract the files of the snapshot, and the blobs.
+
+    For safety, the paths in the tar file do not determine where a file is written.
+    """
     files, copied = {f"{manifest.snapshot}/{name}": name for name in manifest.files}, 0
     (data / BLOBS).mkdir(mode=0o700)
     for member in tar.getmembers():
         name = member.name.rpartition("/")[2]
         if member.name in files:
             progress.begin(name)
-            with _member(tar, member) as reader:
+            with open_member(tar, member) as reader:
                 _write(reader, member.size, _place(data, name), manifest.files[name], backup / name, progress)
-        elif member.name.startswith(f"{BLOBS}/") and NAME.fullmatch(name):
+        elif (blob := blob_of(member)) is not None:
             progress.begin(BLOBS)
-            path = Path(blob_path(data / BLOBS, name))
+            path = Path(blob_path(data / BLOBS, blob))
             make_folder(path.parent.parent)
             make_folder(path.parent)
-            with _member(tar, member) as reader, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as writer:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "wb") as writer, open_member(tar, member) as reader:
                 shutil.copyfileobj(reader, writer, PIECE_BYTES)
                 writer.flush()
                 os.fsync(writer.fileno())
@@ -179,12 +156,3 @@ def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data
     for folder in (data / BLOBS).rglob("*/"):
         sync_folder(str(folder))
     return {"linked": 0, "copied": copied}
-
-
-@contextmanager
-def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Any]:
-    file = tar.extractfile(member)
-    if file is None:
-        raise Refused(f"the backup is damaged: its member {member.name} is not a file.")
-    with file:
-        yield file

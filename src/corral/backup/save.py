@@ -1,4 +1,4 @@
-"""Makes a backup of a data folder, while its server runs or not."""
+"""Makes a backup of a data folder. The server may run meanwhile."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from corral.errors import Refused
 from corral.ids import Ids
 from corral.store.blob_rows import live_blobs, live_total
 
-TAR = ".tar"  # a backup of this name is one file
+TAR = ".tar"  # if the name of a backup ends with this, the backup is one file
 HOST_FILE = "host.json"
 
 
 def save(data: Path, target: Path, clock: Clock, ids: Ids, progress: ProgressLines) -> dict[str, Any]:
-    """Back up a data folder into a folder, or into a tar file. Return what was done."""
+    """Back up a data folder into a folder, or into a tar file. Return a summary."""
     validate_folder(data)
     if is_missing(data / "state.db"):
-        raise Refused(f"{data} has no state.db: it is not the data folder of a Corral. Choose it with --data.")
+        raise Refused(f"{data} has no state.db: it is not a data folder of Corral. Pass the data folder with --data.")
     if (data / RESTORING).exists():
         raise Refused(f"a restore into {data} did not finish, so there is nothing to back up. Run `corral restore` again.")
     if target == data or data in target.parents or target in data.parents:
@@ -65,20 +65,20 @@ def save(data: Path, target: Path, clock: Clock, ids: Ids, progress: ProgressLin
 
 @contextmanager
 def _locked_backup(target: Path, of_folder: str) -> Iterator[None]:
-    """Create the folder of a backup and lock it. Refuse a folder with other things in it, or with a backup of other data."""
+    """Create the folder of a backup and lock it. Refuse a folder that contains other files, or a backup of another data folder."""
     if target.exists():
         if not target.is_dir():
             raise Refused(f"{target} is not a folder. A backup is a folder, or a file whose name ends with {TAR}.")
         if os.listdir(target) and not (target / LOCK).is_file():
             raise Refused(f"the folder {target} is not empty and is not a backup. Choose a new or an empty folder.")
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chmod(target, 0o700)  # it will contain keys
+    os.chmod(target, 0o700)  # the folder will contain keys
     fd = os.open(target / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Refused(f"another process writes the backup {target}. Wait for it, or choose another folder.") from None
+            raise Refused(f"another process writes the backup {target}. Wait until it ends, or choose another folder.") from None
         if (found := os.pread(fd, 200, 0).decode("ascii", "replace").strip()) and found != of_folder:
             raise Refused(f"{target} is a backup of another data folder. Choose a new or an empty folder.")
         os.pwrite(fd, of_folder.encode(), 0)
@@ -112,7 +112,7 @@ def _save_folder(data: Path, target: Path, clock: Clock, ids: Ids, progress: Pro
 
 
 def _remove_snapshots(target: Path, manifest: BackupManifest | None) -> None:
-    """Remove the remains of cut-off backups, and snapshots that the manifest does not name."""
+    """Delete the files of incomplete backups, and all snapshots except the one in the manifest."""
     for name in os.listdir(target):
         if name == ARRIVING or (name.startswith(SNAPSHOT) and (manifest is None or name != manifest.snapshot)):
             with suppress(OSError):
@@ -148,7 +148,7 @@ def _take_snapshot(data: Path, folder: Path, name: str, clock: Clock, progress: 
 
 
 def _save_file(data: Path, target: Path, clock: Clock, progress: ProgressLines) -> dict[str, Any]:
-    """Write everything to a tar file, which gets its name when it is complete and synced."""
+    """Write a backup to a tar file. The file gets its final name after it is complete and synced."""
     if target.is_dir():
         raise Refused(f"{target} is a folder. Choose another name for the backup, or remove the folder.")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -159,9 +159,9 @@ def _save_file(data: Path, target: Path, clock: Clock, progress: ProgressLines) 
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise Refused(f"another process writes the backup {target}. Wait for it, or choose another name.") from None
+        raise Refused(f"another process writes the backup {target}. Wait until it ends, or choose another name.") from None
     try:
-        for left in os.listdir(unfinished):  # by a backup that was killed
+        for left in os.listdir(unfinished):  # files of a backup that was killed
             shutil.rmtree(unfinished / left) if (unfinished / left).is_dir() else (unfinished / left).unlink()
         manifest = _take_snapshot(data, unfinished / SNAPSHOT, SNAPSHOT, clock, progress)
         _write_tar(unfinished / "tar", unfinished / SNAPSHOT, data / "blobs", manifest, progress)

@@ -1,4 +1,4 @@
-"""Blobs: bytes that are streamed to files. A blob is synced and renamed before a row refers to it. Knows nothing of S3."""
+"""Blobs are files with the bytes of objects and image layers. A blob is synced and renamed before a database row refers to it."""
 
 from corral.blobs.blob_writer import BlobWriter
 from corral.blobs.files import Blobs

@@ -1,7 +1,7 @@
-"""The lock between backups and the garbage collection of blobs.
+"""A lock that prevents the garbage collection from erasing blobs during a backup or a check.
 
-A backup first takes the lock and then reads the rows of blobs; while it copies their files, none of them is erased. The lock ends
-with its process, so a killed backup leaves nothing behind.
+A backup takes the lock before it reads the blob rows of state.db. Then it copies the files of these blobs. The kernel releases the
+lock when the process ends, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from pathlib import Path
 
 
 def hold_blobs(path: Path) -> int:
-    """Keep all blobs until the descriptor is closed. Waits for a batch of the garbage collection to finish."""
+    """Take the lock, and return its descriptor.
+
+    No blob is erased until the descriptor is closed. If the garbage collection runs, wait for its current batch.
+    """
     fd = _open(path)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
 
 def try_erasing(path: Path) -> int | None:
-    """Return a descriptor while blobs may be erased; None: a backup or a check holds them."""
+    """Take the lock for the garbage collection, and return its descriptor. Return None if a backup or a check has the lock."""
     fd = _open(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Writes a blob piece by piece and computes its digests. Runs in threads, because it blocks."""
+"""Writes a blob piece by piece and computes its digests. The methods block, so they run in threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from corral.blobs.checksums import SLOWEST_FIRST, Checksum, checksum
 from corral.model.blob import StoredBlob
 
-WRITEBACK_BYTES = 8 * 1024 * 1024  # start writing to disk in steps of this size, so that the final fsync has little to do
+WRITEBACK_BYTES = 8 * 1024 * 1024  # start writing to disk in steps of this size, so that the final fsync is fast
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -26,23 +26,23 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def start_writing(fd: int, start: int = 0, size: int = 0) -> None:
-    """Ask the kernel to start writing these bytes to disk (size 0: to the end). Only `fsync` reports errors."""
+    """Ask the kernel to start writing these bytes to disk. Size 0 means all bytes up to the end. Only `fsync` reports errors."""
     _sync_file_range()(fd, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
 @cache
 def _sync_file_range() -> Callable[[int, int, int, int], int]:
-    import ctypes  # imported late: only a server that stores objects needs it
+    import ctypes  # imported here, because only a server that stores objects needs it
 
-    function = ctypes.CDLL(None).sync_file_range  # a Linux call that Python does not expose
+    function = ctypes.CDLL(None).sync_file_range  # Python has no function for this Linux call
     function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return function
 
 
 class BlobWriter:
-    """Writes one blob. `write` and `digest` get the same pieces and may run in parallel.
+    """Writes one blob. Call `write` and `digest` with the same pieces. Both may run in parallel.
 
-    `digest` computes the slowest digest and `write` all others, because MD5 takes as long as everything else together.
+    `digest` computes only the slowest digest, and `write` computes all others. With MD5, both take about the same time.
     """
 
     def __init__(self, blob: str, path: str, final: str, fresh: set[str], algorithms: Iterable[str]) -> None:
@@ -51,7 +51,7 @@ class BlobWriter:
         self._final = final
         self._fresh = fresh
         self._size = 0
-        self._writeback = 0  # bytes that the kernel was asked to write to disk
+        self._writeback = 0  # the kernel was asked to write this many bytes to disk
         self._digests: dict[str, Checksum] = {algorithm: checksum(algorithm) for algorithm in algorithms}
         slowest = next((algorithm for algorithm in SLOWEST_FIRST if algorithm in self._digests), None)
         self._slowest = [running for algorithm, running in self._digests.items() if algorithm == slowest]
@@ -74,13 +74,14 @@ class BlobWriter:
                 running.update(piece)
 
     def flush(self) -> None:
-        """Sync the bytes written so far, so that `seal` has less to do."""
+        """Sync the bytes that were written so far, so that `seal` is faster."""
         os.fdatasync(self._fd)
 
     def seal(self) -> StoredBlob:
-        """Sync the blob and rename it. The caller must then commit a row for it, or call `Blobs.erase`."""
+        """Sync the blob and give it its final name. Afterwards the caller must commit a row for the blob, or call `Blobs.erase`."""
         os.fsync(self._fd)
-        self._fresh.add(self._blob)  # before the rename, so that a sweep that sees the file does not erase it
+        # Do this before the rename. Otherwise the garbage collection could find the file without a row and erase it.
+        self._fresh.add(self._blob)
         os.rename(self._path, self._final)
         sync_folder(os.path.dirname(self._final))
         os.close(self._fd)
@@ -88,7 +89,7 @@ class BlobWriter:
         return StoredBlob(self._blob, self._size, {algorithm: running.digest() for algorithm, running in self._digests.items()})
 
     def drop(self) -> None:
-        """Delete the unfinished blob. Does nothing after `seal`."""
+        """Delete the incomplete blob. Do nothing after `seal`."""
         if self._fd < 0:
             return
         os.close(self._fd)
@@ -100,7 +101,7 @@ class BlobWriter:
 
 
 def sync_folder(path: str) -> None:
-    """Sync the names in a folder."""
+    """Sync a folder, so that the names of its files survive a crash."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -1,9 +1,9 @@
-"""S3's checksums and MD5, computed piece by piece, and the checksum of an object from the checksums of its parts.
+"""Computes S3's checksums and MD5 piece by piece. Also computes the checksum of an object from the checksums of its parts.
 
-CRCs come from anycrc: 12 GB/s by carry-less multiplication on one core of a Neoverse N1, six times zlib's crc32, in a wheel of
-half a megabyte. awscrt is as fast, but botocore imports it wherever it is installed, which costs every command 100 ms. SHA-1 and
-SHA-256 come from hashlib. MD5 comes from cryptography, because its OpenSSL is a third faster than an older one of the system,
-and a large put waits for its MD5.
+The library for CRCs is anycrc. It computes 12 GB/s on one core of a Neoverse N1, six times as much as zlib's crc32, and its wheel
+has half a megabyte. awscrt is equally fast, but botocore imports awscrt if it is installed. Then every `corral` command would take
+100 ms longer. SHA-1 and SHA-256 use hashlib. MD5 uses the cryptography package, because its OpenSSL can be a third faster than the
+system's OpenSSL. The speed matters, because the response to a large PutObject waits for the MD5.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _CRC_MODELS = {"CRC32": "CRC32", "CRC32C": "CRC32C", "CRC64NVME": "CRC64-NVME"}
 _CRC_BYTES = {"CRC32": 4, "CRC32C": 4, "CRC64NVME": 8}
 _HASHES = {"SHA1": "sha1", "SHA256": "sha256"}
 ALGORITHMS = (*_CRC_MODELS, *_HASHES)  # the checksums of S3 that Corral supports
-SLOWEST_FIRST = (MD5, "SHA1", "SHA256")  # a CRC costs almost nothing in comparison
+SLOWEST_FIRST = (MD5, "SHA1", "SHA256")  # CRCs are not listed, because they are much faster
 CHECKSUM_HEADERS = {f"x-amz-checksum-{algorithm.lower()}": algorithm for algorithm in ALGORITHMS}
 
 
 class Checksum(Protocol):
-    """A running checksum, such as an object of hashlib."""
+    """A checksum that is computed piece by piece. hashlib's objects have the same methods."""
 
     def update(self, data: bytes, /) -> None: ...
 
@@ -51,7 +51,7 @@ class _Md5:
     __slots__ = ("_hash",)
 
     def __init__(self) -> None:
-        from cryptography.hazmat.primitives import hashes  # imported late: slow, and an idle server does not need it
+        from cryptography.hazmat.primitives import hashes  # imported here, because the import is slow, and few servers need it
 
         self._hash = hashes.Hash(hashes.MD5())
 
@@ -59,19 +59,19 @@ class _Md5:
         self._hash.update(data)
 
     def digest(self) -> bytes:
-        return self._hash.finalize()  # can be called only once
+        return self._hash.finalize()  # `finalize` can be called only once
 
 
 def checksum(algorithm: str) -> Checksum:
-    """A new running checksum of one of ALGORITHMS, or MD5."""
+    """Start a new checksum. `algorithm` is one of ALGORITHMS, or MD5."""
     if algorithm == MD5:
         return _Md5()
     return _Crc(algorithm) if algorithm in _CRC_MODELS else hashlib.new(_HASHES[algorithm])
 
 
 def digest_of(algorithm: str, data: bytes) -> bytes:
-    """The digest of a small body in memory."""
-    if algorithm == MD5:  # for a small body, creating the faster object takes longer than this call
+    """Return the digest of a small body."""
+    if algorithm == MD5:  # `_Md5` is faster for large bodies, but creating it takes longer than this call
         return hashlib.md5(data, usedforsecurity=False).digest()
     running = checksum(algorithm)
     running.update(data)
@@ -79,12 +79,12 @@ def digest_of(algorithm: str, data: bytes) -> bytes:
 
 
 def checksum_text(digest: bytes) -> str:
-    """The digest in base64, as in headers and trailers."""
+    """Encode a digest in base64, as headers and trailers contain it."""
     return b64encode(digest).decode("ascii")
 
 
 def composite(algorithm: str, digests: Iterable[bytes]) -> str:
-    """The composite checksum of a multipart upload: the checksum of the checksums of its parts, and the number of parts."""
+    """Return the composite checksum of a multipart upload: a checksum of the parts' checksums, a hyphen, the number of parts."""
     parts = list(digests)
     whole = checksum(algorithm)
     whole.update(b"".join(parts))
@@ -92,7 +92,7 @@ def composite(algorithm: str, digests: Iterable[bytes]) -> str:
 
 
 def full_object(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
-    """The checksum of the whole object from the CRC and the size of each part. Works for CRCs only, not for hashes."""
+    """Compute the CRC of a whole object from the CRC and the size of each part. This is possible for CRCs only, not for hashes."""
     model = _crc_model(algorithm)
     value = 0
     for digest, size in parts:
@@ -102,6 +102,6 @@ def full_object(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
 
 @cache
 def _crc_model(algorithm: str) -> Any:
-    import anycrc  # imported late: only a server that stores objects needs it
+    import anycrc  # imported here, because only a server that stores objects needs it
 
     return anycrc.Model(_CRC_MODELS[algorithm])

@@ -1,14 +1,15 @@
-"""The folder of blobs. Each blob is a file with a random name.
+"""The folder that contains the blobs. Each blob is a file with a random name.
 
-    blobs/arriving/ID       a blob that is being written; deleted at every start
+    blobs/arriving/ID       a blob that is being written; the next start of the server deletes it
     blobs/f/0/f0…           a complete blob
-    blobs/quarantine/DATE/  orphans of a start that found many of them; erased after a week
+    blobs/quarantine/DATE/  orphans, which are blobs without a database row; they are erased after a week
 
-The folders are created with the first blob, because many servers never store one.
+The folders are created when the first blob is stored, because many servers never store a blob.
 
-A crash can leave a file without a row, but never a row without its file: a file is synced and has its final name before its row is
-committed, and is deleted only after the commit that drops the row. `fresh` are the blobs that have a name but no row yet; a sweep
-does not touch them. A small blob is written under its final name directly, because no reader knows it before its row is committed.
+A crash can leave a file without a row, but never a row without its file. A row is committed only after its file is synced and has
+its final name. A file is deleted only after the deletion of its row is committed. The garbage collection erases files that have no
+row, except the blobs in `fresh`: their rows are not committed yet. A small blob is written under its final name directly. No reader
+can find it before its row is committed.
 """
 
 from __future__ import annotations
@@ -33,25 +34,32 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class Blobs:
-    """Call it from the event loop, except for the methods that read or change files, which block."""
+    """The blobs of a data folder.
+
+    Methods that read or change files block, so call them in threads. Call the others in the event loop.
+    """
 
     def __init__(self, root: Path, ids: Ids) -> None:
-        """Delete the unfinished blobs of the previous process."""
+        """Delete the incomplete blobs of the previous process."""
         self._root = str(root)
         self._ids = ids
         self.fresh: set[str] = set()
         self._readers: Counter[str] = Counter()
-        self._doomed: set[str] = set()  # to be erased after their last reader
+        self._doomed: set[str] = set()  # blobs to erase when their last reader is done
         self._arriving = f"{self._root}/arriving"
         self._has_folders = os.path.exists(self._arriving)
         self._making = Lock()
+        self._quarantine_counts: dict[str, tuple[int, int]] = {}  # date → when its folder changed, and the number of blobs
         for name in os.listdir(self._arriving) if self._has_folders else ():
             os.unlink(f"{self._arriving}/{name}")
 
     def _make_folders(self) -> None:
-        """Create all folders at once, so that no later blob waits for one. `arriving` is the last: if it exists, all exist."""
+        """Create all folders at once, so that later blobs do not have to wait.
+
+        `arriving` is created last: if it exists, all folders exist.
+        """
         with self._making:
-            if self._has_folders:  # another thread created them
+            if self._has_folders:  # another thread has created them meanwhile
                 return
             for folder in (self._root, *(f"{self._root}/{first}" for first in DIGITS), *self.folders()):
                 with suppress(FileExistsError):
@@ -68,22 +76,23 @@ class Blobs:
         return f"{self._root}/{blob[0]}/{blob[1]}/{blob}"
 
     def folders(self) -> Iterator[str]:
-        """The folders of complete blobs, for a sweep."""
+        """Yield the paths of all folders that may contain complete blobs."""
         return (f"{self._root}/{first}/{second}" for first in DIGITS for second in DIGITS)
 
     # Write
 
     def begin(self, algorithms: Iterable[str]) -> BlobWriter:
-        """Start a new blob and compute these digests of it."""
+        """Start to write a new blob. The writer computes these digests."""
         if not self._has_folders:
             self._make_folders()
         blob = self._ids.hex32()
         return BlobWriter(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
 
     def store(self, bodies: Sequence[tuple[bytes, Collection[str]]]) -> list[StoredBlob | OSError]:
-        """Write several small blobs, each with its digests. The caller must then commit a row for each, or call `erase`.
+        """Write several small blobs, and compute the digests of each. Afterwards the caller must commit a row for each, or call
+        `erase`.
 
-        All are in the same folder, so that one sync of the folder makes all names durable.
+        All blobs are in the same folder, so that one sync of the folder is sufficient.
         """
         folder, fds, stored = self._ids.hex32()[:2], dict[str, int](), list[StoredBlob | OSError]()
         try:
@@ -106,7 +115,7 @@ class Blobs:
             for fd in fds.values():
                 os.fsync(fd)
             sync_folder(f"{self._root}/{folder[0]}/{folder[1]}")
-        except OSError as error:  # it is unknown which of them are on disk
+        except OSError as error:  # it is unknown which blobs were written to disk
             self.erase(fds)
             return [error] * len(bodies)
         finally:
@@ -115,14 +124,14 @@ class Blobs:
         return stored
 
     def committed(self, blob: str) -> None:
-        """A row now refers to the blob."""
+        """Record that the row of a blob is committed."""
         self.fresh.discard(blob)
 
     # Read
 
     @contextmanager
     def reading(self, blobs: Sequence[str]) -> Iterator[None]:
-        """Keep these blobs from being erased while the caller reads them, even if their rows are dropped."""
+        """Do not erase these blobs while the caller reads them, even if their rows are deleted meanwhile."""
         self._readers.update(blobs)
         try:
             yield
@@ -136,12 +145,12 @@ class Blobs:
                         self.erase([blob])
 
     def open(self, blob: str) -> int:
-        """Return a descriptor for reading the blob. A symbolic link is not followed."""
+        """Open the blob for reading and return its descriptor. Do not follow a symbolic link."""
         return os.open(self.path(blob), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def read(self, slices: Iterable[Slice]) -> bytes:
-        """The bytes of these slices. If the event loop ran since the rows were read, the caller must hold `reading` and handle
-        FileNotFoundError.
+        """Return the bytes of these slices. The caller may have read the rows in an earlier turn of the event loop. Then the blobs
+        may be erased, so the caller must use `reading` and handle FileNotFoundError.
         """
         parts = []
         for each in slices:
@@ -151,11 +160,14 @@ class Blobs:
             finally:
                 os.close(fd)
             if len(parts[-1]) != each.size:
-                raise OSError(f"blob {each.blob} is shorter than its row says")
+                raise OSError(f"blob {each.blob} is shorter than the size in its row")
         return b"".join(parts)
 
     def erasable(self, blobs: Sequence[str]) -> list[str]:
-        """The blobs that may be erased now. The others are erased after their last reader, or after a crash by a sweep."""
+        """Return the blobs that have no reader, so that the caller can erase them now.
+
+        The others are erased when their last reader is done.
+        """
         self._doomed.update(blob for blob in blobs if blob in self._readers)
         return [blob for blob in blobs if blob not in self._readers]
 
@@ -166,7 +178,10 @@ class Blobs:
             self.fresh.discard(blob)
 
     def names(self, folders: Iterator[str]) -> list[str]:
-        """The blobs of the next folder that has any, without `fresh` ones; empty after the last folder."""
+        """Return the blobs in the next folder that is not empty, except `fresh` ones.
+
+        Return an empty list after the last folder.
+        """
         for folder in folders if self._has_folders else ():
             found = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
             if found := [name for name in found if name not in self.fresh]:
@@ -176,7 +191,7 @@ class Blobs:
     # Quarantine
 
     def quarantine(self, blobs: Iterable[str], date: str) -> str:
-        """Move orphans to the quarantine, from where `take_back` returns them. Return the folder."""
+        """Move orphans to the quarantine folder of a date, and return that folder. `take_back` can undo this."""
         folder = f"{self._root}/{QUARANTINE}/{date}"
         for each in (os.path.dirname(folder), folder):
             with suppress(FileExistsError):
@@ -188,7 +203,7 @@ class Blobs:
         return folder
 
     def quarantined(self) -> Iterator[tuple[str, list[str]]]:
-        """(date, blobs) of each day's quarantine."""
+        """Yield each date in the quarantine, and its blobs."""
         try:
             dates = sorted(date for date in os.listdir(f"{self._root}/{QUARANTINE}") if DATE.fullmatch(date))
         except FileNotFoundError:
@@ -196,21 +211,37 @@ class Blobs:
         for date in dates:
             yield date, [name for name in os.listdir(f"{self._root}/{QUARANTINE}/{date}") if NAME.fullmatch(name)]
 
+    def count_quarantined(self) -> dict[str, int]:
+        """Date → number of blobs in that day's quarantine. A folder is listed again only if it has changed."""
+        folder, counts = f"{self._root}/{QUARANTINE}", dict[str, tuple[int, int]]()
+        with suppress(FileNotFoundError):
+            for date in sorted(date for date in os.listdir(folder) if DATE.fullmatch(date)):
+                changed_ns = os.stat(f"{folder}/{date}").st_mtime_ns
+                known = self._quarantine_counts.get(date)
+                if known is None or known[0] != changed_ns:
+                    known = changed_ns, sum(NAME.fullmatch(name) is not None for name in os.listdir(f"{folder}/{date}"))
+                counts[date] = known
+        self._quarantine_counts = counts
+        return {date: number for date, (_, number) in counts.items() if number}
+
     def take_back(self, date: str, blobs: Collection[str]) -> None:
-        """Return blobs from the quarantine, because a row refers to them again: an earlier state.db was put back."""
+        """Move blobs back from the quarantine.
+
+        This is necessary if the user has restored an earlier state.db, which refers to them.
+        """
         for blob in blobs:
             os.rename(f"{self._root}/{QUARANTINE}/{date}/{blob}", self.path(blob))
         for folder in {os.path.dirname(self.path(blob)) for blob in blobs}:
             sync_folder(folder)
 
     def erase_quarantine(self, date: str) -> None:
-        from shutil import rmtree  # imported late: few starts need it
+        from shutil import rmtree  # imported here, because it is rarely needed
 
         rmtree(f"{self._root}/{QUARANTINE}/{date}")
 
 
 def count_blobs(root: Path, limit: int) -> int:
-    """The number of complete blobs, counted up to a limit."""
+    """Count the complete blobs. Stop counting at the limit."""
     found = 0
     for first in DIGITS:
         for second in DIGITS:

@@ -1,19 +1,20 @@
-"""The relay of an interactive session: it starts a command and relays its input and output over a socket.
+"""The relay of an interactive session. It starts a command and relays the command's input and output over a socket.
 
-This file is run by its path and imports only the standard library, so that it starts quickly. It is the leader of a session.
+The relay is a separate process, `python command_relay.py`. This file imports only the standard library, so that the relay starts
+quickly. The relay must be the leader of a Unix session. It has two modes:
 
-`corral run -i` and `-it`: the relay is the command of the task. It connects to the socket of `corral run`. The command's output
-also goes to the relay's standard output, which is the task's log. The relay ends with the command's exit code.
+For `corral run -i` and `-it`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies
+the command's output to its own standard output, which becomes the task's log. The relay exits with the command's exit code.
 
-`execute-command` (mode `exec`): the host starts the relay with an open connection to the core. The relay sends the command's exit
-code. When the connection closes, the command gets a short grace period and is then killed.
+For ExecuteCommand (mode `exec`), the agent starts the relay with an open connection to the server. The relay sends the command's
+exit code over this connection. If the connection closes, the relay kills the command after a short grace period.
 
-With a terminal, the relay opens a pseudo terminal and makes it the controlling terminal of its session. The command gets its own
-process group in the foreground.
+If the client has a terminal, the relay opens a pseudo terminal and makes it the controlling terminal of its session. The command
+runs in its own process group in the foreground.
 
-Frames, in both directions: one byte for the kind, four for the length of the payload, and the payload.
+Both sides send frames. A frame has one byte for its kind, four bytes for the length of its payload, and the payload. The kinds are:
 
-    to the command    i input     e end of input      w window: rows, columns (the first frame, if there is a terminal)
+    to the command    i input     e end of input      w window size: rows, columns (the first frame, if there is a terminal)
     to the client     o output    r standard error (without a terminal)       x exit code (mode exec: the last frame)
 """
 
@@ -37,11 +38,11 @@ HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
 CODE = struct.Struct("!I")
 PART_BYTES = 65_536
-BUFFER_MAX_BYTES = 262_144  # when a buffer is full, its writer blocks, as with any terminal
-GRACE_S = 2.0  # mode exec: from the loss of the connection to SIGKILL
-FLUSH_S = 5.0  # how long to wait for a slow client to read the last output
-LAST_READS = 32  # reads after the end of the command; more than the capacity of a pipe
-CANNOT_RUN, NOT_FOUND = 126, 127  # the exit codes of a shell
+BUFFER_MAX_BYTES = 262_144  # if a buffer is full, the relay stops reading until the buffer has space
+GRACE_S = 2.0  # in mode exec: seconds between the loss of the connection and SIGKILL
+FLUSH_S = 5.0  # the maximum time that a client may take to read the last output
+LAST_READS = 32  # the number of reads after the command has ended; enough to empty a pipe
+CANNOT_RUN, NOT_FOUND = 126, 127  # a shell uses the same exit codes
 NO_CLIENT = 125
 
 
@@ -68,13 +69,13 @@ class Frames:
 
 
 def main(arguments: list[str]) -> int:
-    """`command_relay.py (tty|pipe) SOCKET -- COMMAND…` or `command_relay.py exec (tty|pipe) DESCRIPTOR -- COMMAND…`"""
+    """Run `command_relay.py (tty|pipe) SOCKET -- COMMAND…` or `command_relay.py exec (tty|pipe) DESCRIPTOR -- COMMAND…`."""
     exec_mode = arguments[0] == "exec"
     kind, address, _, *command = arguments[1:] if exec_mode else arguments
     try:
         link = _link(address, exec_mode)
     except OSError as error:
-        print(f"corral: the client of this interactive task does not listen at {address}: {error.strerror}", flush=True)
+        print(f"corral: this interactive task cannot connect to `corral run` at {address}: {error.strerror}", flush=True)
         return NO_CLIENT
     relay = CommandRelay(link, exec_mode=exec_mode)
     for number in (signal.SIGHUP, signal.SIGTTOU):
@@ -105,14 +106,14 @@ class CommandRelay:
         self._frames = Frames()
         self._to_client = bytearray()
         self._to_command = bytearray()
-        self._input_ended = False  # close the command's input when the buffer is empty
+        self._input_ended = False  # True: close the command's input when the buffer is empty
         self._input: int | None = None
-        self._outputs: dict[int, bytes] = {}  # descriptor → kind
+        self._outputs: dict[int, bytes] = {}  # descriptor → kind of the frames for its output
         self._terminal: int | None = None
         self._child = 0
         self._woken, self._wake = os.pipe()
 
-    # -- starting the command ------------------------------------------------------------------------------------
+    # -- start the command ---------------------------------------------------------------------------------------
 
     def start_in_a_terminal(self, command: list[str]) -> None:
         ours, theirs = pty.openpty()
@@ -125,12 +126,12 @@ class CommandRelay:
             os.setpgid(0, 0)
             os.tcsetpgrp(theirs, os.getpid())
             _exec(command, theirs, theirs, theirs)
-        with suppress(OSError):  # the child may have done this and called exec already
+        with suppress(OSError):  # fails if the child has already done it and called exec
             os.setpgid(self._child, self._child)
         signal.signal(signal.SIGTERM, self._stopped)
 
     def start_on_pipes(self, command: list[str]) -> None:
-        """Start the command in the relay's own process group: a signal that stops the task reaches both."""
+        """Start the command in the relay's own process group, so that a signal to the task reaches both processes."""
         theirs_in, self._input = os.pipe()
         ours_out, theirs_out = os.pipe()
         ours_err, theirs_err = os.pipe()
@@ -143,7 +144,7 @@ class CommandRelay:
             os.close(fd)
 
     def _wait_for_window(self) -> None:
-        """Wait for the size of the window, so that the command starts with the right size."""
+        """Wait for the frame with the window size, so that the command starts with the right size."""
         assert self._link is not None and self._terminal is not None
         while part := self._link.recv(PART_BYTES):
             for kind, payload in self._frames.feed(part):
@@ -151,7 +152,7 @@ class CommandRelay:
                 if kind == WINDOW:
                     return
 
-    # -- relaying ------------------------------------------------------------------------------------------------
+    # -- relay input and output ----------------------------------------------------------------------------------
 
     def run(self) -> int:
         ended = os.pidfd_open(self._child)
@@ -224,7 +225,7 @@ class CommandRelay:
             del self._to_command[: os.write(self._input, self._to_command[:PART_BYTES])]
         except BlockingIOError:
             return
-        except OSError:  # the command closed its input: drop the rest
+        except OSError:  # the command has closed its input, so discard the rest
             self._to_command.clear()
             self._input_ended = True
         self._close_input_if_done()
@@ -235,7 +236,10 @@ class CommandRelay:
             self._input = None
 
     def _read_output(self, fd: int) -> bool:
-        """Read output: write it to the log and to the client, if there is one. Return whether there was any."""
+        """Read output of the command.
+
+        Write it to the log, and send it to the client if one is connected. Return False if there was none.
+        """
         try:
             part = os.read(fd, PART_BYTES)
         except BlockingIOError:
@@ -246,7 +250,7 @@ class CommandRelay:
             del self._outputs[fd]
             return False
         if not self._exec_mode:
-            with suppress(OSError):  # a full disk must not stop the command
+            with suppress(OSError):  # the log's disk may be full, but the command must continue
                 os.write(1, part)
         if self._link is not None:
             self._to_client += frame(self._outputs[fd], part)
@@ -261,10 +265,10 @@ class CommandRelay:
         except OSError:
             self._disconnect()
 
-    # -- ends ----------------------------------------------------------------------------------------------------
+    # -- end the session -----------------------------------------------------------------------------------------
 
     def _disconnect(self) -> None:
-        """The client has disconnected: send SIGHUP to the command, as when a terminal closes."""
+        """Handle the end of the connection: send SIGHUP to the command, as the kernel does when a terminal closes."""
         assert self._link is not None
         self._link.close()
         self._link = None
@@ -279,7 +283,7 @@ class CommandRelay:
         os.write(self._wake, b".")
 
     def _forward_stop(self) -> None:
-        """An interactive shell ignores SIGTERM, so send it SIGHUP."""
+        """Forward SIGTERM. An interactive shell ignores SIGTERM, so also send SIGHUP to it."""
         self._signal(signal.SIGTERM)
         if _ignores(self._child, signal.SIGTERM):
             self._signal(signal.SIGHUP)
@@ -297,7 +301,7 @@ class CommandRelay:
     def _finish(self) -> int:
         _, status = os.waitpid(self._child, 0)
         for fd in list(self._outputs):
-            for _ in range(LAST_READS):  # background processes may continue to write
+            for _ in range(LAST_READS):  # limited, because background processes may continue to write
                 if not self._read_output(fd):
                     break
         code = os.waitstatus_to_exitcode(status)
@@ -312,7 +316,10 @@ class CommandRelay:
 
 
 def _exec(command: list[str], stdin: int, stdout: int, stderr: int) -> None:
-    """Run the command in the child. It also inherits the descriptor whose lock marks the task as alive."""
+    """Replace the child process with the command.
+
+    The command also inherits a locked descriptor. Its lock shows that the task is alive.
+    """
     for number in (signal.SIGHUP, signal.SIGTTOU, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(stdin, 0)

@@ -1,21 +1,21 @@
-"""The messages of Session Manager's data channel, which AWS's session-manager-plugin exchanges with the server.
+"""The messages of ExecuteCommand's data channel. AWS's session-manager-plugin uses the same messages.
 
-Each message is one binary websocket message, big-endian:
+Each message is one binary websocket message. Numbers are big-endian. The columns are offset, size and content of each field:
 
-    0    4   length of the header without the last field: 116
+    0    4   length of the header without its last field: always 116
     4   32   type, padded with spaces: output_stream_data, input_stream_data, acknowledge, channel_closed
-    36   4   schema version: 1
-    40   8   created, milliseconds since the epoch
+    36   4   schema version: always 1
+    40   8   creation time in milliseconds since the epoch
     48   8   sequence number
-    56   8   flags: 1 the first of its stream, 2 the last
+    56   8   flags: 1 is the first message of its stream, 2 is the last
     64  16   a UUID with its two halves swapped
     80  32   SHA-256 of the payload
     112  4   kind of the payload
     116  4   the payload's length
     120      the payload
 
-The messages of each data stream are numbered from 0, and each is acknowledged by a message with its number. Before these messages
-the client sends its token as JSON in a text message.
+The messages of each data stream have sequence numbers from 0. The receiver acknowledges each data message with an acknowledge
+message, which contains the same number. Before all these messages, the client sends its token as JSON in a text message.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from uuid import UUID
 
 OUTPUT, INPUT, ACKNOWLEDGE, CLOSED = "output_stream_data", "input_stream_data", "acknowledge", "channel_closed"
 FIRST, LAST = 1, 2
-TERMINATE = 2  # the payload of a message of kind FLAG that ends the session
+TERMINATE = 2  # a message of kind FLAG with this payload ends the session
 VERSION = 1
-CORRAL_CLIENT = "corral"  # a client whose version starts with this also receives exit codes and a separate standard error
+CORRAL_CLIENT = "corral"  # the server sends exit codes and a separate standard error only to clients whose version starts with this
 _HEAD = struct.Struct(">I32sIqqQ16s32sII")
 _LENGTH_BYTES = 4
 
@@ -41,13 +41,13 @@ class PayloadKind(IntEnum):
 
     NONE = 0
     DATA = 1
-    SIZE = 3  # JSON: cols, rows
+    SIZE = 3  # the payload is JSON with cols and rows
     HANDSHAKE_REQUEST = 5
     HANDSHAKE_RESPONSE = 6
     HANDSHAKE_COMPLETE = 7
     FLAG = 10
     STANDARD_ERROR = 11
-    EXIT_CODE = 12  # in decimal
+    EXIT_CODE = 12  # the payload is a decimal number
 
 
 class NotAMessage(ValueError):
@@ -97,8 +97,8 @@ def acknowledgement(of: ChannelMessage, message_id: UUID) -> ChannelMessage:
 
 
 def acknowledged(message: ChannelMessage) -> int:
-    """The sequence number that an acknowledgement names."""
+    """Return the sequence number that an acknowledge message contains."""
     try:
         return int(json.loads(message.payload)["AcknowledgedMessageSequenceNumber"])
     except (ValueError, TypeError, KeyError):
-        raise NotAMessage("the acknowledgement names no sequence number") from None
+        raise NotAMessage("the acknowledge message contains no sequence number") from None

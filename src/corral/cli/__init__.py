@@ -1,4 +1,4 @@
-"""The `corral` command line: one module per command, which calls botocore and prints the result.
+"""The `corral` command line. Each command has its own module, which calls botocore and prints the result.
 
 Slow imports are inside the functions that need them, so that `corral --help` and `corral env` start quickly.
 """
@@ -17,6 +17,7 @@ from corral.cli.aws import aws
 from corral.cli.backup import backup
 from corral.cli.check import check
 from corral.cli.completion import completion
+from corral.cli.cost import cost
 from corral.cli.doctor import doctor
 from corral.cli.down import down
 from corral.cli.env import env
@@ -24,6 +25,7 @@ from corral.cli.errors import INTERRUPTED, error_line
 from corral.cli.exec import exec_
 from corral.cli.hold import hold
 from corral.cli.images import images
+from corral.cli.instances import instances
 from corral.cli.login import login
 from corral.cli.logs import logs
 from corral.cli.output import print_message
@@ -38,7 +40,7 @@ from corral.cli.up import up
 
 
 class Commands(click.Group):
-    """The commands in the order in which a new user needs them. An error that the user can fix is one line on stderr."""
+    """The group of all commands. `--help` lists them in the order in which a new user needs them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -51,7 +53,7 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command. Only a bug of Corral prints a traceback."""
+        """Run a command. If it fails, print one line to stderr. Print a traceback only for a bug of Corral."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -62,7 +64,8 @@ class Commands(click.Group):
         except click.Abort:
             code = INTERRUPTED
         except BrokenPipeError:
-            # The reader closed the pipe (`corral ps | head -1`). Python would print another error when it flushes stdout at exit.
+            # The reader has closed the pipe, as in `corral ps | head -1`. Without this line, Python prints an error when it flushes
+            # stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except Exception as error:
@@ -87,7 +90,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, revoke, backup, restore, check, doctor,
-    completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, cost, login, images, revoke, backup, restore,
+    check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""`corral aws`: runs the aws command with Corral's endpoint and keys."""
+"""`corral aws` runs the aws command with Corral's endpoint and keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from corral.cli.errors import CliError
 def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
     """Run the aws command with Corral's endpoint and keys. All arguments are passed to aws.
 
-    Version 1 of aws ignores AWS_ENDPOINT_URL for some services, so the endpoint is passed as an option.
+    The endpoint is passed with --endpoint-url, because version 1 of aws ignores AWS_ENDPOINT_URL for some services.
     """
     program = aws_program()
     endpoint, environment = find_endpoint(data), dict(os.environ)
@@ -38,7 +38,7 @@ def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
 
 
 def aws_program() -> str:
-    """Return the path of the aws command: the one installed with Corral, else the first on PATH."""
+    """Return the path of the aws command. Prefer the aws command that was installed with Corral. Otherwise search PATH."""
     installed = Path(sys.executable).parent / "aws"
     found = str(installed) if os.access(installed, os.X_OK) else shutil.which("aws")
     if found is None:

@@ -1,6 +1,7 @@
 """Writes an AWS profile into the user's AWS configuration files.
 
-The files are edited as lines. Comments, order, blank lines and other profiles stay byte for byte, which no INI library guarantees.
+The files are edited as lines, so that comments, order, blank lines and other profiles do not change. No INI library guarantees
+this.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FileLines = list[str]
 
 
 def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, force: bool) -> None:
-    """Create or update the profile. If Corral did not write the existing one, refuse, unless `force` is set."""
+    """Create or update the profile. Raise a CliError if the profile exists and Corral did not write it, unless `force` is set."""
     assert endpoint.endpoint_url and endpoint.region and endpoint.access_key and endpoint.secret_key
     section = "default" if name == "default" else f"profile {name}"
     in_config, in_credentials = _lines(config), _lines(credentials)
@@ -38,7 +39,7 @@ def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, for
 
 
 def with_section(lines: FileLines, name: str, values: Mapping[str, str], *, keep: bool) -> FileLines:
-    """Return the lines with these values in a section. With `keep`, the section's other lines stay."""
+    """Return the lines with these values in a section. With `keep`, do not remove the other lines of the section."""
     fresh = [f"{key} = {value}\n" for key, value in values.items()]
     span = _span(lines, name)
     if span is None:
@@ -50,7 +51,7 @@ def with_section(lines: FileLines, name: str, values: Mapping[str, str], *, keep
 
 
 def _is_ours(lines: FileLines, name: str, proof: Mapping[str, str]) -> bool:
-    """Whether Corral wrote the section, or it does not exist."""
+    """Return True if Corral wrote the section, or if the section does not exist."""
     span = _span(lines, name)
     if span is None:
         return True
@@ -60,7 +61,10 @@ def _is_ours(lines: FileLines, name: str, proof: Mapping[str, str]) -> bool:
 
 
 def _span(lines: FileLines, name: str) -> tuple[int, int] | None:
-    """Return the section's (header line, line after its last). Blank lines and comments above a header belong to that header."""
+    """Return the range of a section: the index of its header, and the index after its last line.
+
+    Blank lines and comments above the next header do not belong to the section.
+    """
     headers = [at for at, line in enumerate(lines) if _HEADER.match(line)]
     for at, following in zip(headers, [*headers[1:], len(lines)]):
         if _section(lines[at]) == name:
@@ -72,7 +76,7 @@ def _span(lines: FileLines, name: str) -> tuple[int, int] | None:
 
 
 def _section(header: str) -> str:
-    """Return the name of a section. `[profile "x"]` and `[ profile x ]` are both `profile x`, as in botocore."""
+    """Return the name of a section. As in botocore, the name of `[profile "x"]` and of `[ profile x ]` is `profile x`."""
     match = _HEADER.match(header)
     assert match is not None
     return " ".join(word.strip("\"'") for word in match["name"].split())
@@ -91,7 +95,7 @@ def _lines(path: Path) -> FileLines:
 
 
 def _replace(path: Path, lines: FileLines, mode: int | None) -> None:
-    """Replace a file atomically. If it is a link, replace its target."""
+    """Replace a file atomically. If the path is a symbolic link, replace the file that it points to."""
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if mode is None:

@@ -1,4 +1,4 @@
-"""`corral backup`: copies the data folder, while Corral runs or not."""
+"""`corral backup` copies the data folder. Corral may run meanwhile."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from corral.cli.output import count, format_bytes, print_json, print_line
 def backup(data: DataFolder, as_json: bool, backup: Path) -> None:
     """Back up databases, objects, images and keys into a folder, or into one tar file. Corral may run meanwhile.
 
-    The next backup into the same folder adds only what is new. The backup contains the root keys: keep it as private as the data
-    folder.
+    The next backup into the same folder adds only new objects and layers. The backup contains the root keys, so protect it like the
+    data folder.
     """
     made = run_backup("save", data, "--backup", str(backup.absolute()), quiet=as_json)
     if as_json:

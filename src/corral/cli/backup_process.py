@@ -1,4 +1,4 @@
-"""Runs `python -m corral.backup`, which saves, restores and checks, and shows its progress on a terminal."""
+"""Runs `python -m corral.backup` to save, restore or check a backup. Shows the progress in a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from corral.cli.output import format_bytes, print_progress
 
 
 def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
-    """Return the result, or raise the error that the process reports. `quiet`: show no progress."""
+    """Run the process and return its result.
+
+    Raise a CliError with the process's error message. If `quiet` is True, show no progress.
+    """
     command = [sys.executable, "-m", "corral.backup", "--do", do, "--data", str(data.path), *options]
     shows = not quiet and sys.stderr.isatty()
     result: Any = None

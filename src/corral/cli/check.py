@@ -1,4 +1,4 @@
-"""`corral check`: checks the databases and the blobs of a data folder or a backup."""
+"""`corral check` checks the databases and the blobs of a data folder or a backup."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON: check, level, found, advice.")
 @click.argument("backup", metavar="[BACKUP]", required=False, type=click.Path(path_type=Path, exists=True))
 def check(data: DataFolder, deep: bool, as_json: bool, backup: Path | None) -> None:
-    """Check the three databases, and that every object and layer has its file. Corral may run meanwhile.
+    """Check the three databases. Also check that the file of every object and layer exists. Corral may run meanwhile.
 
-    With BACKUP, check a backup in a folder. Nothing is changed. Exit code 1: something is damaged.
+    With BACKUP, check a backup: a folder or a tar file. Nothing is changed. Exit code 1: something is damaged.
     """
     options = ["--deep", "true"] if deep else []
     options += ["--backup", str(backup.absolute())] if backup is not None else []

@@ -1,4 +1,7 @@
-"""`corral completion`, and the completion of task ids, GPU indexes and repositories. On any error there are no suggestions."""
+"""`corral completion`, and the functions that complete task ids, GPU indexes and repositories.
+
+After an error they suggest nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script with which the shell completes commands, options, task ids, GPUs and repositories.
+    """Print a script for your shell. With it, the shell completes commands, options, task ids, GPUs and repositories.
 
     \b
     bash:  eval "$(corral completion bash)"       in ~/.bashrc
@@ -39,7 +42,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def complete_task_ids(*desired: str) -> Completer:
-    """Complete the ids of tasks with one of these desired statuses."""
+    """Return a function that completes task ids. It suggests tasks with one of these desired statuses."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -92,7 +95,7 @@ def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix
 
 
 def _without_errors(ctx: click.Context, suggestions: Callable[[Endpoint], list[CompletionItem]]) -> list[CompletionItem]:
-    """Return the suggestions, and none on an error: an error message would disturb the user's command line."""
+    """Return the suggestions, or an empty list after an error, because an error message would disturb the user's command line."""
     from corral.cli.endpoint import find_endpoint
 
     try:

@@ -1,4 +1,4 @@
-"""Finds the server of a data folder: whether it runs, its URL and its keys."""
+"""Finds the server of a data folder: its process, its URL and its keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corral.cli.errors import CliError, NotRunning
 @dataclass(frozen=True, slots=True)
 class DataFolder:
     path: Path
-    chosen: bool  # given on the command line, which takes precedence over the environment
+    chosen: bool  # True if the user passed --data, which takes precedence over the environment
 
 
 def _from_option(context: click.Context, parameter: click.Parameter, value: Path | None) -> DataFolder:
@@ -38,7 +38,7 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def running(data: DataFolder) -> dict[str, Any] | None:
-    """Return the running server's url, pid, data, account, gpusFlag, cluster and instanceType; None if no server runs."""
+    """Return the running server's url, pid, data, account, gpusFlag, cluster and instanceType. Return None if no server runs."""
     about = _read(data.path / "server.json")
     return about if about is not None and serves(about["pid"], data.path) else None
 
@@ -68,7 +68,10 @@ def keys(data: DataFolder) -> dict[str, str]:
 
 
 def pid_of(data: DataFolder) -> int | None:
-    """Return the process id of the folder's server, even while it starts and has not written server.json yet."""
+    """Return the process id of the folder's server, or None.
+
+    A starting server has no server.json yet, so read the lock file, too.
+    """
     about = _read(data.path / "server.json")
     if about is not None and serves(about["pid"], data.path):
         return int(about["pid"])
@@ -80,7 +83,7 @@ def pid_of(data: DataFolder) -> int | None:
 
 
 def serves(pid: int, folder: Path) -> bool:
-    """Whether a process is the Corral server of a folder. After a crash, another process may have the recorded id."""
+    """Return True if a process is the Corral server of a folder. After a crash, another process may have got the recorded id."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
         its_folder = Path(os.readlink(f"/proc/{pid}/cwd"), arguments[arguments.index("--data") + 1])

@@ -1,7 +1,7 @@
-"""`corral doctor`: checks whether Corral can run on this machine, and advises what to fix.
+"""`corral doctor` checks whether Corral can run on this machine, and advises what to fix.
 
-Each check is a function that yields findings. A check that raises an exception is reported as a finding, too, so that the other
-checks still run.
+Each check is a function that yields findings. If a check raises an exception, the exception becomes a finding, and the other checks
+still run.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ PORT = 4566
 PYTHON_MIN = (3, 11)
 FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
 FOLDER_WARN_BYTES = 20 * 2**30
-SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # AWS refuses signatures that are more than five minutes old
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # a difference of more than five minutes is a failure
 SLOW_S = 0.25
 FILES_MIN = 4096  # the spawner needs about two descriptors per task
 INSTANCES_MIN = 16
-# SQLite's locks are not safe on these.
+# SQLite's file locks are not reliable on these file systems.
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 AWS_S = 15.0
 SOCKET_S = 2.0
 INSIDE_NETWORK = "corral-inside"
 NETWORKS = ("corral", INSIDE_NETWORK)
-INSIDE_SUBNET = ("00AAFEA9", "00FFFFFF")  # 169.254.170.0/24, as /proc/net/route writes it
+INSIDE_SUBNET = ("00AAFEA9", "00FFFFFF")  # 169.254.170.0/24 in the format of /proc/net/route
 OK, WARN, FAIL = "ok", "warning", "failure"
 SIGNS = {OK: ("✓", "green"), WARN: ("!", "yellow"), FAIL: ("✗", "red")}
 
@@ -66,7 +66,7 @@ class Finding:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON: check, level, found, advice.")
 def doctor(data: DataFolder, as_json: bool) -> None:
-    """Check driver, GPUs, disk, clock, ports and more, and advise what to fix. Exit code 1: Corral cannot work."""
+    """Check driver, GPUs, disk, clock, ports and more, and advise what to fix. The exit code is 1 if Corral cannot work."""
     findings = [finding for check in CHECKS for finding in _examined(check, data)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -137,7 +137,7 @@ def _data_folder(data: DataFolder) -> Iterator[Finding]:
     folder = data.path
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(there, os.W_OK | os.X_OK) or not there.is_dir():
-        yield fail(f"{there} is not a folder you can write to", "choose another with --data or $CORRAL_DATA, or change its owner.")
+        yield fail(f"{there} is not a folder you can write to", "choose another folder with --data or $CORRAL_DATA.")
         return
     if folder.exists() and folder.stat().st_uid != os.geteuid():
         yield fail(f"{folder} belongs to another user", "start Corral as its owner, or choose another folder with --data.")
@@ -184,10 +184,10 @@ def _server(data: DataFolder) -> Iterator[Finding]:
     silent = [host["name"] for host in hosts if not host["connected"]]
     if not hosts or silent:
         agent_log = data.path / "node" / "agent.log"
-        yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"no new task starts there; see {agent_log}.")
+        yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"no new tasks start on this host; see {agent_log}.")
     for problem in page.get("problems", ()):
         node = data.path / "node"
-        advice = f"tasks there neither start nor end meanwhile; see {node / 'agent.log'} and {node / 'spawner.log'}."
+        advice = f"until it responds, tasks do not start or stop; see {node / 'agent.log'} and {node / 'spawner.log'}."
         yield fail(problem_line(problem).removeprefix("PROBLEM: "), advice)
     yield from _skew(date)
 
@@ -196,9 +196,11 @@ def _skew(date: str | None) -> Iterator[Finding]:
     server = parsed_date(date)
     if server is None:
         return
-    skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()  # the only comparison of the two clocks
-    off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0  # the Date header has whole seconds
-    found = f"this clock and the server's differ by {off_s:.0f} s"
+    # Compare the wall clock of this machine with the server's clock.
+    skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()
+    # Ignore less than 2 s, because the Date header has only whole seconds.
+    off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0
+    found = f"the clock of this machine and the server's clock differ by {off_s:.0f} s"
     if off_s > SKEW_FAIL_S:
         yield fail(found, "the server refuses signed requests: set the clock (timedatectl set-ntp true).")
     elif off_s > SKEW_WARN_S:
@@ -281,9 +283,9 @@ def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:
 def _docker(data: DataFolder) -> Iterator[Finding]:
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     if not path.startswith("/"):
-        yield warn(f"DOCKER_HOST is {path}", "Corral uses only an engine of this machine, at a unix:// address.")
+        yield warn(f"DOCKER_HOST is {path}", "Corral uses only a Docker engine on this machine, with a unix:// address.")
     elif not os.path.exists(path):
-        yield ok(f"no engine at {path}; images are ignored, and tasks run as processes of this machine")
+        yield ok(f"no engine at {path}; images are ignored, and all tasks run as processes on this machine")
     else:
         try:
             version = _docker_get(path, "/version").get("Version", "?")
@@ -293,26 +295,26 @@ def _docker(data: DataFolder) -> Iterator[Finding]:
         except PermissionError:
             yield warn(
                 f"no permission for {path}",
-                "join the group `docker` to run images; until then tasks run as processes of this machine.",
+                "join the group `docker` to run images; until then all tasks run as processes on this machine.",
             )
 
 
 def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
-    """Warn if another interface has the subnet through which tasks with network mode none reach Corral."""
+    """Warn if another network interface uses the subnet of Corral's Docker network for tasks with network mode none."""
     own = (about.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{about.get('Id', '')[:12]}"
     routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
     ways = sorted((int(route[6]), at, route[0]) for at, route in enumerate(routes) if (route[1], route[7]) == INSIDE_SUBNET)
     interfaces = [interface for _, _, interface in ways]
-    elsewhere = "Id" in about and own not in interfaces  # a rootless engine has its own interfaces
+    elsewhere = "Id" in about and own not in interfaces  # the interfaces of a rootless engine are not visible here
     if interfaces and interfaces[0] != own and not elsewhere:
         yield warn(
-            f"{interfaces[0]} has the subnet of the Docker network {INSIDE_NETWORK}: tasks in network mode none are refused",
-            "stop the Docker engine that owns it, or delete it if that engine was killed: ip link delete " + interfaces[0],
+            f"{interfaces[0]} uses the subnet of the Docker network {INSIDE_NETWORK}: tasks in network mode none are refused",
+            "stop the Docker engine that owns it. If that engine was killed, delete it: ip link delete " + interfaces[0],
         )
 
 
 def _task_networks(path: str, data: DataFolder) -> Iterator[Finding]:
-    """Warn if running containers of tasks lack a network, so that they cannot reach Corral."""
+    """Warn if a running container of a task has no network, because then the task cannot reach Corral."""
     about = data.path / "node" / "host.json"
     if not about.exists():
         return
@@ -323,12 +325,12 @@ def _task_networks(path: str, data: DataFolder) -> Iterator[Finding]:
     there = {network["Name"] for network in _docker_get(path, "/networks")}
     missing = [name for name in NETWORKS if name not in there]
     cut = [each for each, mode in modes if mode in there and mode in NETWORKS and mode not in each["NetworkSettings"]["Networks"]]
-    advice = "Corral restores the networks within seconds. If this stays, restart it: corral down, corral up (tasks keep running)."
+    advice = "Corral restores the networks within seconds. If it does not, restart it: corral down, corral up (tasks keep running)."
     if using and missing:
         running = count(len(using), "running container")
         yield warn(f"missing Docker networks: {', '.join(missing)}; {running} cannot reach Corral", advice)
     if cut:
-        yield warn(f"{count(len(cut), 'running container')} disconnected from the Docker networks {' and '.join(NETWORKS)}", advice)
+        yield warn(f"{count(len(cut), 'running container')} not connected to the Docker networks {' and '.join(NETWORKS)}", advice)
     if using and not missing and not cut:
         yield ok(f"the Docker networks {' and '.join(NETWORKS)} connect {count(len(using), 'running container')}")
 
@@ -345,14 +347,17 @@ def _docker_get(path: str, what: str) -> Any:
 
 
 def _cgroups(data: DataFolder) -> Iterator[Finding]:
-    """Report how the processes of a task are found and limited. The spawner notes which folders it uses."""
+    """Report how Corral finds and limits the processes of a task.
+
+    The spawner writes the cgroup folders that it uses into a file.
+    """
     version, parent = _own_cgroup()
     note = data.path / "node" / "cgroups"
     folders = note.read_text().splitlines() if note.exists() else []
     used = [folder for folder in folders if os.path.isdir(folder)]
     if not used and not os.access(parent, os.W_OK):
         yield warn(
-            f"version {version}, not writable by you: the processes of a task are found by a lock and by their environment, and "
+            f"version {version}, not writable by you: Corral finds the processes of a task by a lock and by their environment, and "
             "memory and CPU limits of process tasks are not enforced",
             "run Corral as root, or where systemd delegates cgroups to you: systemd-run --user --scope corral up --detach",
         )
@@ -368,7 +373,7 @@ def _cgroups(data: DataFolder) -> Iterator[Finding]:
 
 
 def _own_cgroup() -> tuple[int, str]:
-    """Return the version of cgroups that has the memory controller, and the folder of this process."""
+    """Return the cgroup version (1 or 2) of the memory controller, and the cgroup folder of this process."""
     unified = ""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -386,7 +391,7 @@ def _limits(data: DataFolder) -> Iterator[Finding]:
     if instances.exists():
         most = int(instances.read_text())
         found = f"inotify instances: {most}"
-        yield (ok(found) if most >= INSTANCES_MIN else warn(found, "an agent needs one: sysctl fs.inotify.max_user_instances=128"))
+        yield (ok(found) if most >= INSTANCES_MIN else warn(found, "the agent needs one: sysctl fs.inotify.max_user_instances=128"))
 
 
 def _proxy(data: DataFolder) -> Iterator[Finding]:
@@ -394,11 +399,11 @@ def _proxy(data: DataFolder) -> Iterator[Finding]:
     excepted = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(" ", "").split(",")
     if names and not {"127.0.0.1", "*"} & set(excepted):
         yield warn(
-            f"{', '.join(names)} is set without an exception for 127.0.0.1",
-            'clients would send requests for Corral to the proxy: eval "$(corral env)" sets no_proxy.',
+            f"{', '.join(names)} is set, but no_proxy does not contain 127.0.0.1",
+            'clients would send their requests to the proxy, not to Corral: eval "$(corral env)" sets no_proxy.',
         )
     else:
-        yield ok("no proxy is set" if not names else "127.0.0.1 is excepted from the proxy")
+        yield ok("no proxy is set" if not names else "a proxy is set, but not for 127.0.0.1")
 
 
 def _aws_environment(data: DataFolder) -> Iterator[Finding]:
@@ -456,7 +461,7 @@ def _file_size(path: Path) -> int:
 
 
 def _listener(port: int) -> str | None:
-    """Return the process that listens on a port of this machine, if its name is readable."""
+    """Return the name and id of the process that listens on a port, or None if this user may not read them."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if os.path.exists(table) else ():

@@ -1,4 +1,4 @@
-"""`corral down`: stops the server, and with --stop-tasks also the tasks."""
+"""`corral down` stops the server. With --stop-tasks it also stops the tasks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def down(data: DataFolder, stop_tasks: bool, as_json: bool) -> None:
     if pid is None:
         _report(data, as_json, stopped=False, left=0, ended=0)
         return
-    watch = os.pidfd_open(pid)  # refers to this process even if another process gets its id
+    watch = os.pidfd_open(pid)  # a pidfd always refers to this process, even if another process gets its id later
     ended = _stop_all(endpoint_of_folder(data)) if stop_tasks else 0
     left = _unfinished(data)
     try:
         if data_folder.pid_of(data) == pid:
             signal.pidfd_send_signal(watch, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it has exited
+        pass  # the process has already exited
     if not select.select([watch], [], [], GONE_S)[0]:
         raise CliError(f"process {pid} did not exit within {GONE_S:.0f} s. `kill -9 {pid}` ends it without losing data.")
     _report(data, as_json, stopped=True, left=left, ended=ended)
@@ -60,7 +60,7 @@ def _report(data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended:
 
 
 def _unfinished(data: DataFolder) -> int:
-    """Return how many tasks of all regions have not stopped; 0 if the server does not respond, since it is stopped anyway."""
+    """Return how many tasks of all regions have not stopped. Return 0 if the server does not respond."""
     try:
         return _alive(endpoint_of_folder(data))
     except Exception as error:
@@ -98,7 +98,7 @@ def _stop_tasks(ecs: Any, cluster: dict[str, Any], deadline_s: float) -> int:
 
 
 def _regions(endpoint: Endpoint) -> list[str | None]:
-    """Return all regions, the endpoint's own first. A task is listed only in its own region."""
+    """Return all regions, first the endpoint's own. All are needed, because ListTasks returns only tasks of one region."""
     from botocore.session import get_session
 
     return [endpoint.region, *(name for name in get_session().get_available_regions("ecs") if name != endpoint.region)]
@@ -106,7 +106,7 @@ def _regions(endpoint: Endpoint) -> list[str | None]:
 
 def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
     while ids:
-        with long_poll(LONG_POLL_S):  # a task may take its stopTimeout to end
+        with long_poll(LONG_POLL_S):  # a task may take as long as its stopTimeout
             found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX], cluster)
         ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
         ids = [task_id for task_id in ids if task_id not in ended]

@@ -1,7 +1,7 @@
 """Finds the endpoint that a command uses, and creates clients for it.
 
-If AWS_ENDPOINT_URL or AWS_PROFILE is set, commands use that endpoint, so they also work on AWS. Otherwise they use the Corral of
-the data folder. AWS keys in the environment alone never make a command use AWS.
+If AWS_ENDPOINT_URL or AWS_PROFILE is set, commands use that endpoint, so they also work with AWS. Otherwise they use the server of
+the data folder. If the environment contains only AWS keys, commands do not use AWS.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ _wait_headers: ContextVar[dict[str, str]] = ContextVar("wait_headers", default={
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    endpoint_url: str | None = None  # if these four are None, botocore reads the environment and the AWS configuration
+    endpoint_url: str | None = None  # if this and the next three are None, botocore reads the environment and the AWS configuration
     region: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
-    cluster: str = DEFAULT_CLUSTER  # the default of --cluster
+    cluster: str = DEFAULT_CLUSTER  # the default value of --cluster
 
 
 def find_endpoint(data: DataFolder) -> Endpoint:
-    """Return the endpoint of the environment, else the Corral of the data folder. --data takes precedence over both."""
+    """Return the endpoint in the environment variables, else the server of the data folder.
+
+    If --data is given, ignore the variables.
+    """
     if not data.chosen and any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
         return Endpoint()
     return endpoint_of_folder(data)
@@ -56,7 +59,7 @@ def endpoint_of_folder(data: DataFolder) -> Endpoint:
 
 
 def client_environment(endpoint: Endpoint) -> dict[str, str]:
-    """Return the environment variables with which other programs use this Corral."""
+    """Return the environment variables that other programs need to use this server."""
     assert endpoint.endpoint_url and endpoint.region and endpoint.access_key and endpoint.secret_key
     values = {
         "AWS_ENDPOINT_URL": endpoint.endpoint_url,
@@ -74,28 +77,28 @@ def client_environment(endpoint: Endpoint) -> dict[str, str]:
 
 
 def cluster_option(text: str, name: str = "cluster") -> Callable[[F], F]:
-    """The option `--cluster`. Commands use `Endpoint.cluster` as its default."""
+    """Return the option `--cluster`. If the user does not pass it, commands use `Endpoint.cluster`."""
     return click.option(
         "--cluster", name, envvar="CORRAL_CLUSTER", help=f"{text} Default: the cluster that this machine joined, or `default`."
     )
 
 
 def conflicting_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables that override `client_environment`: another session token, or an endpoint of one service."""
+    """Return the variables that would override `client_environment`: session tokens, and endpoints of single services."""
     others = {"AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
     return sorted(name for name in environment if name in others or name.startswith("AWS_ENDPOINT_URL_"))
 
 
 @cache
 def _session() -> Any:
-    import botocore.session  # importing boto3, which uses botocore, takes a third longer
+    import botocore.session  # not boto3, because importing it takes a third longer
 
     return botocore.session.get_session()
 
 
 @cache
 def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick: bool = False) -> Any:
-    """Return a cached client, which threads may share. With `quick` it fails soon instead of retrying."""
+    """Return a cached client. Threads may share it. With `quick`, its requests fail after a short time and are not retried."""
     from botocore.config import Config
 
     created = _session().create_client(
@@ -108,7 +111,7 @@ def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick
             connect_timeout=QUICK_S if quick else CONNECT_S,
             read_timeout=QUICK_S if quick else READ_S,
             retries={"mode": "standard", "total_max_attempts": 1 if quick else 3},
-            proxies={} if endpoint.endpoint_url else None,  # a proxy cannot reach this machine's loopback address
+            proxies={} if endpoint.endpoint_url else None,  # a proxy cannot reach Corral on this machine's loopback address
             user_agent_extra="corral-cli",
         ),
     )
@@ -118,10 +121,11 @@ def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick
 
 @contextmanager
 def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
-    """Let the server hold requests for up to this many seconds until there is something new. AWS ignores this.
+    """Send long-poll headers with all requests inside this context. The server delays its response until there is something new,
+    for at most `seconds`. AWS ignores these headers.
 
-    `seen` is the version of a task that the caller has: Corral responds when the task has another version. Without `seen` it
-    responds when the task has stopped.
+    If `seen` is given, Corral responds as soon as the task's version differs from `seen`. Otherwise it responds when the task has
+    stopped.
     """
     headers = {"X-Corral-Wait": f"{seconds:g}"} | ({"X-Corral-Seen": str(seen)} if seen is not None else {})
     token = _wait_headers.set(headers)
@@ -147,7 +151,10 @@ def status_page(endpoint: Endpoint, *, quick: bool = False) -> tuple[dict[str, A
 def own_page(
     endpoint: Endpoint, path: str, content: dict[str, Any] | None = None, *, quick: bool = False
 ) -> tuple[dict[str, Any], str | None]:
-    """Request a page of Corral itself, which is no API of AWS. With content, POST it. Return the response and its Date header."""
+    """Request a page of Corral that is not part of an AWS API.
+
+    If `content` is given, send it with POST. Return the response and its Date header.
+    """
     import json
 
     from botocore.auth import SigV4Auth
@@ -171,13 +178,13 @@ def own_page(
     if content is not None and response.status_code in (400, 404) and "json" in response.headers.get("content-type", ""):
         raise CliError(_message(response))
     if response.status_code != 200 or "json" not in response.headers.get("content-type", ""):
-        raise CliError(f"{url} is not a Corral: it has no page {path} (HTTP {response.status_code}).")
+        raise CliError(f"{url} is not a Corral server: it has no page {path} (HTTP {response.status_code}).")
     return json.loads(response.content), response.headers.get("date")
 
 
 @cache
 def _http(timeout_s: float) -> Any:
-    """The HTTP session, shared so that `corral top` keeps one connection."""
+    """Return the shared HTTP session. `corral top` needs only one connection with it."""
     from botocore.httpsession import URLLib3Session
 
     return URLLib3Session(timeout=timeout_s)

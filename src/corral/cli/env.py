@@ -1,4 +1,4 @@
-"""`corral env`: prints environment variables for a shell, or writes an AWS profile."""
+"""`corral env` prints environment variables for a shell, or writes an AWS profile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROFILE_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 @click.option("--shell", type=click.Choice(["bash", "fish"]), default="bash", show_default=True, help="bash: also for sh and zsh.")
 @click.option("--json", "as_json", is_flag=True, help="Print the variables, or the paths of the profile, as JSON.")
 def env(data: DataFolder, profile: str | None, force: bool, shell: str, as_json: bool) -> None:
-    """Print the variables with which aws, boto3 and other clients use this Corral: eval "$(corral env)".
+    """Print the environment variables that aws, boto3 and other clients need to use this Corral: eval "$(corral env)".
 
     With --profile NAME, write a profile to ~/.aws/config and ~/.aws/credentials instead.
     """

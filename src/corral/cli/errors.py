@@ -1,7 +1,7 @@
-"""Errors as one line on stderr, and the exit codes.
+"""Converts errors to one line on stderr, and defines the exit codes:
 
 0    success
-1    refused or failed; one line on stderr states the reason
+1 refused or failed; one line on stderr contains the reason
 2    wrong usage (click's exit code)
 3    Corral is not running on this data folder
 124  `corral run --time`: the task was stopped at its time limit
@@ -37,10 +37,10 @@ class NotRunning(CliError):
 
 
 def error_line(error: Exception) -> str | None:
-    """Return one line for an error of the system or of botocore; None for any other error, which is a bug."""
+    """Return one line for an error of the operating system or of botocore. Return None for any other error, because it is a bug."""
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-    exceptions = sys.modules.get("botocore.exceptions")  # if it was not imported, the error is not one of its classes
+    exceptions = sys.modules.get("botocore.exceptions")  # if the module was not imported, botocore did not raise the error
     if exceptions is None:
         return None
     if isinstance(error, exceptions.ClientError):

@@ -1,4 +1,4 @@
-"""`corral exec`: runs a command in a running task and shows its output."""
+"""`corral exec` runs a command in a running task and shows its output."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from corral.cli.errors import CliError
 
 @click.command(
     name="exec",
-    context_settings={"allow_interspersed_args": False},  # options after the task belong to the command
+    context_settings={"allow_interspersed_args": False},  # options after TASK are arguments of the command
     short_help="Run a command in a running task.",
 )
 @data_option
 @click.option("--container", "-c", metavar="NAME", help="The container, if the task has several.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
 @click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal.")
-@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def exec_(
@@ -36,10 +36,11 @@ def exec_(
     task: str,
     command: tuple[str, ...],
 ) -> None:
-    """Run a command with the environment, the folder and the GPUs of a running task's container. Exits with its exit code.
+    """Run a command in a running task. The command has the environment, the folder and the GPUs of the task's container.
 
-    In a terminal the command gets a terminal, as with -t. Otherwise its standard input is empty without -i. TASK is an id, a
-    prefix of an id, or an ARN. The task must have been started with enableExecuteCommand, as `corral run` does.
+    In a terminal, the command also gets a terminal. Otherwise pass -i to send standard input to the command. `corral exec`
+    exits with the exit code of the command. TASK is an id, a prefix of an id, or an ARN. The task must have been started with
+    enableExecuteCommand. `corral run` sets it.
     """
     if has_terminal and not os.isatty(0):
         raise click.UsageError("-t requires that standard input is a terminal; use -i alone for a pipe.")

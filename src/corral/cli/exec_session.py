@@ -1,8 +1,8 @@
-"""The client of ExecuteCommand's data channel: relays between a websocket and this terminal.
+"""The client of ExecuteCommand's data channel. It relays input and output between a websocket and this terminal.
 
-It does what AWS's session-manager-plugin does. Its client version tells the server that it also accepts exit codes and a separate
-standard error. It never resends input, because Corral's server receives everything in order. Output is acknowledged after it was
-written, so a slow reader slows the command down.
+It works like AWS's session-manager-plugin, with three differences. It sends its own client version, so that the server also sends
+exit codes and a separate standard error. It never resends input, because Corral's server receives all messages in order. It
+acknowledges output only after it has written it, so that a slow reader slows the command down.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from corral.cli.errors import BROKEN_PIPE, CliError
 SESSION_CONNECT_S = 10.0
 RECEIVE_BYTES = 65_536
 INPUT_BYTES = 16_384
-UNACKNOWLEDGED_MAX_BYTES = 65_536  # beyond this, no more input is read until the server acknowledges some
-CREATED_MS = 1  # the server ignores the creation date
+UNACKNOWLEDGED_MAX_BYTES = 65_536  # above this limit, read no input until the server acknowledges earlier input
+CREATED_MS = 1  # any value, because the server ignores the creation time
 EXIT_TERMINATED = 128 + signal.SIGTERM
 CONNECTION_LOST = "the connection to the server was lost, and the command was stopped."
 
 
 class _OutputClosed(Exception):
-    """The reader of the output has closed it."""
+    """The program that reads the output has closed the pipe."""
 
 
 class ExecSession:
@@ -63,12 +63,12 @@ class ExecSession:
         self._socket: socket.socket
         self._channel = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
         self._unsent = bytearray()
-        self._partial_message = bytearray()  # of the websocket
+        self._partial_message = bytearray()  # the received part of a websocket message
         self._sequence = 0
-        self._unacknowledged: dict[int, int] = {}  # sequence number -> bytes
+        self._unacknowledged: dict[int, int] = {}  # sequence number -> number of bytes
         self._next_output = 0
         self._code: int | None = None
-        self._closed: str | None = None  # the reason, possibly empty
+        self._closed: str | None = None  # why the session was closed; may be empty
         self._wake_reader, self._wake_writer = os.pipe()
 
     def run(self) -> int:
@@ -114,7 +114,7 @@ class ExecSession:
         return None
 
     def _run_once(self) -> None:
-        """Wait until something can be read or written, and process it."""
+        """Wait until the socket or the terminal is ready, then read and write once."""
         wanted: list[Any] = [self._socket, self._wake_reader]
         if self._reading and sum(self._unacknowledged.values()) < UNACKNOWLEDGED_MAX_BYTES:
             wanted.append(0)

@@ -1,4 +1,4 @@
-"""`corral run` in the foreground: reports why the task waits, shows its output, and exits with its exit code."""
+"""Runs `corral run` in the foreground. It reports why the task waits, shows its output, and exits with its exit code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class ForegroundRun:
     endpoint: Endpoint
     cluster: str
-    task: dict[str, Any]  # from the response of RunTask
+    task: dict[str, Any]  # the task in the response of RunTask
     definition: dict[str, Any]
     updates: TaskUpdates
     as_json: bool
     limit_s: int | None
-    terminal: RunTerminal | None  # with -i or -t
+    terminal: RunTerminal | None  # set with -i or -t
 
     @property
     def task_id(self) -> str:
@@ -59,7 +59,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         try:
             out.write("".join(escape_log(f"{name}{event['message']}", out) + "\n" for event in events))
             out.flush()
-        except BrokenPipeError:  # the reader has closed the pipe, which kills a local program, so stop the task
+        except BrokenPipeError:  # the reader has closed the pipe: stop the task, as SIGPIPE would stop a local program
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
             stop()
             sys.exit(BROKEN_PIPE)
@@ -70,7 +70,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         reporter.report(run.task)
         if run.terminal:
             ended = _wait_with_terminal(run, run.terminal, reporter, interrupted)
-            if not run.terminal.connected.is_set():  # then the log contains the error
+            if not run.terminal.connected.is_set():  # the task failed before it connected, so its log contains the error
                 for stream in log_streams(run.definition, ended):
                     for page in pages(run.endpoint, stream):
                         show(stream, page.events)
@@ -81,7 +81,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
             )  # fmt: skip
     except KeyboardInterrupt:
         reporter.close()
-        print_message(f"not waiting for the task; follow it with `corral logs -f {tasks.short(run.task_id)}`")
+        print_message(f"exiting without waiting for the task; follow it with `corral logs -f {tasks.short(run.task_id)}`")
         sys.exit(INTERRUPTED)
     except Exception:
         reporter.close()
@@ -95,7 +95,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
 
 
 def _wait_with_terminal(run: ForegroundRun, terminal: RunTerminal, reporter: ProgressReporter, interrupted: Any) -> dict[str, Any]:
-    """Give the terminal to the task when it starts, and wait until it stops. The server may restart meanwhile."""
+    """Connect the terminal to the task when the task starts. Wait until the task stops. The server may restart meanwhile."""
 
     def report(task: dict[str, Any]) -> None:
         if not terminal.started:
@@ -122,7 +122,7 @@ def _wait_with_terminal(run: ForegroundRun, terminal: RunTerminal, reporter: Pro
 
 
 def _exit_code(run: ForegroundRun, ended: dict[str, Any], *, interrupted: bool) -> int:
-    """Return the exit code, and print a message if the exit code alone does not explain the end."""
+    """Return the exit code of `corral run`. Print a message if the exit code alone does not explain why the task stopped."""
     name, why = f"task {tasks.short(run.task_id)}", shorten_ids(str(ended.get("stoppedReason", "")))
     if run.terminal and run.terminal.output_closed:
         return BROKEN_PIPE
@@ -143,16 +143,20 @@ def _reached_time_limit(ended: dict[str, Any]) -> bool:
 
 
 def exit_code(definition: dict[str, Any], ended: dict[str, Any]) -> int | None:
-    """Return the exit code of the first essential container that failed, else 0; None if one of them has no exit code."""
+    """Return the exit code of the first essential container that failed.
+
+    Return 0 if all succeeded, and None if one has no exit code.
+    """
     essential = {defined["name"] for defined in definition["containerDefinitions"] if tasks.is_essential(defined)}
     codes = [container.get("exitCode") for container in ended["containers"] if container["name"] in essential]
     return next((code for code in codes if code), None if None in codes or not codes else 0)
 
 
 class ProgressReporter:
-    """Prints to stderr why the task waits, and which GPUs it was given.
+    """Prints to stderr why the task waits, and later which GPUs it uses.
 
-    In a terminal the reason is one live line, which disappears when the task starts. Otherwise each change is printed once.
+    In a terminal, one line shows the current reason, and disappears when the task starts. Otherwise each new reason is printed
+    once.
     """
 
     def __init__(self, task_id: str) -> None:
@@ -166,7 +170,7 @@ class ProgressReporter:
     def report(self, task: dict[str, Any]) -> None:
         if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
             self._wait(shorten_ids(tasks.reason(task)))
-        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # short tasks stop unseen
+        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # or has stopped already
             gpus = tasks.gpu_ids(task)
             self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
 

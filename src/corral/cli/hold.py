@@ -1,4 +1,4 @@
-"""`corral hold`: holds a GPU, with a reason, so that no task gets it.
+"""`corral hold` reserves a GPU for other use, so that no task gets it. A hold has a reason, which is a short text.
 
 A hold is an attribute of the container instance that has the GPU, so any ECS client can create, list and release holds.
 """
@@ -17,8 +17,9 @@ from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, status_
 from corral.cli.errors import CliError
 from corral.cli.output import console, print_json, print_line
 
-ATTRIBUTE = "corral.hold."  # followed by the GPU's id
-REASON = re.compile(r"[A-Za-z0-9_.@/\\:-](?:[A-Za-z0-9_.@/\\: -]{0,126}[A-Za-z0-9_.@/\\:-])?")  # as ECS allows
+ATTRIBUTE = "corral.hold."  # the attribute's name is this prefix and the GPU's id
+# ECS accepts these attribute values.
+REASON = re.compile(r"[A-Za-z0-9_.@/\\:-](?:[A-Za-z0-9_.@/\\: -]{0,126}[A-Za-z0-9_.@/\\:-])?")
 BY_DEFAULT = "by hand"
 TARGET = "container-instance"
 
@@ -32,7 +33,7 @@ TARGET = "container-instance"
 def hold(data: DataFolder, reason: str | None, release: bool, as_json: bool, gpu: str | None) -> None:
     """Hold a GPU until --release, so that no task gets it. Without GPU, list the holds.
 
-    GPU is an index, an id (GPU-…) or a prefix of an id. A task that has the GPU keeps it until the task stops.
+    GPU is an index, an id (GPU-…) or a prefix of an id. A task that already uses the GPU is not stopped.
     """
     if gpu is None and (reason is not None or release):
         raise click.UsageError("--for and --release require a GPU: give its index or its id.")
@@ -40,7 +41,7 @@ def hold(data: DataFolder, reason: str | None, release: bool, as_json: bool, gpu
         raise click.UsageError("--for and --release cannot be used together.")
     if reason is not None and not REASON.fullmatch(reason):
         raise click.BadParameter(
-            "a reason has at most 128 letters, digits, spaces and - _ . @ / \\ : and no space at either end.",
+            "use at most 128 letters, digits, spaces and - _ . @ / \\ : and do not begin or end with a space.",
             param_hint="--for",
         )
     endpoint = find_endpoint(data)
@@ -72,7 +73,7 @@ def _release(endpoint: Endpoint, chosen: dict[str, Any], attribute: dict[str, st
 
 
 def _gpus(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """Return every GPU of the cluster with its container instance, and on Corral with its index."""
+    """Return every GPU of the cluster with its container instance and its index. AWS has no index, so there it is None."""
     ecs, indexes = client(endpoint, "ecs"), dict[str, int]()
     if not is_aws(endpoint):
         page = status_page(endpoint)[0]

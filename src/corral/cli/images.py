@@ -1,4 +1,4 @@
-"""`corral images`: lists repositories and their images."""
+"""`corral images` lists repositories and their images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, find_endpoint
 from corral.cli.output import age, console, format_bytes, print_json, print_line, server_time
 
-SHORT_DIGEST = 12  # digits after "sha256:", as docker shows them
+SHORT_DIGEST = 12  # the number of digits after "sha256:", the same as in docker
 
 
 @click.command(short_help="List repositories and their images.")

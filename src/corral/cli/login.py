@@ -1,4 +1,4 @@
-"""`corral login`: logs docker in to Corral's image registry."""
+"""`corral login` logs docker in to Corral's image registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corral.cli.output import print_message
 @click.command(short_help="Log docker in to the image registry.")
 @data_option
 def login(data: DataFolder) -> None:
-    """Run `docker login` with a password from GetAuthorizationToken, which is valid for 12 hours."""
+    """Run `docker login` with a password from GetAuthorizationToken. The password is valid for 12 hours."""
     ecr = client(find_endpoint(data), "ecr")
     program = shutil.which("docker")
     if program is None:
@@ -30,5 +30,5 @@ def login(data: DataFolder) -> None:
     # Pass the password on standard input, because every user of the machine can read command lines.
     done = subprocess.run([program, "login", "--username", user, "--password-stdin", registry], input=password, text=True)
     if done.returncode == 0:
-        print_message(f"push and pull images as {registry}/REPOSITORY:TAG, with the repositories of {ecr.meta.region_name}.")
+        print_message(f"push and pull images as {registry}/REPOSITORY:TAG. Repositories are those of {ecr.meta.region_name}.")
     sys.exit(done.returncode)

@@ -1,9 +1,8 @@
-"""`corral logs`: prints and follows the log of a task."""
+"""`corral logs` prints and follows the log of a task."""
 
 from __future__ import annotations
 
 import heapq
-import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,20 +15,20 @@ from corral.cli.completion import complete_task_ids
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
-from corral.cli.output import DURATION, escape_log, json_text, print_message, server_time, shorten_ids
+from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, server_time, shorten_ids
 from corral.cli.task_logs import LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
-TAIL_MAX = 10_000  # the most events that one GetLogEvents returns
+TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
 
 
 @click.command()
 @data_option
 @click.option("--follow", "-f", "following", is_flag=True, help="Follow the log until the task has stopped.")
 @click.option("--container", "-c", metavar="NAME", help="The container (default: all, with each line prefixed by its name).")
-@click.option("--since", metavar="TIME", help="Only events since then: 10m, 2h, or a time such as 2026-01-31T08:00:00Z.")
+@click.option("--since", metavar="TIME", help="Only events since this time: 10m or 2h ago, or a date such as 2026-01-31T08:00:00Z.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events of each log.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with the time of its event (UTC).")
-@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container.")
 @click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING", "STOPPED"))
 def logs(
@@ -59,23 +58,18 @@ def logs(
 
 
 def _since_ms(text: str | None, now: datetime | None) -> int | None:
-    """Parse --since with the server's clock, which also dates the events."""
+    """Parse --since. A duration is relative to the server's clock, because events have timestamps of the server."""
     if text is None:
         return None
-    if re.match(r"[0-9]{4}-", text):
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            raise click.BadParameter(f"'{text}' is not a time: write it as 2026-01-31T08:00:00Z.", param_hint="--since") from None
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    else:
+    at = parse_time(text)
+    if at is None:
         assert now is not None, "every HTTP response has a Date header"
         at = now - timedelta(seconds=DURATION.convert(text, None, None))
     return int(at.timestamp() * 1000)
 
 
 def _check(definition: dict[str, Any], task_id: str, container: str | None) -> list[str]:
-    """Return the names of the containers whose logs to print."""
+    """Return the names of the containers whose logs are printed."""
     names = [defined["name"] for defined in definition["containerDefinitions"]]
     logged = [defined["name"] for defined in definition["containerDefinitions"] if has_log(defined)]
     if container is not None and container not in names:

@@ -7,41 +7,28 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from corral.control_characters import CONTROL, escape_controls, escape_match
+
 if TYPE_CHECKING:
     from corral.cli.safe_text import SafeConsole
 
-SHORT_ID = 8  # digits of a task id that are displayed; commands accept any unique prefix
+SHORT_ID = 8  # commands display this many digits of a task id, and accept any unique prefix
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
-# C0 and C1 controls except tab and newline, overrides of the writing direction, line separators, and surrogates.
-_CONTROL = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
-_CONTROLS = re.compile(_CONTROL)
 # In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
-_LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{_CONTROL}")
-
-
-def escape_controls(text: str) -> str:
-    """Show control characters as `\\x1b` or `\\u202e`, so that text of tasks cannot control the terminal."""
-    return _CONTROLS.sub(_escape, text)
+_LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{CONTROL}")
 
 
 def escape_log(text: str, out: IO[str]) -> str:
     """Show control characters of a log as `escape_controls` does, but keep colours. Only a terminal gets them escaped."""
-    return _LOG_CONTROLS.sub(lambda match: match[1] or _escape(match), text) if out.isatty() else text
-
-
-def _escape(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    if match[0] == "\r":
-        return "\\r"
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    return _LOG_CONTROLS.sub(lambda match: match[1] or escape_match(match), text) if out.isatty() else text
 
 
 def print_message(text: str) -> None:
@@ -54,12 +41,12 @@ def print_line(text: str) -> None:
 
 
 def print_progress(text: str = "") -> None:
-    """Replace the progress line on stderr; without a text, clear it."""
+    """Replace the progress line on stderr. If the text is empty, clear the line."""
     click.echo(f"\r\x1b[K{escape_controls(text)}", nl=False, err=True)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return JSON in ASCII without control characters. `json.dumps` escapes all of them but DEL."""
+    """Return JSON in ASCII without control characters. `json.dumps` escapes all control characters except DEL."""
     return json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f")
 
 
@@ -78,12 +65,23 @@ def shorten_ids(text: str) -> str:
 
 
 def server_time(reply: Mapping[str, Any]) -> datetime | None:
-    """Return the server's time from the Date header. Ages are computed with the server's clock."""
+    """Return the server's time from the Date header. Commands use it to compute ages."""
     return parsed_date(reply["ResponseMetadata"]["HTTPHeaders"].get("date"))
 
 
 def parsed_date(header: str | None) -> datetime | None:
     return parsedate_to_datetime(header) if header else None
+
+
+def parse_time(text: str) -> datetime | None:
+    """Parse the value of --since if it is a time, which begins with a year; None: it is an age."""
+    if not re.match(r"[0-9]{4}-", text):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is not a time: write it as 2026-01-31T08:00:00Z.", param_hint="--since") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def age(since: datetime | None, now: datetime | None) -> str:

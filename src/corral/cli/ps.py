@@ -1,4 +1,4 @@
-"""`corral ps`: lists tasks, their GPUs, and why they wait or stopped."""
+"""`corral ps` lists tasks, their GPUs, and why they wait or stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from corral.cli.errors import CliError
 from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
-WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # columns of the screen, and of a task's name on it
+# A task's name has up to WIDE_NAME columns on a screen of WIDE columns, else NARROW_NAME.
+WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 
 
 @click.command()
@@ -41,13 +42,13 @@ def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool) -> N
 
 
 def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:
-    """List running tasks before stopped ones, so that a task that stops in between is not missed."""
+    """Return all tasks. List running tasks before stopped ones, so that a task that stops in between is not missed."""
     ids = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in tasks.list_ids(ecs, desired, cluster))
     return tasks.describe(ecs, list(ids), cluster)
 
 
 def _gpu_names(endpoint: Endpoint) -> dict[str, str]:
-    """Return the index of each GPU id from the status page. AWS has none, so ids are displayed there."""
+    """Return the index of each GPU id from Corral's status page. AWS has no such page, so the result is empty."""
     if is_aws(endpoint):
         return {}
     try:

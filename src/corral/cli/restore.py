@@ -1,4 +1,4 @@
-"""`corral restore`: makes a data folder from a backup."""
+"""`corral restore` creates a data folder from a backup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corral.cli.output import count, format_bytes, print_json, print_line
 def restore(data: DataFolder, as_json: bool, backup: Path) -> None:
     """Restore a backup. The data folder must be new or empty.
 
-    Tasks that ran when the backup was made are shown as stopped, except containers that still run on this machine.
+    Tasks that were running during the backup are shown as stopped, except tasks whose containers still run on this machine.
     """
     made = run_backup("restore", data, "--backup", str(backup.absolute()), quiet=as_json)
     if as_json:

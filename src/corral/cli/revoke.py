@@ -1,4 +1,4 @@
-"""`corral revoke`: ends sessions, that is, temporary credentials."""
+"""`corral revoke` revokes temporary credentials before they expire."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from corral.cli.endpoint import client, cluster_option, find_endpoint, own_page
 from corral.cli.output import print_json, print_line
 
 
-@click.command(short_help="End sessions and credentials of tasks.")
+@click.command(short_help="Revoke temporary credentials.")
 @data_option
 @click.option("--task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"),
-              help="End the sessions of this task (an id, a prefix of it, or an ARN), and give it no new ones.")  # fmt: skip
+              help="Revoke the credentials of this task (an id, a prefix of an id, or an ARN). It gets no new ones.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True,
-              help="End every session, and every password of `docker login`. Tasks get new credentials when they ask.")  # fmt: skip
-@cluster_option("The cluster of the task; an ARN contains its cluster.")
+              help="Revoke all temporary credentials and passwords of `docker login`. Tasks can request new ones.")  # fmt: skip
+@cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was revoked as JSON.")
 def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | None, as_json: bool) -> None:
-    """End temporary credentials at once, before they expire. The root key stays valid.
+    """Revoke temporary credentials before they expire. The root key stays valid.
 
-    To replace the root key, restart Corral with --access-key and --secret-key. That ends the sessions made with the old key.
+    To replace the root key, restart Corral with --access-key and --secret-key. The restart also revokes all temporary credentials
+    that were created with the old key.
     """
     if (task is None) == (not everything):
         raise click.UsageError("use either --task TASK or --all.")
@@ -37,6 +38,6 @@ def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | 
     if as_json:
         print_json(revoked)
     elif task is not None:
-        print_line(f"{tasks.short(str(wanted['task']))} has no credentials any more")
+        print_line(f"{tasks.short(str(wanted['task']))} has no valid credentials now")
     else:
-        print_line("All sessions have ended. Tasks get new credentials when they request them.")
+        print_line("All temporary credentials are revoked. Tasks get new credentials when they request them.")

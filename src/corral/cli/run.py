@@ -1,4 +1,4 @@
-"""`corral run`: runs a command, or a task definition from a file, as a task."""
+"""`corral run` runs a command, or a task definition from a file, as a task."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.output import DURATION, print_json, print_line
 from corral.cli.task_logs import Interrupt, TaskUpdates
 
-HOST_IMAGE = "corral/host"  # a plain process of this machine
+HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
 CONTAINER = "main"
 LOG_GROUP = "/corral/run"
-RESERVED_MIB = 128  # memory reserved for a task without --memory
+RESERVED_MIB = 128  # the memory reservation of a task without --memory
 GPUS_MAX = 64
-TIME_LIMIT_TAG = "corral:time-limit"  # seconds from the task's start to its stop
+TIME_LIMIT_TAG = "corral:time-limit"  # the tag contains the time limit in seconds
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The task has its own GPUs, endpoint and credentials. The other variables describe the shell itself.
+# Variables that are not passed to the task. Some would override the task's own GPUs, the others describe the user's shell.
 NOT_PASSED = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "_", "SHLVL", "OLDPWD", "COLUMNS", "LINES"}
 
 
@@ -45,7 +45,7 @@ class GpuCount(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
 
 
 class RunCommand(click.Command):
-    """Records whether `--` precedes the command: `run -- x.json` runs a program, `run x.json` a task definition."""
+    """Records whether `--` precedes the command. `run -- x.json` runs a program, but `run x.json` runs a task definition."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -58,7 +58,7 @@ class RunCommand(click.Command):
 
 @click.command(
     cls=RunCommand,
-    context_settings={"allow_interspersed_args": False},  # options after the command's name belong to the command
+    context_settings={"allow_interspersed_args": False},  # options after the command's name are arguments of the command
     short_help="Run a command as a task and show its output.",
 )
 @data_option
@@ -67,7 +67,7 @@ class RunCommand(click.Command):
 @click.option("--memory", type=click.IntRange(6), metavar="MIB", help=f"Memory to reserve (default: {RESERVED_MIB}).")
 @click.option("--time", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 4h, 1d, 1h30m ... with exit code 124.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
-@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal: -it for shells and debuggers.")
+@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal. Use -it for shells and debuggers.")
 @click.option("--name", metavar="FAMILY", help="The task definition's family (default: the command's name).")
 @click.option("--env", "extra", metavar="K=V", multiple=True, help="Add a variable to the current environment. Can be repeated.")
 @click.option("--image", help=f"Default: {HOST_IMAGE}. Other images get neither this folder nor the environment.")
@@ -81,13 +81,13 @@ def run(
     interactive: bool, has_terminal: bool, name: str | None, extra: tuple[str, ...], image: str | None, cluster: str | None,
     detach: bool, as_json: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Run a command as a task, in this folder and environment, and show its output. Exits with the command's exit code.
+    """Run a command as a task in the current folder and environment. Show its output, and exit with its exit code.
 
-    The task waits in the queue for its GPUs, and `corral run` prints why it waits. Ctrl-C stops the task; a second Ctrl-C exits
-    without waiting for its end.
+    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C stops the task. A second Ctrl-C exits
+    without waiting until the task has stopped.
 
-    FILE.json is a task definition in the format of register-task-definition. It is registered and run. Options, and a
-    command after --, override its values.
+    FILE.json contains a task definition in the format of register-task-definition. `corral run` registers it and runs a task.
+    Options, and a command after --, override values of the task definition.
     """
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
     interactive = interactive or has_terminal
@@ -156,7 +156,7 @@ def _family(program: str) -> str:
 
 
 def _environment(extra: tuple[str, ...], *, whole: bool) -> dict[str, str]:
-    """Return the current environment without the variables that the task has of its own, plus the given ones."""
+    """Return the environment variables of the task: those of --env, and with `whole` also those of this process that are passed."""
     values = {name: value for name, value in os.environ.items() if _is_passed(name, value)} if whole else {}
     for pair in extra:
         name, equals, value = pair.partition("=")
@@ -169,7 +169,8 @@ def _environment(extra: tuple[str, ...], *, whole: bool) -> dict[str, str]:
 def _is_passed(name: str, value: str) -> bool:
     if name in NOT_PASSED or name.startswith(("AWS_", "CORRAL_")) or not VARIABLE.fullmatch(name):
         return False
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)  # JSON is text
+    # JSON cannot contain bytes that are not UTF-8.
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
@@ -212,7 +213,10 @@ def _definition(endpoint: Endpoint, family: str, container: dict[str, Any]) -> d
 def _from_file(
     command: tuple[str, ...], name: str | None, gpus: str | None, cpu: int | None, memory: int | None, extra: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the definition in the file, and the command line's overrides of its first essential container."""
+    """Return the task definition in the file, and the container override from the command line.
+
+    The override is for the first essential container.
+    """
     definition = tasks.read_definition(Path(command[0]))
     if name:
         definition["family"] = name
@@ -229,14 +233,14 @@ def _from_file(
 def _start(
     endpoint: Endpoint, cluster: str, definition: dict[str, Any], override: dict[str, Any] | None, limit_s: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Register the definition and run a task, without a launch type, so that it waits for free resources instead of failing."""
+    """Register the definition and run a task. Pass no launch type, so that the task waits for free resources instead of failing."""
     ecs = client(endpoint, "ecs")
     registered = ecs.register_task_definition(**definition)["taskDefinition"]
     more: dict[str, Any] = {"overrides": {"containerOverrides": [override]}} if override else {}
     if limit_s is not None:
         more["tags"] = [{"key": TIME_LIMIT_TAG, "value": str(limit_s)}]
     if not is_aws(endpoint):
-        more["enableExecuteCommand"] = True  # for `corral exec`; on AWS this requires a role that not every task has
+        more["enableExecuteCommand"] = True  # `corral exec` needs it; not on AWS, where the task would need a role
     arn = registered["taskDefinitionArn"]
     reply = ecs.run_task(cluster=cluster, taskDefinition=arn, startedBy="corral-run", **more)
     if not reply["tasks"]:
@@ -246,7 +250,7 @@ def _start(
 
 
 def _queue_interrupts(updates: TaskUpdates) -> None:
-    """Put the first Ctrl-C into the queue, so that it does not interrupt a request. The second one raises KeyboardInterrupt."""
+    """Put the first Ctrl-C into the queue, so that it does not interrupt a request. The second Ctrl-C raises KeyboardInterrupt."""
     seen: list[int] = []
 
     def interrupted(number: int, frame: FrameType | None) -> None:

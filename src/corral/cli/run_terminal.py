@@ -1,4 +1,4 @@
-"""The user's end of `corral run -i` and `-it`: a socket to which the task connects, and a relay to this terminal."""
+"""Connects this terminal to the task of `corral run -i` or `-it`. The task connects to a socket of this process."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from types import FrameType
 from corral.channel import command_relay
 from corral.channel.command_relay import BUFFER_MAX_BYTES, END_OF_INPUT, ERRORS, INPUT, PART_BYTES, SIZE, WINDOW, Frames, frame
 
-SOCKET_PATH_MAX_BYTES = 100  # the system's limit is 107
+SOCKET_PATH_MAX_BYTES = 100  # the system's limit is 107 bytes
 DRAIN_S = 5.0
 
 
 class RunTerminal:
-    """The input and output of one task. Call `listen` before the task starts, `start` when it starts, and always `close`.
+    """Relays the input and output of one task. Call `listen` before the task starts, `start` when it starts, and `close` at the
+    end.
 
-    Before `start` the terminal keeps its mode, so the user can read why the task waits, and Ctrl-C stops it.
+    Until `start`, the terminal stays in its normal mode. So the user can read why the task waits, and can stop it with Ctrl-C.
     """
 
     def __init__(self, *, has_terminal: bool, out: int) -> None:
         self.has_terminal = has_terminal
         self.started = False
-        self.connected = threading.Event()  # the task has connected and uses this terminal
-        self.ended = threading.Event()  # the task has disconnected
+        self.connected = threading.Event()  # set when the task has connected
+        self.ended = threading.Event()  # set when the task has disconnected
         self._closed = False
-        self.output_closed = False  # the reader of the output has closed it
+        self.output_closed = False  # True if the program that reads the output has closed the pipe
         self._out = out
         self._stdin = 0
         self._folder = _private_folder()
@@ -85,7 +86,7 @@ class RunTerminal:
                 return
         link, _ = self._listener.accept()
         self.connected.set()
-        shutil.rmtree(self._folder, ignore_errors=True)  # accept no other connection
+        shutil.rmtree(self._folder, ignore_errors=True)  # so that no other process can connect
         try:
             if self.has_terminal:
                 tty.setraw(0, termios.TCSADRAIN)
@@ -119,7 +120,7 @@ class RunTerminal:
             if link in writable:
                 try:
                     del unsent[: link.send(unsent[:PART_BYTES])]
-                except OSError:  # the task reads no more input; its last output may still arrive
+                except OSError:  # the task reads no more input, but its last output may still arrive
                     unsent.clear()
                     reading = False
             if link in readable:

@@ -1,4 +1,4 @@
-"""Rich's console and text with control characters shown escaped. Commands use these instead of Rich's own classes."""
+"""Subclasses of Rich's console and text that escape control characters. Commands use them instead of Rich's own classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from corral.cli.output import escape_controls
+from corral.control_characters import escape_controls
 
 
 class SafeText(Text):
@@ -21,7 +21,7 @@ class SafeText(Text):
 
     @classmethod
     def assemble(cls, *parts: Any, **options: Any) -> SafeText:
-        """Rich's `assemble` appends each part, so each part is escaped."""
+        """Rich's `assemble` calls `append` for each part, so each part is escaped."""
         found = super().assemble(*parts, **options)
         assert isinstance(found, SafeText)
         return found
@@ -31,5 +31,5 @@ class SafeConsole(Console):
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(file=sys.stderr if stderr else sys.stdout, width=width, highlight=False, emoji=False, markup=False)
 
-    def render_str(self, text: str, **options: Any) -> Text:  # of strings that are printed, and of strings in tables
+    def render_str(self, text: str, **options: Any) -> Text:  # Rich calls this for printed strings and strings in tables
         return super().render_str(escape_controls(text), **options)

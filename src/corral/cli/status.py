@@ -1,4 +1,4 @@
-"""`corral status`: shows hosts, GPUs, and running and waiting tasks."""
+"""`corral status` shows hosts, GPUs, instances, and running and waiting tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
-from corral.cli.output import SHORT_ID, age, console, parsed_date, print_json, shorten_ids
+from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(data: DataFolder, as_json: bool) -> None:
-    """Show the hosts, their GPUs, the tasks on them, and why tasks wait. Exit code 3: Corral is not running."""
+    """Show the hosts, their GPUs and instances, the tasks, and why tasks wait. The exit code is 3 if Corral is not running."""
     page, date = status_page(find_endpoint(data))
     if as_json:
         for host in page["hosts"]:
             for gpu in host["gpus"]:
-                gpu.pop("history", None)  # `corral top --json` has it
+                gpu.pop("history", None)  # `corral top --json` prints the history
         print_json(page)
         return
     out = console()
@@ -37,21 +37,36 @@ def status(data: DataFolder, as_json: bool) -> None:
         out.print(text, soft_wrap=True)
     for problem in page.get("problems", ()):
         out.print(problem_line(problem), style="bold red", soft_wrap=True, markup=False)
+    for each in page.get("quarantine", ()):
+        out.print(_quarantine(each, page["data"]), soft_wrap=True)
     for host in page["hosts"]:
         out.print()
         out.print(_host(host), soft_wrap=True)
+        for over in page.get("overcommitted", ()):
+            if over["hostId"] == host["id"]:
+                out.print(overcommitted_line(over), soft_wrap=True, markup=False)
         if host["gpus"]:
             out.print(_gpus(host["gpus"]))
     if not page["hosts"]:
         out.print("\nNo host is connected.")
+    if page.get("instances"):
+        out.print()
+        out.print(_instances(page, parsed_date(date)))
     if page["waiting"]:
         out.print()
         out.print(_waiting(page, parsed_date(date)))
 
 
 def problem_line(problem: dict[str, str]) -> str:
-    """`PROBLEM: the spawner of host a has not responded for 12 s: ...`"""
+    """Return a line such as `PROBLEM: the spawner of host a has not responded for 12 s: ...`."""
     return f"PROBLEM: the {problem['part']} of {problem['host'] or 'this machine'} {problem['problem']}"
+
+
+def _quarantine(day: dict[str, Any], data: str) -> str:
+    return (
+        f"Quarantine: {count(day['blobs'], 'blob')} without a row since {day['date']} in {data}/blobs/quarantine/{day['date']}, "
+        f"erased on {day['erasedOn']}: if state.db is not the right one, stop Corral and put the right one back"
+    )
 
 
 def tasks_line(counts: dict[str, int]) -> str:
@@ -62,10 +77,11 @@ def tasks_line(counts: dict[str, int]) -> str:
 
 def _host(host: dict[str, Any]) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
-    silent = "" if host["connected"] else "  NOT CONNECTED: no new task starts there"
+    silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
-    free = sum(use(gpu) == "free" for gpu in offered)
+    free, taken = sum(use(gpu) == "free" for gpu in offered), sum(gpu.get("instance") is not None for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
+    gpus += f", {taken} taken by instances" if taken else ""
     containers = f", containers with {host['docker']}" if host.get("docker") else ""
     return (
         f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
@@ -86,8 +102,12 @@ def _gpus(gpus: list[dict[str, Any]]) -> Table:
 
 
 def use(gpu: dict[str, Any]) -> str:
-    """Return the task that has a GPU and the reasons why no other task gets it, or `free`."""
-    return ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *unavailable_reasons(gpu)]) or "free"
+    """Return the task that uses a GPU, the reasons why no other task gets the GPU, and the instance that owns it.
+
+    Return `free` if no task uses the GPU and there are no such reasons.
+    """
+    text = ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *unavailable_reasons(gpu)]) or "free"
+    return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
 
 
 def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
@@ -98,13 +118,55 @@ def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
     return why
 
 
+def overcommitted_line(over: dict[str, Any]) -> str:
+    """`OVERCOMMITTED: its instances and its own tasks may use 64 CPU cores and 488 GiB, and it has 2 CPU cores and 8 GiB. …`"""
+    promised, total = (
+        f"{over['cpuUnits'][part] / 1024:.4g} CPU cores and {over['memoryMiB'][part] / 1024:.4g} GiB"
+        for part in ("promised", "total")
+    )
+    return (
+        f"OVERCOMMITTED: its instances and its own tasks may use {promised}, and it has {total}. "
+        "Tasks may be slower than on AWS, or run out of memory. GPUs are never overcommitted."
+    )
+
+
+def _instances(page: dict[str, Any], now: datetime | None) -> Table:
+    table = _table("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
+    indexes = gpu_indexes(page)
+    for each in page["instances"]:
+        since = age(datetime.fromtimestamp(each["sinceS"], UTC), now)
+        cells = (each["type"], each["state"], each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes))
+        table.add_row(each["id"], *cells, str(each["tasks"]), since)
+    more = sum(page["instanceCounts"].values()) - len(page["instances"])
+    if more > 0:
+        table.add_row(f"and {more} more")
+    return table
+
+
+def gpu_indexes(page: dict[str, Any]) -> dict[str, int]:
+    """Return the index of each GPU id. If there are several hosts, an index does not identify a GPU."""
+    return {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
+
+
+def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
+    """Return the number of GPUs of an instance, and their indexes: `4 (0-2,7)`."""
+    spans: list[list[int]] = []  # (first, last) of consecutive indexes
+    for index in sorted(indexes[gpu_id] for gpu_id in instance["gpuIds"] if gpu_id in indexes):
+        if spans and spans[-1][1] == index - 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    named = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"{instance['gpus']} ({named})" if named else str(instance["gpus"])
+
+
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """List the first waiting task or instance of each kind. Those behind it wait for the same resources."""
+    """List the first waiting task or instance of each kind. Later ones of the same kind wait for the same resources."""
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
         table.add_row((claim.get("task", "")[:SHORT_ID] or claim["instance"]), age(since, now), shorten_ids(claim["reason"]))
-    more = page["tasks"].get("PROVISIONING", 0) - len(page["waiting"])
+    more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
     if more > 0:
         table.add_row("", "", f"and {more} more")
     return table

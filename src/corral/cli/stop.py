@@ -1,4 +1,4 @@
-"""`corral stop`: stops tasks."""
+"""`corral stop` stops tasks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from corral.cli.task_logs import LONG_POLL_S, POLL_S
 @data_option
 @click.option("--reason", metavar="TEXT", help="The task's stoppedReason.")
 @click.option("--wait", "-w", is_flag=True, help="Wait until the tasks have stopped.")
-@cluster_option("The cluster of the tasks; an ARN contains its cluster.")
-@click.option("--json", "as_json", is_flag=True, help="The tasks as StopTask returns them, or with --wait after they stopped.")
+@cluster_option("The cluster of the tasks that are not ARNs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON. With --wait, print them after they have stopped.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_task_ids("RUNNING"))
 def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
-    """Stop tasks: SIGTERM, then after the container's stopTimeout (30 s) SIGKILL. TASK is an id, a prefix of an id, or an ARN.
+    """Stop tasks. Each process receives SIGTERM, and SIGKILL after the container's stopTimeout (default: 30 s).
 
-    If one of the tasks does not exist, none is stopped.
+    TASK is an id, a prefix of an id, or an ARN. If one of the tasks does not exist, no task is stopped.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
@@ -39,7 +39,7 @@ def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, 
                 began_s = time.monotonic()
                 with long_poll(LONG_POLL_S):
                     stopped[at] = tasks.describe_one(ecs, of_cluster, task_id)
-                if not tasks.is_stopped(stopped[at]):  # AWS does not hold the request
+                if not tasks.is_stopped(stopped[at]):  # AWS has no long polls, so wait before the next request
                     time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
     if as_json:
         print_json(stopped)

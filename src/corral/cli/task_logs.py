@@ -1,8 +1,8 @@
 """Follows a task and its logs until the task has stopped.
 
-One thread long-polls for changes of the task, and one thread per log for more events. They put updates into one queue, which
-the main thread reads; Ctrl-C is an update, too. Corral stores a task's log before it reports the task as stopped, so reading the
-log to its end after that returns all of it.
+One thread waits for changes of the task with long polls. For each log, another thread waits for new events. All threads put their
+updates into one queue, which the main thread reads. Ctrl-C is an update, too. Corral stores all events of a task before it reports
+the task as stopped. So after the task has stopped, one read up to the end of the log returns all remaining events.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, long_poll
 
-LONG_POLL_S = 20.0  # how long the server may hold a request
-# The reason why a task waits can change without a new version of the task, so it is requested again after this time.
+LONG_POLL_S = 20.0  # the maximum time until the server responds to a long poll
+# The reason why a task waits can change although the task's version does not. So a waiting task has shorter long polls.
 LONG_POLL_WAITING_S = 1.0
-FIRST_PAUSE_S = 0.02  # between requests for a log that does not exist yet
-POLL_S = 1.0  # the longest pause between requests, and the pause if the server does not hold requests, as AWS
+FIRST_PAUSE_S = 0.02  # the first pause between requests for a log that does not exist yet; it is doubled each time
+POLL_S = 1.0  # the longest pause between requests; AWS has no long polls, so this is also the polling interval there
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TaskLogStream:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """The first event to read: by default the first of the log, or the last `tail` events, or events since a time."""
+    """Where to start reading a log: at its first event (default), at the last `tail` events, or at a time."""
 
     tail: int | None = None
     since_ms: int | None = None
@@ -45,7 +45,7 @@ class LogStart:
 class LogPage:
     stream: TaskLogStream
     events: list[dict[str, Any]]
-    token: str  # of the next page
+    token: str  # the token of the next page
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ FROM_START = LogStart()
 
 
 def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[TaskLogStream]:
-    """Return the log streams of the task's containers that have started."""
+    """Return the log streams of all containers of the task that have started."""
     runtime_ids = {running["name"]: running.get("runtimeId") for running in task["containers"]}
     streams = []
     for defined in definition["containerDefinitions"]:
@@ -77,7 +77,7 @@ def has_log(defined: dict[str, Any]) -> bool:
 
 
 def pages(endpoint: Endpoint, stream: TaskLogStream, start: LogStart = FROM_START, token: str | None = None) -> Iterator[LogPage]:
-    """Yield the pages of a log up to its current end; nothing if the log does not exist yet."""
+    """Yield the pages of a log up to its current end. Yield nothing if the log does not exist yet."""
     logs = client(endpoint, "logs", stream.region)
     while True:
         try:
@@ -105,7 +105,7 @@ def follow(
     """Show the logs until the task has stopped, and return the description of the stopped task."""
     updates = updates if updates is not None else SimpleQueue()
     watch_task(endpoint, cluster, task_id, updates)
-    tokens: dict[TaskLogStream, str | None] = {}  # of the next page to show, for the logs that a thread reads
+    tokens: dict[TaskLogStream, str | None] = {}  # log -> the token of the next page, for all logs that a thread reads
     while True:
         match updates.get():
             case Exception() as error:
@@ -130,12 +130,12 @@ def follow(
 
 
 def watch_task(endpoint: Endpoint, cluster: str, task_id: str, updates: TaskUpdates) -> None:
-    ecs = client(endpoint, "ecs")  # threads share clients, but only this thread creates them
+    ecs = client(endpoint, "ecs")  # created here, because threads may share a client, but must not create one
     run_in_thread(updates, lambda: _watch(ecs, cluster, task_id, updates))
 
 
 def run_in_thread(updates: TaskUpdates, work: Callable[[], None]) -> None:
-    """Run `work` in a daemon thread, which does not delay the exit while it long-polls."""
+    """Run `work` in a daemon thread, so that a long poll does not delay the exit of the process."""
 
     def run() -> None:
         try:
@@ -147,7 +147,7 @@ def run_in_thread(updates: TaskUpdates, work: Callable[[], None]) -> None:
 
 
 def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
-    """Put the task into the queue whenever it has changed, until it has stopped."""
+    """Put the task's description into the queue after each change, until the task has stopped."""
     task = tasks.describe_one(ecs, cluster, task_id)
     updates.put(task)
     while not tasks.is_stopped(task):

@@ -1,4 +1,4 @@
-"""ECS tasks and task definitions: finds and describes tasks, reads their state, and reads task definitions from files."""
+"""Finds and describes ECS tasks, and reads task definitions from files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.cli.output import SHORT_ID
 
 DESCRIBE_MAX = 100
 AMBIGUOUS_NAMED_MAX = 5
-# Members of DescribeTaskDefinition's response that RegisterTaskDefinition does not accept.
+# RegisterTaskDefinition does not accept these members of DescribeTaskDefinition's response.
 READ_ONLY = {
     "taskDefinitionArn", "revision", "status", "requiresAttributes", "compatibilities", "registeredAt", "registeredBy",
     "deregisteredAt", "deleteRequestedAt",
@@ -37,7 +37,7 @@ def list_ids(ecs: Any, desired: str, cluster: str) -> Iterator[str]:
 
 
 def describe(ecs: Any, ids: Sequence[str], cluster: str) -> list[dict[str, Any]]:
-    """Describe tasks. A task that was deleted after it was listed is left out."""
+    """Describe tasks. Omit tasks that were deleted after they were listed."""
     found = []
     for start in range(0, len(ids), DESCRIBE_MAX):
         found += ecs.describe_tasks(cluster=cluster, tasks=ids[start : start + DESCRIBE_MAX])["tasks"]
@@ -55,17 +55,17 @@ def only(found: list[dict[str, Any]], task_id: str, cluster: str) -> dict[str, A
 
 
 def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every task of a cluster that has not stopped. `cluster` is an element of DescribeClusters."""
+    """Return every task of a cluster that has not stopped. `cluster` is an element of DescribeClusters' response."""
     name = cluster["clusterName"]
     found = describe(ecs, [*list_ids(ecs, "RUNNING", name)], name)
-    # Stopping tasks are listed with the stopped ones, which may be thousands. So list those only if tasks are missing.
+    # ListTasks returns tasks that are stopping together with stopped tasks, which may be thousands. So list them only if necessary.
     if len(found) < cluster.get("runningTasksCount", 0) + cluster.get("pendingTasksCount", 0):
         found += describe(ecs, [*list_ids(ecs, "STOPPED", name)], name)
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]
 
 
 def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
-    """Return the (cluster, id) of the task with this ARN, id or unique prefix of an id."""
+    """Return the cluster and the id of a task. `given` is its ARN, its id or a unique prefix of its id."""
     if given.startswith("arn:"):
         *_, cluster, task_id = [cluster, *given.rpartition(":task/")[2].split("/")]
         return cluster, task_id
@@ -85,7 +85,7 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
 
 
 def state(task: dict[str, Any]) -> str:
-    """Return ECS's lastStatus, but WAITING for PROVISIONING, and STOPPING for a task whose desired status is STOPPED."""
+    """Return the task's lastStatus, with two changes: WAITING instead of PROVISIONING, and STOPPING until a task is STOPPED."""
     last = str(task["lastStatus"])
     if last != "STOPPED" and task["desiredStatus"] == "STOPPED":
         return "STOPPING"
@@ -105,7 +105,7 @@ def exit_codes(task: dict[str, Any]) -> list[int]:
 
 
 def reason(task: dict[str, Any]) -> str:
-    """Return why a task waits or stopped; empty if its exit code is the reason."""
+    """Return why a task waits or stopped. Return an empty text if the exit code is the only reason."""
     of_containers = "; ".join(dict.fromkeys(container["reason"] for container in task["containers"] if container.get("reason")))
     if not is_stopped(task):
         return of_containers or str(task.get("stoppedReason", ""))
@@ -115,7 +115,10 @@ def reason(task: dict[str, Any]) -> str:
 
 
 def read_definition(path: Path) -> dict[str, Any]:
-    """Read a task definition from a file: the input of RegisterTaskDefinition, or the response of DescribeTaskDefinition."""
+    """Read a task definition from a file.
+
+    The file contains the input of RegisterTaskDefinition or the response of DescribeTaskDefinition.
+    """
     try:
         content = json.loads(path.read_text())
     except ValueError as error:

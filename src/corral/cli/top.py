@@ -1,4 +1,4 @@
-"""`corral top`: shows GPUs, their utilization and tasks, live."""
+"""`corral top` shows the GPUs, their utilization, the instances and the tasks, and refreshes the screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import SHORT_ID, age, console, parsed_date, print_json, shorten_ids
-from corral.cli.status import tasks_line, unavailable_reasons
+from corral.cli.status import gpu_indexes, instance_gpus, tasks_line, unavailable_reasons
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
-WIDE = 120  # columns of a screen with room for wider tables
+WIDE = 120  # a screen with this many columns has wider tables
 MIB_PER_GIB = 1024
 
 
@@ -36,12 +36,12 @@ MIB_PER_GIB = 1024
 @click.option("--once", is_flag=True, help="Print once and exit. Default if the output is not a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one sample as JSON.")
 def top(data: DataFolder, once: bool, as_json: bool) -> None:
-    """Watch the GPUs, their utilization now and in the last two minutes, and the running and waiting tasks.
+    """Show the GPUs, their utilization in the last two minutes, the instances, and the running and waiting tasks.
 
-    Press q to quit.
+    The screen is refreshed until you press q.
     """
     endpoint = find_endpoint(data)
-    page, date = status_page(endpoint)  # before the live screen starts, so that an error is one line
+    page, date = status_page(endpoint)  # request it before the live screen starts, so that an error is printed as one line
     if as_json:
         print_json(page)
     elif once or not sys.stdout.isatty():
@@ -68,7 +68,7 @@ def _watch(endpoint: Endpoint, page: dict[str, Any], date: str | None) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Yield a function that waits up to a number of seconds for a key and returns its character, or an empty string."""
+    """Yield a function that waits for a key for up to a number of seconds. It returns the key's character, or an empty string."""
     import termios
     import tty
 
@@ -84,7 +84,7 @@ def _keys() -> Iterator[Any]:
 
 
 def frame(page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "") -> RenderableType:
-    """Return one screen. If `height` is None, its length is not limited."""
+    """Return the content of one screen. If `height` is None, the number of lines is not limited."""
     from rich.console import Group
 
     from corral.cli.safe_text import SafeText
@@ -103,7 +103,12 @@ def frame(page: dict[str, Any], date: str | None, width: int, height: int | None
     if not page["hosts"]:
         parts += [SafeText(), SafeText("No host is connected.")]
         used += 2
-    if page["running"] or page["waiting"]:
+    if page.get("instances"):
+        room = None if height is None else max(3, (height - used) // 2 - 2)  # the other half is for tasks
+        rows = _instances(page, now, width, room)
+        parts += [SafeText(), rows]
+        used += 2 + rows.row_count
+    if page["running"] or any("task" in claim for claim in page["waiting"]):
         room = None if height is None else max(0, height - used - 2)
         parts += [SafeText(), _tasks(page, now, width, room)]
     return Group(*parts)
@@ -170,14 +175,39 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
 
     why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
-        who = SafeText(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
-        return who.append(f", {why}", "yellow") if why else who
-    return _styled(why, "yellow") if why else _styled("free", "green")
+        text = SafeText(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
+        text = text.append(f", {why}", "yellow") if why else text
+    else:
+        text = _styled(why, "yellow") if why else _styled("free", "green")
+    return text.append(f" on {gpu['instance']}", "not bold dim") if gpu.get("instance") else text
+
+
+def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
+    """List the instances, waiting ones last, as far as there is room."""
+    indexes = gpu_indexes(page)
+    reasons = {claim["instance"]: shorten_ids(claim["reason"]) for claim in page["waiting"] if "instance" in claim}
+    rows = page["instances"]
+    shown = rows if room is None or len(rows) <= room else rows[: room - 1]
+    more = sum(page["instanceCounts"].values()) - len(shown)
+    table = _table()
+    titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
+    sizes = (19, 16, 13, 24, 24, 12, 5, 5) if width >= WIDE else (19, 11, 7, 9, 9, 7, 5, 5)
+    for title, size in zip(titles, sizes):
+        table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
+    table.add_column("REASON" if width >= WIDE else "", no_wrap=True, overflow="ellipsis", ratio=1)
+    for each in shown:
+        since = age(datetime.fromtimestamp(each["sinceS"], UTC), now)
+        state = _styled(each["state"], "yellow" if each["state"] == "pending" else "")
+        cells = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
+        table.add_row(each["id"], each["type"], state, *cells, reasons.get(each["id"], ""))
+    if more > 0:
+        table.add_row(f"and {more} more")
+    return table
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the first waiting task of each kind, as far as there is room."""
-    indexes = {gpu["id"]: str(gpu["index"]) for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
+    """List the oldest running tasks, then the first waiting task of each kind. Omit tasks that do not fit on the screen."""
+    indexes = gpu_indexes(page)
     rows = [(task, task["state"], "") for task in page["running"]]
     rows += [(task, "WAITING", shorten_ids(task["reason"])) for task in page["waiting"] if "task" in task]
     shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
@@ -189,7 +219,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
     table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
     for task, state, reason in shown:
-        gpus = ",".join(indexes.get(gpu_id, gpu_id[4:8]) for gpu_id in task.get("gpuIds", ()))
+        gpus = ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in task.get("gpuIds", ()))
         since = age(datetime.fromtimestamp(task["sinceS"], UTC), now)
         style = "yellow" if state == "WAITING" else ""
         table.add_row(task["task"][:SHORT_ID], task["taskDefinition"], _styled(state, style), gpus, since, reason)
@@ -216,7 +246,7 @@ def _styled(text: str, style: str) -> SafeText:
 
 
 def _graph(values: list[float | None], size: int) -> SafeText:
-    """Draw the history as `size` bars, the newest at the right. Each bar is the maximum of the values in its interval."""
+    """Draw the history as `size` bars. The newest bar is at the right. Each bar shows the maximum value of its interval."""
     bars = []
     for at in range(size):
         known = [value for value in values[at * len(values) // size : (at + 1) * len(values) // size] if value is not None]

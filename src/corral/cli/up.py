@@ -1,4 +1,4 @@
-"""`corral up`: starts the server, in the foreground or in the background."""
+"""`corral up` starts the server, in the foreground or in the background."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
               help="The value of the attribute ecs.instance-type of this machine, such as p3.8xlarge.")  # fmt: skip
 @click.option("--account", default="123456789012", show_default=True, help="The AWS account id in ARNs.")
 @click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), default="fast", show_default=True,
-              help="fast evaluates alarms on Corral's own metrics every second, too; aws does not.")  # fmt: skip
+              help="aws evaluates alarms as AWS does. fast evaluates some alarms every second.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="The root access key (default: generated at the first start).")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="The root secret key; requires --access-key.")
 @click.option("--discard-blobs", is_flag=True,
@@ -58,8 +58,8 @@ def up(
 ) -> None:  # fmt: skip
     """Start Corral on this machine.
 
-    State is stored in the data folder. A later `corral up` on the same folder continues with that state, and with the tasks that
-    kept running meanwhile.
+    Corral stores its state in the data folder. The next `corral up` on the same folder continues with this state. It also finds the
+    tasks that kept running meanwhile.
     """
     if not ACCOUNT.fullmatch(account):
         raise click.BadParameter("an account id has twelve digits.", param_hint="--account")
@@ -68,9 +68,9 @@ def up(
     if not INSTANCE_TYPE.fullmatch(instance_type):
         raise click.BadParameter("an instance type is a family and a size, such as p3.8xlarge.", param_hint="--instance-type")
     if bool(access_key) != bool(secret_key):
-        raise click.UsageError("--access-key and --secret-key require each other.")
+        raise click.UsageError("--access-key and --secret-key must be used together.")
     if isolate and runtime == "process":
-        raise click.UsageError("--isolate runs every task in a container, so it excludes --runtime process.")
+        raise click.UsageError("--isolate runs every task in a container, so it cannot be used with --runtime process.")
     if as_json and not detach:
         raise click.UsageError("--json requires --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
@@ -78,7 +78,7 @@ def up(
     command += ["--runtime", runtime, "--cluster", cluster, "--instance-type", instance_type]
     command += ["--discard-blobs", "true"] if discard_blobs else []
     command += ["--isolate", "true"] if isolate else []
-    if access_key and secret_key:  # not as arguments, which every user of the machine can read
+    if access_key and secret_key:  # not passed as arguments, because every user of the machine can read those
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:
         _run_in_foreground(command, data)
@@ -97,7 +97,7 @@ def _down(data: DataFolder) -> str:
 
 
 def _run_in_foreground(command: list[str], data: DataFolder) -> None:
-    """Replace this process with the server, so that it receives the signals and sets the exit code.
+    """Replace this process with the server, so that the server receives the signals and sets the exit code.
 
     A grandchild process waits until the server is ready, and then reports missing hosts and GPUs.
     """
@@ -105,7 +105,8 @@ def _run_in_foreground(command: list[str], data: DataFolder) -> None:
     if os.fork() == 0:
         os.close(ready_writer)
         if os.fork() == 0:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; if the server exits, the pipe closes
+            # Ctrl-C is for the server; when the server exits, the pipe closes and this process ends.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             with open(ready) as pipe:
                 line = pipe.readline()
             if line:
@@ -120,8 +121,8 @@ def _run_in_foreground(command: list[str], data: DataFolder) -> None:
 def _start_in_background(command: list[str], data: DataFolder) -> dict[str, Any]:
     """Start the server in a new session, and wait until it is ready.
 
-    The server opens the log in the data folder itself, when it has found the folder usable. Until then it writes to a file without
-    a name, so that a refused folder stays as it is.
+    The server first validates the data folder, and only then opens its log file there. Until then, its output is written to a
+    temporary file, so that a refused folder is not changed.
     """
     from tempfile import TemporaryFile
 
@@ -158,12 +159,15 @@ def _written_since(log: Path, begin: int) -> bytes:
         return b""
     with open(log, "rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(begin if begin <= end else 0, end - TAIL_MAX_BYTES))  # a shorter file is a new one
+        file.seek(max(begin if begin <= end else 0, end - TAIL_MAX_BYTES))  # a file that is shorter than before is a new file
         return file.read()
 
 
 def _first_line(pipe: int, deadline_s: float) -> bytes | None:
-    """Return the line that the server writes when it is ready; empty if it exited, None if the deadline has passed."""
+    """Return the line that the server writes when it is ready.
+
+    Return empty bytes if it exited, and None if the deadline has passed.
+    """
     received = b""
     while not received.endswith(b"\n"):
         readable, _, _ = select.select([pipe], [], [], max(0.0, deadline_s - time.monotonic()))
@@ -177,14 +181,14 @@ def _first_line(pipe: int, deadline_s: float) -> bytes | None:
 
 
 def _start_error(output: bytes) -> str:
-    """Return why the server did not start: the last `corral:` line of its output."""
+    """Return why the server did not start. The reason is the last line of its output that begins with `corral:`."""
     lines = output[-TAIL_MAX_BYTES:].decode("utf-8", "replace").strip().splitlines()
     refusals = [line.removeprefix("corral: ") for line in lines if line.startswith("corral: ")]
     return refusals[-1] if refusals else "\n".join(lines[-10:])
 
 
 def _report_missing(about: dict[str, Any], data: DataFolder) -> None:
-    """Report that no host is connected or no GPU was found. Otherwise the user would only notice a task that waits forever."""
+    """Print a message if no host is connected or no GPU was found. Without it, the user would only see tasks that wait forever."""
     from corral.cli.endpoint import endpoint_of_folder, status_page
 
     try:

@@ -1,9 +1,11 @@
-"""Evaluation of alarms: M of N windows, missing data as on CloudWatch, and the suppression of composite alarms' actions.
+"""Evaluates alarms as CloudWatch does: M of N windows, and missing data. Also decides whether the actions of a composite alarm are
+suppressed.
 
-An alarm reads a few windows more than the N it needs: its evaluation range. If N of them have data, the newest N are evaluated.
-Otherwise all windows with data are evaluated, and the others are filled as TreatMissingData says. `missing`
-is special: if fewer than M windows have data and all of these breach, the state is ALARM once the oldest of them is at least M
-windows old; otherwise it is INSUFFICIENT_DATA.
+A window is one period of the metric. An alarm has N evaluation periods, and M of them must breach the threshold. The alarm reads a
+few more windows than N. All these windows are its evaluation range. If at least N windows have data, the newest N of them are
+evaluated. Otherwise all windows with data are evaluated, and TreatMissingData defines the values of the missing windows. If
+TreatMissingData is `missing`, fewer than M windows breach and no window is within the threshold, the state is INSUFFICIENT_DATA.
+There is one exception: if the oldest breaching window is at least M windows old, the state is ALARM.
 """
 
 from __future__ import annotations
@@ -13,18 +15,18 @@ from operator import ge, gt, le, lt
 
 from corral.model.alarm import AlarmEvaluation, AlarmState, Criteria, Datapoint, MissingData, Suppression
 
-EXTRA_WINDOWS = 2  # CloudWatch's documentation shows 5 windows for an alarm of 3
+EXTRA_WINDOWS = 2  # in CloudWatch's documentation, an alarm with 3 evaluation periods reads 5 windows
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "GreaterThanOrEqualToThreshold": ge,
     "GreaterThanThreshold": gt,
     "LessThanThreshold": lt,
     "LessThanOrEqualToThreshold": le,
 }
-SAMPLES_PER_TAIL = 10  # samples that a percentile needs in the smaller part of the distribution
+SAMPLES_PER_TAIL = 10  # a percentile needs this many samples in the smaller part of the distribution
 
 
 def evaluation_range(periods: int) -> int:
-    """The number of windows to read for an alarm with `periods` evaluation periods."""
+    """Return the number of windows that an alarm with `periods` evaluation periods reads."""
     return periods + EXTRA_WINDOWS
 
 
@@ -33,7 +35,7 @@ def breaches(value: float, criteria: Criteria) -> bool:
 
 
 def evaluate_windows(windows: Sequence[Datapoint], criteria: Criteria) -> AlarmEvaluation:
-    """Evaluate the windows of the evaluation range, oldest first."""
+    """Evaluate the windows of the evaluation range. The first window is the oldest."""
     known = [(at_s, value) for at_s, value in windows if value is not None]
     points = tuple(known[-criteria.periods :])
     filled = criteria.periods - len(points)
@@ -56,9 +58,9 @@ def _state(windows: Sequence[Datapoint], criteria: Criteria, breaching: int, wit
 
 
 def is_conclusive(statistic: str, criteria: Criteria, smallest: float) -> bool:
-    """Whether a window that breaches before its end will also breach at its end, whatever datapoints follow.
+    """Return True if later datapoints cannot change the result of a window that already breaches.
 
-    `smallest` is the smallest value in the window: a sum of values that are not negative only grows.
+    `smallest` is the smallest value in the window. If no value is negative, a sum can only increase.
     """
     upwards = criteria.comparison.startswith("Greater")
     if statistic == "Sum":
@@ -67,21 +69,24 @@ def is_conclusive(statistic: str, criteria: Criteria, smallest: float) -> bool:
 
 
 def is_level(statistic: str) -> bool:
-    """Whether a part of a window represents the whole window: averages do, sums and extremes do not."""
+    """Return True if an incomplete window can represent the whole window.
+
+    This is true for averages and percentiles, but not for sums, minima and maxima.
+    """
     return statistic in ("Average", "p", "tm", "wm")
 
 
 def samples_needed(percentile: float) -> float:
-    """How many samples a percentile (0 to 100) needs to be meaningful."""
+    """Return how many samples are necessary for a meaningful percentile (0 to 100)."""
     tail = min(percentile, 100 - percentile)
     return 100 * SAMPLES_PER_TAIL / tail if tail > 0 else 0.0
 
 
 def suppress(before: Suppression, *, suppressor_in_alarm: bool, wait_s: float, extension_s: float, now_s: float) -> Suppression:
-    """The next suppression of a composite alarm whose actions have not run yet.
+    """Return the next suppression state of a composite alarm whose actions have not run yet.
 
-    The alarm waits `wait_s` for the suppressor to go to ALARM. Its actions are suppressed while the suppressor is in ALARM, and
-    for `extension_s` after that.
+    First the alarm waits `wait_s` seconds, because its suppressor may change to ALARM. While the suppressor is in ALARM, and for
+    `extension_s` seconds afterwards, the alarm's actions are suppressed.
     """
     if suppressor_in_alarm:
         return Suppression("Alarm")

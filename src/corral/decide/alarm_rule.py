@@ -1,4 +1,4 @@
-"""The rule of a composite alarm: ALARM("name") AND NOT (OK(other) OR AT_LEAST(2, ALARM, (a, b, c)))."""
+"""Parses and evaluates the rule of a composite alarm: ALARM("name") AND NOT (OK(other) OR AT_LEAST(2, ALARM, (a, b, c)))."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from msgspec import Struct
 from corral.model.alarm import AlarmState
 from corral.model.numbers import whole_number
 
-ELEMENTS_MAX = 500  # alarm names, TRUE, FALSE and parentheses
+ELEMENTS_MAX = 500  # the maximum number of alarm names, TRUE, FALSE and parentheses in a rule
 ALARMS_MAX = 100
-DEPTH_MAX = 100  # nested parentheses
+DEPTH_MAX = 100  # the maximum depth of nested parentheses
 TOKEN = re.compile(r'\s*(?:(?P<sign>[(),])|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[^\s(),"]+))')
 STATES = {state.value: state for state in AlarmState}
 
 
 class AlarmRuleError(Exception):
-    """The rule is invalid; the message says where and why."""
+    """The rule is invalid. The message contains the position and the reason."""
 
 
 class Always(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Always(Struct, frozen=True):
 
 class InState(Struct, frozen=True):
     state: AlarmState
-    alarm: str  # a name or an ARN, as written
+    alarm: str  # the name or the ARN in the rule
 
 
 class Not(Struct, frozen=True):
@@ -44,9 +44,9 @@ class Or(Struct, frozen=True):
 
 
 class AtLeast(Struct, frozen=True):
-    number: int  # how many of `alarms`
+    number: int  # at least this many of `alarms`
     state: AlarmState
-    in_it: bool  # False: the alarms must not be in that state
+    in_it: bool  # False if the alarms must not be in this state
     alarms: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ def parse_rule(text: str) -> AlarmRule:
 
 
 def alarms_of(rule: AlarmRule) -> Iterator[str]:
-    """The alarms that a rule names, in its order and with duplicates."""
+    """Yield the alarms in a rule, in the order of the rule. An alarm may be repeated."""
     match rule:
         case InState(_, alarm):
             yield alarm
@@ -78,7 +78,7 @@ def alarms_of(rule: AlarmRule) -> Iterator[str]:
 
 
 def evaluate_rule(rule: AlarmRule, state_of: Callable[[str], AlarmState | None]) -> bool:
-    """Whether the rule is true. `state_of` returns None for an alarm that does not exist; it is in no state."""
+    """Return True if the rule is true. `state_of` returns None for an alarm that does not exist. Such an alarm is in no state."""
     match rule:
         case Always(truth):
             return truth
@@ -96,7 +96,10 @@ def evaluate_rule(rule: AlarmRule, state_of: Callable[[str], AlarmState | None])
 
 
 class _Parser:
-    """A recursive-descent parser. A token is a sign, a keyword, or a quoted name with its opening quotation mark."""
+    """A recursive-descent parser.
+
+    A token is a sign, an unquoted word, or a quoted name. The token of a quoted name begins with a quotation mark.
+    """
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -203,7 +206,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _number(amount: str, among: int) -> int:
-    """The number of alarms that `2` or `50%` means."""
+    """Convert `2` or `50%` to a number of alarms."""
     given = whole_number(amount.removesuffix("%"))
     if not given:
         raise AlarmRuleError(f"at '{amount}': expected a number or a percentage of at least 1")

@@ -8,11 +8,14 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 class Unsatisfiable(Exception):
-    """The body has no byte in the range."""
+    """The range is outside of the body."""
 
 
 def span_of(header: str, size: int) -> tuple[int, int] | None:
-    """(first, count) of the range in a body of `size` bytes. None: the header is invalid or has several ranges, and is ignored."""
+    """Return the first byte and the number of bytes of the range in a body of `size` bytes.
+
+    Return None if the header must be ignored, because it is invalid or has several ranges.
+    """
     found = _RANGE.fullmatch(header.strip())
     if found is None or not (found[1] or found[2]):
         return None

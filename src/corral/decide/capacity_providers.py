@@ -1,4 +1,4 @@
-"""Capacity provider strategies: which provider each task of a request gets."""
+"""Distributes the tasks of a request to capacity providers, according to a capacity provider strategy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class ProviderWeight(Struct, frozen=True):
 
 
 def distribute(strategy: Sequence[ProviderWeight], count: int) -> list[str]:
-    """The provider of each task: bases first, then each task goes to the provider furthest below its share.
+    """Return the provider of each task. First each provider gets its base. Then each task goes to the provider furthest below its
+    share.
 
-    On a tie the first provider of the strategy wins. A provider without weight gets only its base. If the strategy has only one
-    provider, it gets all tasks.
+    If several providers are equally far below their shares, the first one in the strategy gets the task. A provider with weight 0
+    gets only its base. If the strategy has only one provider, that provider gets all tasks.
     """
     names = [provider.name for provider in strategy for _ in range(provider.base)][:count]
     if len(strategy) == 1:

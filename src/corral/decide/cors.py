@@ -1,4 +1,4 @@
-"""Evaluates the CORS rules of a bucket: which requests they allow, and the headers of the response."""
+"""Evaluates the CORS rules of a bucket. Decides whether a request is allowed, and returns the headers of the response."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-CorsRule = Mapping[str, Any]  # as in PutBucketCors: AllowedOrigins, AllowedMethods, AllowedHeaders, ExposeHeaders, MaxAgeSeconds
+# A rule of PutBucketCors: AllowedOrigins, AllowedMethods, AllowedHeaders, ExposeHeaders, MaxAgeSeconds.
+CorsRule = Mapping[str, Any]
 
 
 def cors_headers(
     rules: Sequence[CorsRule], origin: str, method: str, headers: Sequence[str] | None = None
 ) -> list[tuple[str, str]] | None:
-    """The CORS headers of the response; None: no rule allows the request. A preflight passes the requested `headers`."""
+    """Return the CORS headers of the response.
+
+    Return None if no rule allows the request. For a preflight, `headers` are the requested headers.
+    """
     for rule in rules:
         matched = next((each for each in rule["AllowedOrigins"] if _matches(each, origin)), None)
         if matched is None or method not in rule["AllowedMethods"]:

@@ -1,10 +1,10 @@
-"""The embedded metric format: a JSON log event that declares which of its members are metrics.
+"""Reads the embedded metric format (EMF): a JSON log event whose directives define which of its members are metrics.
 
-The current form has its directives and a timestamp in `_aws`. The CloudWatch agent still writes the older form, which has them at
-the top level. Invalid directives make no metrics; the log event is stored in any case.
+In the current format, the member `_aws` contains the directives and a timestamp. In the older format, they are at the top level.
+The CloudWatch agent still writes the older format. An invalid directive creates no metrics, but the log event is stored.
 
-A short event can declare very many datapoints, because each metric has one for each dimension set. So the datapoints of one event
-and of a batch of events are limited.
+A short event can define very many datapoints, because each metric has one datapoint for each dimension set. So the number of
+datapoints per event and per batch of events is limited.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ import orjson
 from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST_VALUE, UNITS, Dimensions, Metric, Point, Sample
 from corral.model.numbers import whole_number
 
-MARK = "CloudWatchMetrics"  # every event in this format contains it
+MARK = "CloudWatchMetrics"  # every event in this format contains this text
 NAME_MAX = 255
-METRICS_MAX = 100  # per directive
-VALUES_MAX = 100  # per metric
-DIMENSIONS_MAX = 30  # per dimension set
-EVENT_POINTS_MAX = 1_000  # per event, as PutMetricData accepts per request
-BATCH_POINTS_MAX = 10_000  # per batch of events: one for each event of the largest PutLogEvents
-BATCH_COST_MAX = 4_000_000  # per batch: the characters of all dimensions, and ten for each value
+METRICS_MAX = 100  # the maximum number of metrics in a directive
+VALUES_MAX = 100  # the maximum number of values of a metric
+DIMENSIONS_MAX = 30  # the maximum number of dimensions in a dimension set
+EVENT_POINTS_MAX = 1_000  # the maximum number of datapoints in an event; PutMetricData has the same limit for a request
+BATCH_POINTS_MAX = 10_000  # the maximum number of datapoints in a batch; PutLogEvents accepts as many events in a request
+BATCH_COST_MAX = 4_000_000  # the maximum cost of a batch: the number of characters of all dimensions, plus ten for each value
 
 
 def batch_points(events: Iterable[tuple[int, str]], region: str, limit: int = BATCH_POINTS_MAX) -> list[Point]:
-    """The datapoints in a batch of log events, (time in milliseconds, message), up to the limits of a batch."""
+    """Return the datapoints in a batch of log events, up to the limits of a batch.
+
+    An event is a time in milliseconds and a message.
+    """
     points: list[Point] = []
     cost = 0
     for at_ms, message in events:
@@ -46,7 +49,7 @@ def batch_points(events: Iterable[tuple[int, str]], region: str, limit: int = BA
 
 
 def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]:
-    """The datapoints in a log event. `event_ms` is the time of an event without a timestamp in its JSON."""
+    """Yield the datapoints in a log event. `event_ms` is used if the JSON contains no timestamp."""
     root = _object(message)
     metadata = root.get("_aws", root)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(MARK), list):
@@ -72,7 +75,7 @@ def _points(root: dict[str, Any], directive: dict[str, Any], region: str, at_s: 
 
 
 def _dimension_sets(root: dict[str, Any], sets: Any) -> Iterator[Dimensions]:
-    """The dimensions of each valid set. A set that names a missing member is skipped."""
+    """Yield the dimensions of each valid dimension set. Skip a set if the event has no member for one of its dimensions."""
     for keys in sets if isinstance(sets, list) and sets else [[]]:
         if not isinstance(keys, list) or len(keys) > DIMENSIONS_MAX:
             continue
@@ -82,7 +85,7 @@ def _dimension_sets(root: dict[str, Any], sets: Any) -> Iterator[Dimensions]:
 
 
 def _sample(value: Any) -> Sample | None:
-    """A number, or a list of numbers."""
+    """Convert a number, or a list of numbers, to a sample. Return None if the value is not valid."""
     numbers = value if isinstance(value, list) else [value]
     good = [float(each) for each in numbers if isinstance(each, int | float) and not isinstance(each, bool)]
     if not good or len(good) < len(numbers) or len(good) > VALUES_MAX:
@@ -93,7 +96,10 @@ def _sample(value: Any) -> Sample | None:
 
 
 def _time_ms(timestamp: Any, event_ms: int) -> float:
-    """The older form writes the timestamp as a string of digits."""
+    """Return the timestamp in milliseconds, or `event_ms` if it is not valid.
+
+    In the older format, a timestamp is a string of digits.
+    """
     if isinstance(timestamp, str):
         timestamp = whole_number(timestamp)
     return timestamp if isinstance(timestamp, int | float) and not isinstance(timestamp, bool) else event_ms

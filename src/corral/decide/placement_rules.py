@@ -21,8 +21,8 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # of a host it depends on the caller's region, because a host is in every region
-DRAWS_MAX = 16  # random draws before all slots that fit are listed
+ZONE = "ecs.availability-zone"  # for a host it depends on the region of the request, because a host is in every region
+DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
 IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
 

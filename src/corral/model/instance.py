@@ -18,6 +18,7 @@ from corral.model.task import Demand
 HOST_POOL = "hosts"  # the pool of the hosts' own instances; tasks, Fargate tasks and instance launches are placed there
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
+GROUP_TAG = "aws:autoscaling:groupName"
 
 
 class InstanceState(StrEnum):

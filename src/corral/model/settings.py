@@ -19,9 +19,9 @@ class Settings(Struct, frozen=True):
     session_key: bytes = b"for simulations, which no stranger can reach"  # used by services/sessions.py
     sessions: SessionValidity = field(default_factory=SessionValidity)
     isolate: bool = False  # --isolate: tasks get no access to the host
-    alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows
-    secrets_key: bytes = bytes(32)  # services/ssm/encryption.py
-    instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # corral.toml
+    alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
+    secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
+    instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
 
     def __repr__(self) -> str:
         return f"Settings({self.account!r}, {self.cluster!r}, {self.endpoint_url!r})"

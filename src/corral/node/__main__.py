@@ -14,6 +14,7 @@ import uvloop
 from msgspec import Struct
 
 from corral.clock import WallClock
+from corral.control_characters import escape_controls
 from corral.errors import Refused
 from corral.ids import RandomIds
 from corral.node import node_folder
@@ -24,6 +25,7 @@ from corral.node.gpus import detect, find_devices, parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.process_engine import ProcessEngine
 from corral.options import parse_options
+from corral.process_log import log_to_stderr
 
 log = logging.getLogger("corral.node")
 
@@ -58,7 +60,7 @@ async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, bo
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_options(sys.argv[1:] if arguments is None else arguments, AgentOptions)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    log_to_stderr("%(asctime)s %(message)s")
     data = Path(options.data).resolve() / "node"
     try:
         parse_gpus_flag(options.gpus)  # check the value before any file is written
@@ -72,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise Refused(f"another agent is running in {data}; stop it first")
         uvloop.run(serve(data, options.gpus, options.exclude_gpus, options.runtime, options.boot_id or kernel_boot_id()))
     except Refused as why:
-        print(f"corral node: {why}", file=sys.stderr)
+        print(escape_controls(f"corral node: {why}"), file=sys.stderr)
         return 1
     return 0
 

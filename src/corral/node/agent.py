@@ -50,6 +50,7 @@ RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
 ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core and without a living run
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
+BACKLOG_PAUSE_MAX_S = 0.1
 SAMPLE_S = 1.0  # the interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S
 ORDERS_MAX_BYTES = 256 * 1024 * 1024
 
@@ -193,7 +194,10 @@ class Agent:
         self._reported_at, self._problem = now, problem
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
-            self._logs_at = now  # pause before the next logs, unless the core stored all of these and more output is ready
+            self._logs_at = now
+        elif report.logs:  # a backlog waits as long as the core needed, so it uses half of the core's time at most
+            answered_at = time.monotonic()
+            self._logs_at = answered_at + min(answered_at - now, BACKLOG_PAUSE_MAX_S) - LOG_PAUSE_S
         self._engine.forget(self._reports.acknowledged(report, ack))
 
     async def _request(self, message: object) -> Ack | None:

@@ -25,11 +25,14 @@ from msgspec.structs import replace
 
 from corral.clock import Clock
 from corral.model.run import Execute, Observed, RunSpec
+from corral.model.stop_reasons import OUT_OF_MEMORY
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_images import EngineImages, decode_json_lines
-from corral.node.docker_launch import REMOVED, ContainerInfo, DockerLauncher
+from corral.node.docker_launch import REMOVED, ContainerInfo, DockerLauncher, has_started
+from corral.node.docker_network_watch import NetworkWatch
 from corral.node.docker_networks import NAMES as NETWORKS
+from corral.node.docker_past_events import resolve_missing
 from corral.node.docker_runs import DockerRun, DockerRuns
 from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
 from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
@@ -45,14 +48,10 @@ STOPPED_KEPT_MAX = 20  # or earlier, if there are more ended containers than thi
 RESOURCES_KEPT_S = 10.0  # wait before the volumes and the network of a task are removed, because another container of it may start
 CLEAN_EVERY_S = 1.0
 COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed
-CHECK_NETWORKS_S = 10.0  # interval of the checks of networks; they are also checked after every network event
 CLOSE_MAX_S = 5.0
 OOM_LATE_S = 2.0  # after the end of a container, wait this long for a report that it was out of memory
 KILLED = 137
 HEALTH = {"healthy": "HEALTHY", "unhealthy": "UNHEALTHY"}  # Docker's name → ECS's name
-
-OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
-CONTAINER_LOST = "the Docker engine no longer knows this container"
 
 log = logging.getLogger("corral.node")
 
@@ -74,8 +73,8 @@ class DockerEngine:
             self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"
         )
         self._idle: dict[str, float] = {}  # id of a task that has resources but no living run → since when
-        self._networks_changed = asyncio.Event()
         self._available = asyncio.Event()
+        self._network_watch = NetworkWatch(self._api, self._resources, self._runs, self._available)
         self._work: set[asyncio.Task[None]] = set()
         self._collect_at_s = math.inf  # when to search again for containers that earlier agents left
         self._is_open = False  # True: a run without a container has ended; False: the core may still order its start
@@ -118,7 +117,7 @@ class DockerEngine:
         await first
         self._is_open = True
         self._spawn(self._clean())
-        self._spawn(self._watch_networks())
+        self._spawn(self._network_watch.run())
 
     def start(self, specs: Iterable[RunSpec]) -> None:
         for spec in specs:
@@ -354,7 +353,7 @@ class DockerEngine:
                 async with self._api.stream("GET", "/events", filters=filters) as parts:
                     await self._list_containers()
                     self._available.set()
-                    self._networks_changed.set()
+                    self._network_watch.changed.set()
                     self._collect_at_s = self._clock.now_s() + COLLECT_AGAIN_S
                     wait_s = RETRY_FIRST_S
                     if not first.done():
@@ -386,11 +385,11 @@ class DockerEngine:
         found = set()
         for listed in there:
             labels = listed["Labels"]
-            if LABEL_RUN in labels and labels[LABEL_RUN] not in self._runs.forgotten:
+            if LABEL_RUN in labels and labels[LABEL_RUN] not in self._runs.forgotten and await self._adopt(labels, listed["Id"]):
                 found.add(labels[LABEL_RUN])
-                await self._adopt(labels, listed["Id"])
-        for run in [run for run_id, run in self._runs.by_id.items() if run_id not in found]:
-            self._missing(run)
+        missing = [run for run_id, run in self._runs.by_id.items() if run_id not in found and run.is_alive and not run.is_coming_up]
+        if missing:
+            await resolve_missing(missing, self._runs, self._api, self._host_id, self._clock, may_order_again=not self._is_open)
 
     async def _list_ours(self) -> list[dict[str, Any]]:
         ours: list[dict[str, Any]] = await self._api.get(
@@ -408,7 +407,7 @@ class DockerEngine:
             task_id = listed["Labels"].get(LABEL_PAUSE)
             if task_id is None or task_id in self._resources.with_pause:
                 continue
-            if listed["State"] in ("created", "exited", "dead"):
+            if listed["State"] in ("created", "exited", "dead", "removing"):
                 await self._resources.remove(listed["Id"])
             else:
                 self._resources.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
@@ -423,43 +422,39 @@ class DockerEngine:
             if run_id is not None and listed["State"] == "created" and not self._runs.has(run_id):
                 await self._resources.remove(listed["Id"])
 
-    async def _adopt(self, labels: Mapping[str, str], container_id: str) -> None:
-        """Record the current state of a container that Corral created."""
+    async def _adopt(self, labels: Mapping[str, str], container_id: str) -> bool:
+        """Record the current state of a container that Corral created. Return False if it was removed."""
         run = self._runs.by_id.get(labels[LABEL_RUN])
         if run is not None and (not run.known.alive or run.is_coming_up):
-            return
+            return True
         try:
             about = await self._api.get(f"/containers/{container_id}/json")
-            if about["State"]["Status"] == "created":
-                await self._api.delete(f"/containers/{container_id}", v=True)  # its agent died before it could start it
-                if run is not None:
-                    self._missing(run)
-                return
+            if not has_started(about):  # the agent that created it has died
+                await self._api.delete(f"/containers/{container_id}", v=True)
+                self._runs.withdraw_start(labels[LABEL_RUN])
+                return False
         except EngineError as error:
+            if error.status == 404:
+                return False
             if error.status != 409:
-                return
-            about = await self._api.get(f"/containers/{container_id}/json")  # the container has just started
+                return True
+            about = await self._api.get(f"/containers/{container_id}/json")  # it has just started, or is being removed
+            if not has_started(about):
+                self._runs.withdraw_start(labels[LABEL_RUN])
+                return False
         run = run or self._runs.add(labels[LABEL_RUN], labels)
         run.id = about["Id"]
         if run.record.has_volumes:
             self._resources.with_volumes.add(run.task_id)
         await self._running(run, about, await self._resources.pause_of(run.task_id))
-
-    def _missing(self, run: DockerRun) -> None:
-        """Handle a run for which the engine has no started container."""
-        if not run.is_alive or run.is_coming_up:
-            return
-        if self._is_open:
-            self._runs.end(run, CONTAINER_LOST)
-        else:  # the core decides later whether to start the run again
-            self._runs.drop(run)
+        return True
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
         actor = event.get("Actor", {})
         attributes, action = actor.get("Attributes", {}), event.get("Action", "")
         if event.get("Type") == "network":
             if attributes.get("name") in NETWORKS:
-                self._network_event(action, attributes.get("container", ""))
+                self._network_watch.handle_event(action, attributes.get("container", ""))
             return
         run = self._runs.by_id.get(attributes.get(LABEL_RUN, ""))
         if run is None:
@@ -484,58 +479,6 @@ class DockerEngine:
             verdict = HEALTH.get(action.partition(":")[2].strip())
             if verdict is not None:
                 self._runs.update(run, replace(run.known.observed, health=verdict))
-
-    # -- networks ------------------------------------------------------------------------------------------------
-
-    def _network_event(self, action: str, container: str) -> None:
-        """Check the networks if a network was removed or a running container was disconnected.
-
-        A container is also disconnected when it ends. Such a container is not in `_network_members`.
-        """
-        if action == "destroy":
-            self._resources.networks.forget()
-            self._networks_changed.set()
-        elif action == "disconnect" and container in self._network_members():
-            self._networks_changed.set()
-
-    async def _watch_networks(self) -> None:
-        """If someone removes the networks of running tasks, create the networks and connect the containers again."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                # Do not use asyncio.wait_for, which can lose a cancellation that occurs together with an event.
-                async with asyncio.timeout(CHECK_NETWORKS_S):
-                    await self._networks_changed.wait()
-            self._networks_changed.clear()
-            await self._available.wait()
-            if any(run.is_alive and run.network != "host" for run in self._runs.by_id.values()):
-                try:
-                    await self._restore_networks()
-                except (EngineGone, EngineError) as error:
-                    log.warning("cannot restore the Docker networks of running tasks: %s", error)
-
-    def _network_members(self) -> dict[str, str]:
-        """Return the id of each running container that is connected to a network of Corral → the name of the network."""
-        living = self._runs.living_tasks()
-        runs = {run.id: run.network for run in self._runs.by_id.values() if run.id is not None and run.is_alive}
-        pauses = self._resources.running_pauses().items()
-        held = {pause["Id"]: pause["HostConfig"].get("NetworkMode", "") for task_id, pause in pauses if task_id in living}
-        return {container: network for container, network in (runs | held).items() if network in NETWORKS}
-
-    async def _restore_networks(self) -> None:
-        for container in await self._resources.networks.restore(self._network_members()):
-            about = await self._api.get(f"/containers/{container}/json")
-            task_id = about["Config"]["Labels"].get(LABEL_PAUSE)
-            if task_id is not None:
-                self._resources.adopt(task_id, about)
-            for run in self._runs.of_task(task_id) if task_id is not None else self._runs.by_id.values():
-                if run.is_alive and (task_id is not None or run.id == container) and run.known.observed.about is not None:
-                    self._update_address(run, about)
-
-    def _update_address(self, run: DockerRun, about: ContainerInfo) -> None:
-        found = address(about)
-        if found is not None:
-            members = {**(run.known.observed.about or {}), "privateIpv4Address": found[0], "macAddress": found[1]}
-            self._runs.update(run, replace(run.known.observed, about=members))
 
     # -- cleaning up ---------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ IGNORES_GPUS = (
     "that are pinned to it. Use a Docker engine with the NVIDIA Container Toolkit."
 )
 REMOVED = "the container was removed from outside Corral"
+NEVER = "0001-01-01"  # the engine's time for what has not happened
 
 log = logging.getLogger("corral.node")
 ContainerInfo = Mapping[str, Any]  # the engine's description of a container
@@ -175,7 +176,7 @@ class DockerLauncher:
                 break
         else:
             raise CannotCreate(f"CannotCreateContainerError: the name {name} is in use, but the engine shows no container with it")
-        if about is not None and about["State"]["Status"] != "created":
+        if about is not None and has_started(about):
             return about
         if spec.gpu_ids and self.gpus:
             requests = (await self._api.get(f"/containers/{run.id}/json"))["HostConfig"].get("DeviceRequests") or ()
@@ -194,10 +195,12 @@ class DockerLauncher:
             return None
         try:
             about: ContainerInfo = await self._api.get(f"/containers/{name}/json")
-            return about
+            if has_started(about) or about["State"]["Status"] == "created":
+                return about
         except EngineError:
-            await asyncio.sleep(RETRY_S)  # the engine is still creating the container
-            return None
+            pass
+        await asyncio.sleep(RETRY_S)  # the engine is still creating the container, or removes it before it has started
+        return None
 
     def _create_context(self, spec: RunSpec, pause: ContainerInfo | None) -> CreateContext:
         siblings = self._runs.of_task(spec.task_id)
@@ -217,13 +220,17 @@ class DockerLauncher:
         """
         if run.stopping.is_set():
             raise CannotStart(STOPPED_BEFORE_START)
+        self._runs.request_start(run.run_id)
+        started_at_s = self._clock.now_s()
         try:
             await self._api.post(f"/containers/{run.id}/start")
         except EngineError as error:
-            if not (run.died and "No such container" in str(error)):  # otherwise the container ran, ended and was removed
-                await self._resources.raise_if_removed(error, str(run.id), pause, spec.task_id)
+            if run.died and error.status == 404:  # the request was sent twice, and the container has run
+                await self._report_removed(run, started_at_s)
+                return None
+            self._runs.withdraw_start(run.run_id)
+            await self._resources.raise_if_removed(error, str(run.id), pause, spec.task_id)
             raise CannotStart(f"CannotStartContainerError: Error response from daemon: {error}") from None
-        started_at_s = self._clock.now_s()
         try:
             about: ContainerInfo = await self._api.get(f"/containers/{run.id}/json")
             return about
@@ -254,6 +261,11 @@ class DockerLauncher:
                 log.warning("the container of %s could not be removed: %s", run.run_id, error)
             run.id = None
         self._runs.end(run, reason)
+
+
+def has_started(about: ContainerInfo) -> bool:
+    """Whether a container runs or has run. A container that is being removed may have done neither."""
+    return not about["State"]["StartedAt"].startswith(NEVER)
 
 
 async def either(first: Awaitable[Any], second: Awaitable[Any]) -> bool:

@@ -20,8 +20,10 @@ import msgspec
 from msgspec import Struct
 
 from corral.node.docker_api import DockerApi
+from corral.node.output_bounds import bound_output
 
 STORE_EVERY_BYTES = 4 * 1024 * 1024
+BOUND_EVERY_BYTES = 4 * 1024 * 1024  # the disk space of the file is checked after this much
 FRAME_HEAD_BYTES = 8
 
 
@@ -76,6 +78,7 @@ class OutputFile:
     async def _append(self, fd: int, found: AsyncIterator[list[tuple[str, bytes]]], known: int, position: LogPosition) -> None:
         """Append the log entries after `position`, except the first `known` bytes, which are already in the file."""
         offset, since, count, passed, skip = position.offset, position.since, 0, position.entries, known
+        bounded = offset
         async for batch in found:
             fresh: list[bytes] = []
             for when, data in batch:
@@ -94,6 +97,9 @@ class OutputFile:
             text = b"".join(fresh)
             while text:
                 text = text[os.write(fd, text) :]
+            if offset >= bounded + BOUND_EVERY_BYTES:
+                bound_output(self._path)
+                bounded = offset
             if not skip and count >= passed:
                 self._position = LogPosition(offset, since, count)
                 if offset >= self._stored + self._store_every_bytes:

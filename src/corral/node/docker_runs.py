@@ -3,6 +3,7 @@
 A run is one container of a task. It is forgotten after the core has acknowledged its end.
 
 `<run>.run`     exists until the run is forgotten; contains the labels of its container, for use while the engine is unavailable
+`<run>.start`   exists from the moment before the agent requests the start of the container
 `<run>.mark`    the position up to which the engine's log has been copied to the output file of the run (docker_logs.py)
 """
 
@@ -23,6 +24,8 @@ from corral.node.docker_api import DockerApi
 from corral.node.docker_logs import OutputFile
 from corral.node.docker_settings import LABEL_CONTAINER, LABEL_TASK, RunRecord, read_record
 from corral.node.engine import Changed, Known
+
+CONTAINER_LOST = "the Docker engine no longer knows this container"
 
 
 class DockerRun(Struct, eq=False):
@@ -98,6 +101,21 @@ class DockerRuns:
         fresh.write_bytes(msgspec.json.encode(labels))
         fresh.rename(self._folder / f"{run_id}.run")  # a rename is atomic, so an agent that is killed leaves no partial file
 
+    def ordered_at_s(self, run_id: str) -> float:
+        """When the order of an unfinished run was written down; now, if its file is gone."""
+        return _modified_at_s(self._folder / f"{run_id}.run") or self._clock.now_s()
+
+    def request_start(self, run_id: str) -> None:
+        """Note that the container may run from now on, for an agent that finds it removed."""
+        (self._folder / f"{run_id}.start").touch(mode=0o600)
+
+    def withdraw_start(self, run_id: str) -> None:
+        """The container did not start."""
+        (self._folder / f"{run_id}.start").unlink(missing_ok=True)
+
+    def start_requested_at_s(self, run_id: str) -> float | None:
+        return _modified_at_s(self._folder / f"{run_id}.start")
+
     def update(self, run: DockerRun, observed: Observed) -> None:
         """Store a new observation, and report it if it differs from the previous one."""
         if observed != run.known.observed:
@@ -111,8 +129,9 @@ class DockerRuns:
     def drop(self, run: DockerRun) -> None:
         """Remove the run and its files."""
         del self.by_id[run.run_id]
-        for path in (self._output / run.run_id, self._folder / f"{run.run_id}.mark", self._folder / f"{run.run_id}.run"):
-            path.unlink(missing_ok=True)
+        (self._output / run.run_id).unlink(missing_ok=True)
+        for suffix in ("mark", "start", "run"):
+            (self._folder / f"{run.run_id}.{suffix}").unlink(missing_ok=True)
 
     def forget(self, run: DockerRun) -> None:
         self.drop(run)
@@ -140,3 +159,10 @@ class DockerRuns:
             paths = self._output / run.run_id, self._folder / f"{run.run_id}.mark"
             run.output = OutputFile(api, str(run.id), *paths, has_terminal=run.record.has_terminal)
         return run.output
+
+
+def _modified_at_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None

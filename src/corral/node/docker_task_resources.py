@@ -144,7 +144,7 @@ class TaskResources:
             self.networks.forget()
         elif pause is not None and pause["Id"] in text:  # the pause container does not exist or does not run
             self._pauses.pop(task_id, None)
-        elif error.status != 404 or "No such container" not in text:
+        elif not ((error.status == 404 and "No such container" in text) or "is marked for removal" in text):
             return
         await self.remove(container)
         raise ResourceRemoved(text) from None

@@ -6,14 +6,16 @@ agent does not know the offset, so the first chunk is empty and only requests it
 offset. The agent stores no state, so a crash of the agent loses nothing. When the core has stored a part of the output, the agent
 frees its disk space by making a hole in the file. So a service that logs for months does not fill the disk.
 
-The output of each run is shipped at a limited rate, so that a run that prints without end does not occupy the core. If the file of
-a run exceeds the limits of `output_bounds.py`, its oldest bytes are dropped. A log event reports how many bytes were dropped.
+A run that prints without end is shipped at a limited rate, so that it neither fills the disk nor occupies the core. All such runs
+share a rate, too. Output beyond the bounds of `output_bounds.py` is dropped, and an event in the log says how many bytes and since
+when. Each report has a share for every run that has new output, so no run waits for the backlog of another.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,19 +24,24 @@ from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
 
-REPORT_MAX_BYTES = 512 * 1024  # maximum total size of the chunks of all runs in one report
-REPORT_MAX_EVENTS = 10_000
-REPORT_MAX_FILES = 5_000  # maximum number of files that are read for one report
-SHARE_MIN_BYTES = 32 * 1024  # minimum chunk size of each run, even if many runs have output
-# If more output than this is left, the end of a run is reported before it is shipped. This much takes some seconds to ship.
-BACKLOG_MAX_BYTES = 8 * 1024 * 1024
-BURST_BYTES = OUTPUT_MAX_BYTES  # output up to this size is shipped without a rate limit
-RATE_BYTES_PER_S = 2 * 1024 * 1024  # the rate limit of each living run, after the first BURST_BYTES
-EVENT_BYTES = 100  # counted for each event against the rate limit, in addition to its text
-RESUME_BYTES = 1024 * 1024  # a run that has reached the rate limit waits until it may ship this many bytes
-RELEASE_BYTES = 16 * 1024 * 1024  # minimum size of a hole
-DROPPED = "corral: {} bytes of output were dropped here: the task prints faster than its log is stored."
-ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to recognize a line that is too long, and to split it between two characters
+EVENT_BYTES = 100  # what an event costs, in addition to its text
+REPORT_MAX_BYTES = 256 * 1024  # the sum over all runs
+REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in some 20 ms, and other requests wait meanwhile
+REPORT_MAX_FILES = 5_000  # the files that are read for one report
+SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
+BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
+BURST_BYTES = OUTPUT_MAX_BYTES  # shipped at full speed; this much was never dropped
+RATE_BYTES_PER_S = 1024 * 1024  # of each living run, after the burst: one full batch of PutLogEvents per second
+RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # of all runs that have reached their rate
+RATE_FULL_DISK_BYTES_PER_S = 10 * 1024  # of each living run, after the burst, while the disk has little space left
+FREE_MIN_BYTES = 2 * 1024**3  # the disk has little space left below this
+ENDED_BYTES = 32 * 1024 * 1024  # of a run that has ended, in addition to what is left of its burst; older output is dropped
+RESUME_BYTES = 256 * 1024  # a run that has reached the rate ships pieces of this size
+CUT_BYTES = 256 * 1024  # the steps in which output is measured before it is dropped
+RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
+DROPPED = "corral: {:,} bytes of output were dropped here{}: the task prints faster than its log is stored."
+SINCE = " (since {})"  # when the output before the gap was read
+ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
 
 
 def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tuple[int, list[str]]:
@@ -62,6 +69,29 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
     return at, texts
 
 
+def _utc(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def cut_output(path: Path, offset: int, max_cost: float) -> None:
+    """Drop output after the offset, but for its newest part, which costs `max_cost` at most. Empty lines count, too."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        end = os.fstat(fd).st_size
+        while end > offset and max_cost > 0:
+            start = max(offset, end - CUT_BYTES)
+            part = os.pread(fd, end - start, start)
+            max_cost -= len(part) + EVENT_BYTES * part.count(b"\n")
+            end = start
+    finally:
+        os.close(fd)
+    if end > offset:
+        make_hole(path, offset, end)
+
+
 def _event_prefix(line: bytes) -> tuple[int, str]:
     """Return the longest prefix that fits into one event.
 
@@ -82,19 +112,30 @@ class OutputTail(Struct):
     offset: int = 0  # the start of the next chunk
     certain: bool = False  # True: the core has stored exactly `offset` bytes; False: that is unknown
     ended: bool = False  # the run has ended, so the file is complete
+    cut: bool = False  # the run has ended, and all but the newest output was dropped
     done: bool = False  # the run has ended and all of its output is in a report
     released: int = 0  # the bytes before this offset were removed from the file
     allowance: float = BURST_BYTES  # bytes that may be shipped now
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
+    cost_per_byte: float = 1.0  # of the last chunk
+    read_at_s: float | None = None  # when the output before `offset` was read; None: by another agent
+
+
+def free_on_disk(path: Path) -> int:
+    """The free bytes of the file system, without those that only root can use."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 class LogShipper:
-    def __init__(self, output: Path, clock: Clock) -> None:
+    def __init__(self, output: Path, clock: Clock, free_bytes: Callable[[Path], int] = free_on_disk) -> None:
         self._output = output
         self._clock = clock
+        self._free_bytes = free_bytes
         self._tails: dict[str, OutputTail] = {}
         self._ready: dict[str, None] = {}  # ids of runs whose file may have new output, least recently read first
+        self._held: set[str] = set()  # ids of runs with a backlog that have reached their rate limit
 
     @property
     def has_work(self) -> bool:
@@ -106,7 +147,7 @@ class LogShipper:
         `certain` means that the run is new, so the core has stored none of its output.
         """
         if run_id not in self._tails:
-            self._tails[run_id] = OutputTail(certain=certain)
+            self._tails[run_id] = OutputTail(certain=certain, read_at_s=self._clock.now_s() if certain else None)
             if not certain:
                 self._ready[run_id] = None
 
@@ -133,13 +174,15 @@ class LogShipper:
         if tail is None or tail.done:
             return False
         try:
-            return os.stat(self._output / run_id).st_size - tail.offset > BACKLOG_MAX_BYTES
+            left = os.stat(self._output / run_id).st_size - tail.offset
+            return left * tail.cost_per_byte > BACKLOG_MAX_BYTES
         except FileNotFoundError:
             return False
 
     def forget(self, run_id: str) -> None:
         self._tails.pop(run_id, None)
         self._ready.pop(run_id, None)
+        self._held.discard(run_id)
 
     def disconnected(self) -> None:
         """Record that the connection was lost.
@@ -159,42 +202,59 @@ class LogShipper:
             if bytes_left <= 0 or events_left <= 0:
                 break
             share = min(bytes_left, max(SHARE_MIN_BYTES, bytes_left // (len(turn) - i)))
-            chunk = self._chunk(run_id, share, events_left)
+            events = min(events_left, max(SHARE_MIN_BYTES // EVENT_BYTES, events_left // (len(turn) - i)))
+            chunk, read = self._chunk(run_id, share, events)
             if chunk is not None:
                 chunks.append(chunk)
-                bytes_left -= chunk.end - chunk.start
+                bytes_left -= read
                 events_left -= len(chunk.events)
         return chunks
 
-    def _chunk(self, run_id: str, max_bytes: int, max_events: int) -> LogChunk | None:
+    def _chunk(self, run_id: str, max_bytes: int, max_events: int) -> tuple[LogChunk | None, int]:
+        """The next chunk of a run, and how many bytes of the file are in it."""
         tail = self._tails[run_id]
         del self._ready[run_id]
         bound_output(self._output / run_id)
         if not tail.certain:
-            return LogChunk(run_id, tail.offset, tail.offset, [])
+            return LogChunk(run_id, tail.offset, tail.offset, []), 0
         now_s = self._clock.now_s()
-        if not tail.ended and self._is_held(tail, now_s):
+        if not tail.ended and self._is_held(run_id, tail, now_s):
             self._ready[run_id] = None
-            return None
+            return None, 0
+        if tail.ended and not tail.cut:
+            tail.cut = True
+            cut_output(self._output / run_id, tail.offset, max(0.0, tail.allowance) + ENDED_BYTES)
         data, is_all, dropped = self._read(run_id, tail.offset, max_bytes)
         used, texts = split_events(data, final=tail.ended and is_all, max_events=max_events)
-        tail.allowance -= used + EVENT_BYTES * len(texts)
+        cost = used + EVENT_BYTES * len(texts)
+        tail.allowance -= cost
+        if used:
+            tail.cost_per_byte = cost / used
         if dropped:
-            texts.insert(0, DROPPED.format(f"{dropped:,}"))
+            since = "" if tail.read_at_s is None else SINCE.format(_utc(tail.read_at_s))
+            texts.insert(0, DROPPED.format(dropped, since))
+        tail.read_at_s = now_s
         tail.done = tail.ended and is_all and used == len(data)
-        if not tail.done and (not is_all or (used < len(data) and len(texts) == max_events)):
+        if not tail.done and (not is_all or (used < len(data) and len(texts) >= max_events)):
             self._ready[run_id] = None
+        else:
+            self._held.discard(run_id)
         if not used and not dropped:
-            return None
+            return None, 0
         now_ms = int(now_s * 1000)
         start, tail.offset = tail.offset, tail.offset + dropped + used
-        return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts])
+        return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts]), used
 
-    def _is_held(self, tail: OutputTail, now_s: float) -> bool:
+    def _is_held(self, run_id: str, tail: OutputTail, now_s: float) -> bool:
         """Whether the output of the run must wait because of the rate limit."""
-        tail.allowance = min(BURST_BYTES, tail.allowance + RATE_BYTES_PER_S * max(0.0, now_s - tail.allowed_at_s))
+        rate = min(RATE_BYTES_PER_S, RATE_ALL_BYTES_PER_S / max(1, len(self._held)))
+        if tail.allowance < RATE_BYTES_PER_S and self._free_bytes(self._output) < FREE_MIN_BYTES:
+            rate = min(rate, RATE_FULL_DISK_BYTES_PER_S)
+        tail.allowance = min(BURST_BYTES, tail.allowance + rate * max(0.0, now_s - tail.allowed_at_s))
         tail.allowed_at_s = now_s
         tail.held = tail.allowance < (RESUME_BYTES if tail.held else 0)
+        if tail.held:
+            self._held.add(run_id)
         return tail.held
 
     def _read(self, run_id: str, offset: int, max_bytes: int) -> tuple[bytes, bool, int]:

@@ -1,21 +1,16 @@
 """Limit the disk space of the output files of runs.
 
-A run writes directly into its file, so Corral cannot slow it down. The file grows if the run writes faster than the agent ships the
-output to the core, or if the output is not shipped at all. If the file becomes too large, the oldest output is dropped. The bytes
-become a hole in the file, which uses no disk space, and no offset changes. The agent checks the files that it ships. The spawner
-checks the files of all living runs, even if no agent runs.
+If a run writes faster than its output is shipped, or if its output is not shipped at all, the oldest output is dropped: its bytes
+become a hole in the file, and no offset changes. The agent bounds the files that it ships. The spawner (`output_guard.py`) bounds
+those of all living process runs, also while no agent runs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 OUTPUT_MAX_BYTES = 64 * 1024 * 1024  # maximum disk space of the file of one run
 KEPT_BYTES = 32 * 1024 * 1024  # if a file is larger than the maximum, only this much is kept
-CHECK_S = 0.25  # the interval between two checks of the spawner
-CHECK_NOISY_S = 0.05  # the interval while output is being dropped
-CHECK_MAX = 500  # maximum number of files that one check examines
 BLOCK_BYTES = 64 * 1024  # holes start and end at multiples of this, so that the kernel frees whole blocks
 
 
@@ -29,28 +24,6 @@ def bound_output(path: str | os.PathLike[str]) -> bool:
         return False
     make_hole(path, 0, about.st_size - KEPT_BYTES)
     return True
-
-
-class OutputChecks:
-    """The spawner's checks of output files. Each check examines some of the files.
-
-    If an agent runs, it usually limits a file before the spawner does.
-    """
-
-    def __init__(self, path_of: Callable[[str], str]) -> None:
-        self._path_of = path_of
-        self._unchecked: list[str] = []  # ids of runs whose files were not checked in this round
-        self._noisy: list[str] = []  # ids of runs whose output was dropped in the last check
-
-    @property
-    def interval_s(self) -> float:
-        return CHECK_NOISY_S if self._noisy else CHECK_S
-
-    def check(self, live_runs: Callable[[], list[str]]) -> None:
-        if not self._unchecked:
-            self._unchecked = live_runs()
-        part, self._unchecked = self._unchecked[:CHECK_MAX], self._unchecked[CHECK_MAX:]
-        self._noisy = [run_id for run_id in dict.fromkeys([*self._noisy, *part]) if bound_output(self._path_of(run_id))]
 
 
 def make_hole(path: str | os.PathLike[str], start: int, end: int) -> None:

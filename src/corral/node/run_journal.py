@@ -57,6 +57,19 @@ def replay(path: Path, boot_id: str) -> Replay:
     return Replay(written_by, runs)
 
 
+def last_record(path: Path, run_id: str) -> SpawnedRun | None:
+    """What the journal of a living spawner says about a run. None: nothing, or the run was forgotten."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    at = text.rfind(b'{"run":{"run_id":"%s",' % run_id.encode())
+    end = text.find(b"\n", at)
+    if at < 0 or end < 0:
+        return None
+    return SpawnedRun(**orjson.loads(text[at:end])["run"])
+
+
 def _boot_id_of(path: Path, line: bytes) -> str:
     try:
         header = orjson.loads(line)

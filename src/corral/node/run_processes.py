@@ -1,13 +1,17 @@
-"""Find the living processes of runs that an earlier spawner started, and find their main processes."""
+"""The processes of runs: find those that an earlier spawner started, and pause all processes of a run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from corral.node import lock_files, procfs, run_cgroups
 from corral.node.spawner_protocol import RUN_VARIABLE, SpawnedRun, run_mark
+
+PAUSE_ROUNDS = 10
 
 
 def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, list[int]]:
@@ -40,6 +44,48 @@ def is_same_process(run: SpawnedRun) -> bool:
         return False
     since = procfs.started_boot_s(run.pid)
     return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel's times have a precision of 0.01 seconds
+
+
+def pause(run: SpawnedRun, *, but_not: int) -> None:
+    """Stop the processes of a run, until `resume` or SIGKILL. Without a cgroup, stop only its process group."""
+    if run.group is None:
+        _signal_group(run, signal.SIGSTOP)
+        return
+    paused = {but_not}
+    for _ in range(PAUSE_ROUNDS):  # a process may fork before it is stopped
+        fresh = [pid for pid in run_cgroups.pids(run.group) if pid not in paused]
+        if not fresh:
+            return
+        _signal_each(fresh, signal.SIGSTOP)
+        paused.update(fresh)
+
+
+def pause_writers(output: str) -> list[int]:
+    """Stop the processes that hold the lock of an output file, whatever their process group. Return them."""
+    pids = lock_files.holders([output]).get(output, [])
+    _signal_each(pids, signal.SIGSTOP)
+    return pids
+
+
+def resume(run: SpawnedRun, others: Iterable[int] = ()) -> None:
+    """Continue the processes of a run, and others of it that were stopped."""
+    if run.group is not None:
+        _signal_each(run_cgroups.pids(run.group), signal.SIGCONT)
+    else:
+        _signal_group(run, signal.SIGCONT)
+    _signal_each(others, signal.SIGCONT)
+
+
+def _signal_group(run: SpawnedRun, number: signal.Signals) -> None:
+    if run.pid is not None and is_same_process(run):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(run.pid, number)
+
+
+def _signal_each(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _session(pid: int) -> int | None:

@@ -5,7 +5,8 @@
 A run is one container of a task on this host. The spawner starts and stops the processes of runs, and collects their exit codes. It
 writes every change to a journal before it reports the change to the agent. It has one thread with one loop, in which nothing
 blocks: starting a process takes a third of a millisecond, and everything else uses timers. It imports few modules and needs little
-memory, because a spawner runs on every host all the time.
+memory, because a spawner runs on every host all the time. A child process pauses runs that print too fast
+(`output_guard.py`).
 
 The steps of a run: write the run to the journal → start its main process, with a lock on the output file that only processes of the
 run hold → when the main process ends, kill the rest of its process group and write the exit code to the journal → when no process
@@ -42,10 +43,10 @@ from corral.model.stop_reasons import HOST_RESTARTED, OUT_OF_MEMORY, STOPPED_BEF
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
-from corral.node.output_bounds import OutputChecks
+from corral.node.output_guard import fork_guard
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
-from corral.node.run_processes import find_processes, is_same_process, main_process
+from corral.node.run_processes import find_processes, is_same_process, main_process, resume
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, SpawnerClient, run_mark
 
 STARTS_PER_TURN = 16  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
@@ -57,6 +58,7 @@ LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # when the delay has reached this value, find the holders of the lock in /proc and kill them
 JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its CPU share after this time, because shorter runs do not need one
+GUARD_RESTART_S = 1.0
 STOP_GRACE_S = 30.0  # the grace period of a run that is not in the journal
 BAD_TURN_S = 0.05
 PONG = b'{"pong":true}\n'
@@ -98,8 +100,8 @@ class Spawner:
         self._clients: dict[int, SpawnerClient] = {}
         self._quitting = False
         self._idle_since = boot_s()
-        self._output_checks = OutputChecks(self._output)
-        self._checks_output = False
+        self._guard_pid: int | None = None  # the process that bounds output
+        self._guard_pipe = -1
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
@@ -153,8 +155,9 @@ class Spawner:
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
         """Take over a run that has a living process. Watch its main process if that is alive.
 
-        Otherwise kill the other processes.
+        Otherwise kill the other processes. The output guard of the spawner that died may have died with it, so the run is resumed.
         """
+        resume(run, found)
         if run.pid is None and found:  # the spawner died after it started the process and before it wrote the pid to the journal
             pid = main_process(found)
             since = procfs.started_boot_s(pid)
@@ -220,7 +223,7 @@ class Spawner:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server = node_folder.listen(self._data, "spawner.sock")
-        self._check_output_later()
+        self._start_guard()
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
         self._reap()  # children that ended before the handler was installed
@@ -244,6 +247,7 @@ class Spawner:
                 _log(traceback.format_exc())
                 time.sleep(BAD_TURN_S)  # if the error occurs in every turn, do not use a whole CPU core
         (self._data / "spawner.sock").unlink(missing_ok=True)
+        self._end_guard()
         if self._cgroups is not None:
             self._cgroups.close()
 
@@ -351,7 +355,8 @@ class Spawner:
             return
         self._runs[launch.run_id] = SpawnedRun(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
         self._alive += 1
-        self._check_output_later()
+        if self._alive == 1:
+            self._wake_guard()
         self._starts.append(launch)
 
     def _start_some(self) -> None:
@@ -464,15 +469,31 @@ class Spawner:
 
     # -- output --------------------------------------------------------------------------------------------------
 
-    def _check_output_later(self) -> None:
-        if self._alive and not self._checks_output:
-            self._checks_output = True
-            self._at(boot_s() + self._output_checks.interval_s, self._check_output)
+    def _start_guard(self) -> None:
+        pipe, self._guard_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._guard_pid = fork_guard(self._data, pipe)
+        finally:
+            os.close(pipe)
 
-    def _check_output(self) -> None:
-        self._output_checks.check(lambda: [run.run_id for run in self._runs.values() if run.alive])
-        self._checks_output = False
-        self._check_output_later()
+    def _wake_guard(self) -> None:
+        with contextlib.suppress(OSError):  # the pipe is full: it is awake; or the guard has died: the next one looks for files
+            os.write(self._guard_pipe, b"1")
+
+    def _guard_died(self) -> None:
+        """Resume the runs that the guard may have paused, and start another one."""
+        os.close(self._guard_pipe)
+        self._guard_pid, self._guard_pipe = None, -1
+        for run in self._runs.values():
+            if run.alive and run.pid is not None and procfs.is_stopped(run.pid):
+                resume(run)
+        self._at(boot_s() + GUARD_RESTART_S, self._start_guard)
+
+    def _end_guard(self) -> None:
+        """No run is alive, so none is paused. The guard must end before the cgroup that it is in can be removed."""
+        if self._guard_pid is not None:
+            os.kill(self._guard_pid, signal.SIGKILL)
+            os.waitpid(self._guard_pid, 0)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -485,6 +506,7 @@ class Spawner:
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
+        self._signal(run, signal.SIGCONT)  # it may be paused
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
     def _kill(self, run_id: str) -> None:
@@ -522,6 +544,8 @@ class Spawner:
                 self._main_ended(run_id, process_launch.exit_code(status), None)
             elif ended.si_pid == self._recycler.pid:
                 self._recycler.child_ended()
+            elif ended.si_pid == self._guard_pid:
+                self._guard_died()
 
     def _watched_ended(self, fd: int) -> None:
         for run_id, watched in self._watched.items():
@@ -557,7 +581,8 @@ class Spawner:
             return True
         if run.run_id in self._adopted:
             return procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id))
-        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid != self._recycler.pid]
+        own = (self._recycler.pid, self._guard_pid)
+        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid not in own]
         return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id), strangers)
 
     def _linger(self, run_id: str, wait_s: float) -> None:

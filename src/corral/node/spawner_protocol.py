@@ -1,12 +1,15 @@
 """The protocol between the agent and the spawner: JSON lines over a stream socket.
 
-agent → spawner     {"start": Launch}       idempotent by run id, until the run is forgotten
-                    {"stop": "run id"}      SIGTERM, the run's grace period, SIGKILL; unknown runs are ignored
-                    {"forget": ["run id"]}  remove ended runs with their output and work folder
-                    {"ping": true}          answered by {"pong": true}
-                    {"quit": true}          end as soon as no run is alive
-spawner → agent     {"runs": [SpawnedRun], "all": bool}     first every known run, the last of these lines with all=true;
-                                                            later the present state of each run that changed
+Both run on a host. The agent is connected to the server. The spawner starts the processes of runs and waits for their end. A run is
+one execution of a container.
+
+agent → spawner     {"start": Launch}       start a process; a second start with the same run id is ignored
+                    {"stop": "run id"}      send SIGTERM, and SIGKILL after the run's grace period
+                    {"forget": ["run id"]}  remove these ended runs, their output and their work folders
+                    {"ping": true}          request the response {"pong": true}
+                    {"quit": true}          exit when no run is alive any more
+spawner → agent     {"runs": [SpawnedRun], "all": bool}     at first the state of every known run (the last line has
+                                                            all=true), later the state of each run that changes
 """
 
 from __future__ import annotations
@@ -20,39 +23,43 @@ from typing import Any
 
 import orjson
 
-LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # one Launch as JSON; Linux accepts about 2 MiB of arguments and environment
+LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # the maximum size of a Launch as JSON; Linux accepts about 2 MiB of arguments and environment
 SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
-RUN_VARIABLE = "CORRAL_RUN"  # in the environment of every run: FOLDER/RUN_ID, because several Corrals may run on a machine
+# Every run has this environment variable. Its value is FOLDER/RUN_ID, because several Corrals may run on one machine.
+RUN_VARIABLE = "CORRAL_RUN"
 READ_BYTES = 256 * 1024
-UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is disconnected; it receives every run when it reconnects
+# An agent that leaves more bytes than this unread is disconnected. When it reconnects, it receives the state of every run.
+UNSENT_MAX_BYTES = 64 * 1024 * 1024
 
 
 def run_mark(data: Path, run_id: str) -> str:
-    """The value of `RUN_VARIABLE` in the environment of a run."""
+    """Return the value of `RUN_VARIABLE` for a run."""
     return f"{data}/{run_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process to start. It inherits no variable of the spawner's own environment."""
+    """A process to start. The process inherits no environment variables of the spawner."""
 
     run_id: str
     command: list[str]
     environment: dict[str, str]
     working_directory: str | None
     stop_grace_s: float
-    ships_logs: bool  # remembered for later agents, which did not receive the order
+    # The spawner stores this flag, because an agent that starts later did not receive the Launch.
+    ships_logs: bool
     gpu_ids: list[str]
-    memory_mib: int | None = None  # the hard limit
+    memory_mib: int | None = None  # the hard limit of the run's memory
     cpu_units: int = 0
-    fault: str | None = None  # why it cannot start: the run ends at once with this reason
+    fault: str | None = None  # why the process cannot start; if set, the run ends at once with this reason
 
 
 @dataclass(slots=True)
 class SpawnedRun:
-    """What the spawner remembers about a run. Not its environment, which may contain secrets.
+    """The state of a run, as the spawner stores it.
 
-    It is not changed in place: `but` returns a copy. It is not frozen, because copying a frozen one takes five times as long.
+    The environment of the run is not stored, because it may contain secrets. Instances are not changed in place: `but` returns a
+    changed copy. The class is not frozen, because copying a frozen instance takes five times as long.
     """
 
     run_id: str
@@ -61,13 +68,13 @@ class SpawnedRun:
     gpu_ids: list[str]
     pid: int | None = None
     started_at_s: float | None = None
-    started_boot_s: float | None = None  # on the clock of /proc/<pid>/stat, to recognize a reused pid
-    kill_at_boot_s: float | None = None  # a stop was requested; SIGKILL follows at this time
-    main_ended_at_s: float | None = None  # the main process has ended, but other processes of the run may be alive
+    started_boot_s: float | None = None  # the start time by the clock of /proc/<pid>/stat; it shows whether the pid was reused
+    kill_at_boot_s: float | None = None  # set when a stop was requested: the time of SIGKILL
+    main_ended_at_s: float | None = None  # set when the main process has ended; other processes of the run may still be alive
     stopped_at_s: float | None = None
     exit_code: int | None = None
     reason: str | None = None
-    group: str | None = None  # its cgroup, while it is alive
+    group: str | None = None  # the cgroup of the run, while the run is alive
 
     @property
     def alive(self) -> bool:
@@ -93,7 +100,7 @@ class FromSpawner:
 
 
 class SpawnerClient:
-    """The spawner's end of a connection to an agent. It never blocks, and its buffers are bounded."""
+    """The spawner's end of the connection to an agent. No method blocks, and the buffers are bounded."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -102,7 +109,7 @@ class SpawnerClient:
         self._unsent = b""
         self.polled = select.EPOLLIN
         self.broken = False
-        self.dry = False  # the last call of receive found nothing to read
+        self.dry = False  # the last call of `receive` found nothing to read
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -115,7 +122,7 @@ class SpawnerClient:
         return bool(self._unsent)
 
     def receive(self) -> list[Any]:
-        """Return the complete messages that have arrived. Never waits."""
+        """Return the complete messages that have arrived, without waiting."""
         self.dry = False
         try:
             data = self._connection.recv(READ_BYTES)
@@ -146,7 +153,7 @@ class SpawnerClient:
 
 
 def _decoded(line: bytes) -> Any:
-    """The message in a line. A line that is not JSON must not cost the messages after it."""
+    """Decode a line. For a line that is not JSON, return an error text, so that the lines after it are still processed."""
     try:
         return orjson.loads(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The CPU, memory and I/O that runs use. It is measured only on request, so idle runs cost nothing."""
+"""Measures the CPU, memory and I/O that runs use. Nothing is measured without a request, so idle runs cost nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from msgspec.structs import replace
 from corral.model.run import Usage
 from corral.node.procfs import host_cpu_s, processes, read_and_written
 
-APART_MIN_S = 1.0  # the difference of two measurements closer than this is too imprecise
+# The minimum time between two measurements. A rate over a shorter time would be too imprecise.
+APART_MIN_S = 1.0
 
 
 def usage_of(sessions: Mapping[str, int], now_s: float) -> dict[str, Usage]:
-    """`sessions`: run id → the pid that leads its session. A process that has started another session is not counted."""
+    """Return the usage of each run. `sessions` maps a run id to the pid that leads the run's process session.
+
+    A process that has started a session of its own is not counted.
+    """
     host_s = host_cpu_s()
     use = {session: Usage(now_s, 0.0, 0.0, host_s, 0, 0, 0, 0) for session in sessions.values()}
     for process in processes() if use else ():
@@ -34,14 +38,14 @@ def usage_of(sessions: Mapping[str, int], now_s: float) -> dict[str, Usage]:
 
 
 class UsageHistory:
-    """Earlier measurements, from which clients compute rates."""
+    """The previous measurements of each run. Clients compute rates from two measurements."""
 
     def __init__(self) -> None:
         self._last: dict[str, Usage] = {}
         self._before: dict[str, Usage] = {}
 
     def update(self, now: Mapping[str, Usage], live: Collection[str]) -> dict[str, Usage]:
-        """Store these measurements, forget runs that have ended, and return the previous ones."""
+        """Store the measurements `now`, delete those of runs that have ended, and return the previous measurements."""
         for run_id, usage in now.items():
             last = self._last.get(run_id)
             if last is None or usage.at_s >= last.at_s + APART_MIN_S:

@@ -1,4 +1,4 @@
-"""Reconcilers: each reads the present state of one key and writes the state that should be. They are the only loops."""
+"""Reconcilers. A reconciler handles a key, for example `task:ID`: it reads the current state, and writes what must change."""
 
 from importlib import import_module
 from typing import Any
@@ -13,7 +13,7 @@ from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks,
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
-    """A reconciler that is imported by its first call: the start does not wait for services that are never used."""
+    """Return a reconciler that imports its module on the first call. So the server does not load services that are never used."""
 
     def reconcile(tx: Tx[Any], key: str) -> None:
         getattr(import_module(f"{__name__}.{module}"), name)(tx, key)
@@ -21,7 +21,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
     return reconcile
 
 
-# The part of a key before the colon names its reconciler.
+# The part of a key before the colon selects the reconciler.
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
     "host": reconcile_host,

@@ -1,12 +1,14 @@
-"""Evaluation of metric alarms: when a datapoint arrives, and when a window ends. Nothing polls.
+"""Evaluates metric alarms: when a datapoint arrives, and when a window ends. Nothing polls.
 
-An alarm whose windows are all empty is not evaluated. A datapoint wakes it at the end of the datapoint's window; from then on the
-alarm is evaluated at the end of every window until all of them are empty again.
+A window is one period of an alarm. An alarm whose windows are all empty is not evaluated. A new datapoint schedules an evaluation
+at the end of its window. From then on, the alarm is evaluated at the end of every window, until all its windows are empty again.
 
-An alarm on metrics that Corral publishes once a second is also evaluated on the newest second. It goes to ALARM as soon as that
-second or the period breaches, and leaves ALARM when neither the period nor any second in it breaches. An alarm on other metrics
-may go to ALARM before a window ends (`_early_evaluation`) and leaves ALARM at the end of a window. With `--alarm-timing aws`
-every alarm waits for the end of its window.
+Corral publishes its own metrics once a second. An alarm on such metrics is also evaluated on the newest second. The alarm enters
+ALARM as soon as the newest second or the whole period breaches the threshold. The alarm leaves ALARM when the period does not
+breach and no second in it breaches.
+
+An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window. With
+`--alarm-timing aws`, every alarm changes its state only at the end of a window.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from corral.services.cloudwatch.composite_alarms import evaluate_composite
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, compute, newest_second, series_values
 from corral.telemetry import MetricStore
 
-NEWEST_MAX_AGE_S = 10  # an idle GPU is sampled every five seconds
-WINDOW_TEXTS = {  # names the deciding window in StateReason; empty if there is only one
+NEWEST_MAX_AGE_S = 10  # older seconds are not evaluated; an idle GPU is sampled every five seconds
+WINDOW_TEXTS = {  # sentences for StateReason that name the evaluated window; empty if the alarm has only one kind of window
     "": "",
     "period": " Evaluated on the period of {period_s} seconds.",
     "newestSecond": " Evaluated on the newest second.",
@@ -46,7 +48,7 @@ WINDOW_TEXTS = {  # names the deciding window in StateReason; empty if there is 
 
 
 def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
-    """Evaluate the alarm with this id, metric or composite."""
+    """Evaluate a metric alarm or a composite alarm. `name` is its numeric id."""
     alarm = tx.store.alarms.by_id(int(name))
     if alarm is None:
         return
@@ -58,7 +60,7 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
     if config.warm_up_whole and tx.now_s < warm_s:
         tx.store.alarms.wake(alarm.id, warm_s)
         return
-    # The early evaluation runs first: otherwise an alarm could return to OK and go to ALARM again at once.
+    # The early evaluation runs first. In the other order, an alarm could return to OK and enter ALARM again at once.
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:
         if config.own:
             alarm = _evaluate_newest_second(tx, alarm, config)
@@ -69,7 +71,6 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
 
 
 def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, end_s: int) -> None:
-    """Evaluate the whole windows up to `end_s`."""
     windows = _windows(tx, config, end_s)
     evaluation = evaluate_windows(windows, config.criteria)
     fast = config.own and tx.settings.alarm_timing == "fast"
@@ -83,7 +84,11 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
 
 
 def _is_accepted(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, evaluation: AlarmEvaluation, end_s: int) -> bool:
-    """Whether the evaluation may change the alarm: it has a state, the warm-up is over, and a percentile has enough samples."""
+    """Whether the evaluation may change the state of the alarm.
+
+    The state does not change if the evaluation has no result, if the warm-up of a new alarm is not over, or if a percentile has too
+    few samples.
+    """
     if evaluation.state is None:
         return False
     warm_s = alarm.created_s + config.warm_up_s
@@ -99,7 +104,11 @@ def _is_accepted(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, evaluat
 
 
 def _schedule_next(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, windows: Sequence[Datapoint], end_s: int) -> None:
-    """Wake the alarm at the next end of a window if a window has data, or at the end of the window of the newest datapoint."""
+    """Schedule the next evaluation at the end of a window.
+
+    If a window has data, the next evaluation is at the end of the next window. Otherwise it is at the end of the window that
+    contains the newest datapoint. Without any datapoint, no evaluation is scheduled.
+    """
     if any(value is not None for _, value in windows):
         tx.store.alarms.wake(alarm.id, end_s + config.step_s)
         return
@@ -132,10 +141,11 @@ def _evaluate_open_window(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig
 
 
 def _early_evaluation(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> AlarmEvaluation | None:
-    """ALARM for a window that has not ended yet, or None if it is too early to say.
+    """Return ALARM for a window that has not ended if the result is already certain enough; otherwise return None.
 
-    Some statistics breach whatever datapoints follow. An average may still change, so it must also breach over the open window
-    and the window before it: the first datapoint of a busy minute does not decide alone.
+    For some statistics, no later datapoint can undo the breach. An average may still change. So an average must also breach over
+    two windows together: the open window and the window before it. Otherwise the first datapoint of a busy minute would decide
+    alone.
     """
     assert config.series is not None
     statistic, period_s, criteria = config.series.statistic, config.period_s, config.criteria
@@ -151,7 +161,7 @@ def _early_evaluation(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> A
 
 
 def _summary(tx: Tx[MetricStore], series: MetricStat, start_s: int, end_s: int) -> Summary | None:
-    """One summary of all samples between the two times."""
+    """Return one summary of all samples between the two times."""
     found = tx.store.read(
         series.metric, start_s=start_s, end_s=end_s, period_s=end_s - start_s, now_s=tx.now_s, unit=series.unit,
         values=series.statistic.needs_values,
@@ -166,7 +176,7 @@ def _breaches(summary: Summary, config: AlarmConfig) -> bool:
 
 
 def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
-    """Whether the alarm stays in ALARM although its whole windows do not breach."""
+    """Whether the alarm stays in ALARM although its whole windows do not breach the threshold."""
     if tx.settings.alarm_timing != "fast":
         return False
     if config.own:
@@ -177,7 +187,7 @@ def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
 def _change_state(
     tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, evaluation: AlarmEvaluation, window: str, reason: str | None = None
 ) -> Alarm:
-    """`window` is a key of WINDOW_TEXTS."""
+    """Set the state and its reason. `window` is a key of WINDOW_TEXTS."""
     assert evaluation.state is not None
     series = config.series
     data = reason_data(
@@ -194,11 +204,11 @@ def _change_state(
     return set_state(tx, alarm, evaluation.state, reason + WINDOW_TEXTS[window].format(period_s=config.period_s), data)
 
 
-# The values of windows and seconds
+# Reading the values of windows and seconds
 
 
 def _windows(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> list[Datapoint]:
-    """The windows of the evaluation range, oldest first."""
+    """Return the windows of the evaluation range, oldest first."""
     period_s, many = config.period_s, evaluation_range(config.criteria.periods)
     start_s = end_s - many * period_s
     found = _values(tx, config, start_s, end_s, period_s)
@@ -212,7 +222,7 @@ def _values(tx: Tx[MetricStore], config: AlarmConfig, start_s: int, end_s: int, 
     try:
         queries = [_with_period(query, period_s) for query in config.queries]
         found = compute(tx, config.metrics[0].region, queries, start_s, end_s)
-    except ApiError:  # PutMetricAlarm accepted the expression, but it fails on some data
+    except ApiError:  # PutMetricAlarm accepted the expression, but the expression fails on some data
         return {}
     result = found.results[config.returned]
     return result.values if isinstance(result, Series) else {}
@@ -224,7 +234,7 @@ def _with_period(query: MetricDataQuery, period_s: int) -> MetricDataQuery:
 
 
 def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | None]:
-    """The newest second of metrics that are published once a second, and its value."""
+    """Return the newest second of a metric that is published once a second, and the value of that second."""
     since_s = int(tx.now_s) - NEWEST_MAX_AGE_S
     if config.series is not None:
         metric, statistic, unit = config.series.metric, config.series.statistic, config.series.unit
@@ -234,7 +244,7 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
 
 
 def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
-    """Whether any second of the last period breaches. Seconds are stored for RETENTION_S[1]."""
+    """Whether any second of the last period breaches the threshold. Values per second are stored for RETENTION_S[1] seconds."""
     now_s = int(tx.now_s) + 1
     found = _values(tx, config, now_s - min(config.period_s, RETENTION_S[1]), now_s, 1)
     return any(breaches(value, config.criteria) for value in found.values())

@@ -9,7 +9,10 @@ from corral.store import Store
 
 
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
-    """Mark a host as silent if it has not reported for a while. It gets no new work and keeps its leases: its runs can be alive."""
+    """Mark a host as silent if it has not reported for a while.
+
+    A silent host gets no new work. Its tasks keep their GPUs, because their processes can still be alive.
+    """
     host = tx.store.hosts.get(host_id)
     if host is None or not host["connected"]:
         return

@@ -1,4 +1,4 @@
-"""Container images: delete the contents of deleted repositories, and layers that no image has, some at a time."""
+"""Reconcilers of container images. They delete the contents of deleted repositories, and layers that no image uses, in batches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from corral.services.ecr.image_storage import DELETED_REPOSITORIES, UNUSED_KEPT_
 from corral.store import Store
 
 LAYERS_MAX = 200
-ROWS_MAX = 100  # images and layers of a deleted repository
+ROWS_MAX = 100  # images and layers of a deleted repository that one batch deletes
 
 
 def clear_deleted_repositories(tx: Tx[Store], _: str) -> None:
-    """Delete the images and layers of deleted repositories: ten thousand images must not delay other requests."""
+    """Delete a batch of the images and layers of deleted repositories.
+
+    Deleting ten thousand images at once would delay requests.
+    """
     contents, is_more = tx.store.images.clear_deleted_repository(ROWS_MAX)
     release(tx, contents)
     if is_more:
@@ -19,6 +22,6 @@ def clear_deleted_repositories(tx: Tx[Store], _: str) -> None:
 
 
 def drop_unused_layers(tx: Tx[Store], _: str) -> None:
-    """Delete layers that no image has had for an hour."""
+    """Delete layers that no image has used for an hour."""
     release(tx, tx.store.images.drop_unused_layers(tx.now_s - UNUSED_KEPT_S, LAYERS_MAX))
     schedule_layer_cleanup(tx)

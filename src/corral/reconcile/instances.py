@@ -17,6 +17,8 @@ def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
 
 
 def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
-    """Drop instances that have been shown for long enough, a limited number at a time."""
-    if tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX) >= ROWS_MAX:
+    """Drop instances that have been shown for long enough, and their hours much later; a limited number at a time."""
+    dropped = tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX)
+    hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)
+    if max(dropped, hours) >= ROWS_MAX:
         tx.due("terminated:", tx.now_s)

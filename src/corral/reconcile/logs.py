@@ -1,4 +1,4 @@
-"""Deletion of log events, in small batches: events of deleted groups and streams, and events past their retention."""
+"""Reconcilers of logs. They delete events of deleted groups and streams, and events past their retention, in small batches."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from corral.telemetry import LogStore
 
 SWEEP_EVERY_S = 1.0 * MINUTE_S
 SHIPMENT_RETENTION_S = 7.0 * DAY_S
-EXPIRE_EVERY_S = 1.0 * HOUR_S  # new events may be older than the oldest known event
+# The interval between two searches for expired events. The next expiry cannot be scheduled, because a client may add old events.
+EXPIRE_EVERY_S = 1.0 * HOUR_S
 ROWS_MAX = 500
 BYTES_MAX = 8 * 1024 * 1024
 
 
 def purge_logs(tx: Tx[LogStore], _: str) -> None:
-    """Delete the next batch of events of deleted groups and streams, so that millions of events do not block the lane."""
+    """Delete the next batch of events of deleted groups and streams. Deleting millions of events at once would delay requests."""
     if tx.store.purge(ROWS_MAX, BYTES_MAX):
         tx.due("purge:", tx.now_s)
 
 
 def expire_events(tx: Tx[LogStore], _: str) -> None:
-    """Delete the next batch of events past their group's retention. Responses already omit them."""
+    """Delete the next batch of events that are older than the retention of their group. Responses already omit these events."""
     if not tx.store.has_retention():
         return
     now_ms, expiry = round(tx.now_s * 1000), tx.store.next_expiry()
@@ -36,6 +37,6 @@ def expire_events(tx: Tx[LogStore], _: str) -> None:
 
 
 def sweep_shipments(tx: Tx[LogStore], _: str) -> None:
-    """Delete the records of how much output hosts have shipped, a week after the last chunk."""
+    """Delete the records about the output that hosts have sent, a week after the last output of the run."""
     dropped = tx.store.drop_shipments(round((tx.now_s - SHIPMENT_RETENTION_S) * 1000), ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)

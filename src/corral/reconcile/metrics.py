@@ -1,4 +1,4 @@
-"""Retention in the metric store: old samples are rolled up, and old items of alarm histories are deleted."""
+"""Reconcilers of the metric store. They roll up old samples, and delete old items of alarm histories."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from corral.telemetry import MetricStore
 from corral.telemetry.rollup import roll_up
 
 ROLL_UP_EVERY_S = 300.0
-ROWS_MAX = 100  # rows with a minute of seconds each take a few milliseconds; the next batch continues
+ROWS_MAX = 100  # rows per batch; a row holds one minute of samples, and a batch takes a few milliseconds
 EXPIRE_HISTORY_EVERY_S = 6.0 * HOUR_S
-HISTORY_RETENTION_S = 30.0 * DAY_S  # as on CloudWatch
+HISTORY_RETENTION_S = 30.0 * DAY_S  # the same as on CloudWatch
 ITEMS_MAX = 500
 
 

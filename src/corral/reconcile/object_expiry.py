@@ -1,4 +1,7 @@
-"""Expires objects and aborts uploads by the lifecycle rules of their bucket, at their scheduled times."""
+"""Expires objects and aborts uploads by the lifecycle rules of their bucket.
+
+Each object key and each upload has a scheduled time for its next evaluation.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from corral.services.s3.notifications import BY_RULE
 from corral.store import Store
 from corral.store.expiries import ExpiryTarget
 
-EVALUATIONS_MAX = 100  # per transaction
-REMOVALS_MAX = 40  # per transaction, approximately: each removal may send notifications
-VERSIONS_MAX = 40  # of one key per transaction, oldest first
+EVALUATIONS_MAX = 100  # keys and uploads per transaction
+REMOVALS_MAX = 40  # per transaction, approximately; each removal may send notifications
+VERSIONS_MAX = 40  # versions of one key per transaction, oldest first
 S3 = "s3.amazonaws.com"
 
 
 def expire_due(tx: Tx[Store], _: str) -> None:
-    """Evaluate the keys and uploads that are due."""
+    """Evaluate the keys and uploads whose scheduled time has passed."""
     removed = 0
     for target in tx.store.expiries.due(tx.now_s, EVALUATIONS_MAX):
         removed += _evaluate_upload(tx, target) if target.upload_id else _evaluate_key(tx, target)
@@ -30,7 +33,7 @@ def expire_due(tx: Tx[Store], _: str) -> None:
 
 
 def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
-    """Continue the walk through a bucket whose rules have changed: schedule its next uploads and keys."""
+    """Schedule the next batch of keys and uploads in a bucket whose rules have changed."""
     number = int(bucket_id)
     found = tx.store.expiries.walk(number, EVALUATIONS_MAX)
     if found is None:  # the bucket was deleted
@@ -45,7 +48,7 @@ def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
 
 
 def _evaluate_upload(tx: Tx[Store], target: ExpiryTarget) -> int:
-    """Abort the upload or reschedule it; the number of removals."""
+    """Abort the upload or reschedule it. Return the number of removals."""
     upload = tx.store.objects.upload(target.upload_id)
     rules = lifecycle.enabled_rules(tx, target.bucket_id)
     found = abort_time(rules, upload.key, upload.initiated_at_s) if upload is not None else None
@@ -57,7 +60,7 @@ def _evaluate_upload(tx: Tx[Store], target: ExpiryTarget) -> int:
 
 
 def _evaluate_key(tx: Tx[Store], target: ExpiryTarget) -> int:
-    """Expire versions of the key or reschedule it; the number of removals."""
+    """Expire versions of the key or reschedule it. Return the number of removals."""
     bucket, key = tx.store.buckets.by_id(target.bucket_id), target.key
     rules, current = lifecycle.enabled_rules(tx, bucket.id), tx.store.objects.latest(bucket.id, key)
     if not rules or current is None:
@@ -76,7 +79,7 @@ def _evaluate_key(tx: Tx[Store], target: ExpiryTarget) -> int:
     elif decision.expire is not None:
         versions.remove(tx, bucket, current, caller, BY_RULE)
     if unseen and decision.drop:
-        lifecycle.schedule(tx, target, tx.now_s)  # unseen versions are now among the oldest
+        lifecycle.schedule(tx, target, tx.now_s)  # some versions were not examined yet, so evaluate the key again now
     elif not decision.drop and decision.expire is None:
         lifecycle.schedule(tx, target, decision.next_s)
     return len(decision.drop) + (decision.expire is not None)

@@ -1,4 +1,8 @@
-"""Queues: delete abandoned and expired messages, forget deduplication ids, and continue message move tasks, in small steps."""
+"""Reconcilers of SQS queues. They work in small batches.
+
+They delete the messages of deleted and purged queues, expired messages and expired deduplication ids, and they continue message
+move tasks.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,23 @@ from corral.services.sqs.queue_names import now_ms, queue_with_arn, wait_key
 from corral.services.sqs.send_message import put_all
 from corral.store import Store
 
-ROWS_MAX = 250  # about 5 ms of work
-MOVED_MAX = 100  # about 5 ms of work; the next batch continues
-PAUSE_S = 1.0  # between two runs, so that rows which expire one by one are deleted together; no request sees them meanwhile
+ROWS_MAX = 250  # per batch: about 5 ms of work
+MOVED_MAX = 100  # per batch: about 5 ms of work
+# The pause between two batches, so that rows that expire one by one are deleted together. Requests ignore expired rows.
+PAUSE_S = 1.0
 
 
 def clear_piles(tx: Tx[Store], _: str) -> None:
-    """Delete the messages of purged and deleted queues, some at a time: a million messages must not delay other requests."""
+    """Delete a batch of the messages of purged and deleted queues. Deleting a million messages at once would delay requests."""
     if tx.store.queues.clear_pile(ROWS_MAX):
         tx.due("piles:", tx.now_s)
 
 
 def expire_messages(tx: Tx[Store], queue_id: str) -> None:
-    """Delete messages past their queue's retention. While a queue has messages, this is due again when the oldest expires."""
+    """Delete messages that are older than the retention of their queue.
+
+    While a queue has messages, this reconciler is scheduled for the time when the oldest of them expires.
+    """
     store, at_ms = tx.store.queues, now_ms(tx)
     queue = store.queue_numbered(int(queue_id))
     if queue is None:
@@ -38,7 +46,7 @@ def expire_messages(tx: Tx[Store], queue_id: str) -> None:
 
 
 def forget_duplicates(tx: Tx[Store], _: str) -> None:
-    """Delete expired deduplication ids and receive attempts of FIFO queues."""
+    """Delete expired deduplication ids and expired receive attempts of FIFO queues."""
     store = tx.store.queues
     dropped = store.forget_duplicates(now_ms(tx), ROWS_MAX)
     next_ms = store.next_forgotten_ms()
@@ -47,12 +55,12 @@ def forget_duplicates(tx: Tx[Store], _: str) -> None:
 
 
 def move_messages(tx: Tx[Store], task_id: str) -> None:
-    """Move as many messages of a task as its rate allows by now. The task is due again for the rest."""
+    """Move as many messages as the rate of the move task allows now. Schedule the task again if messages are left."""
     store, task = tx.store.queues, tx.store.queues.move_task(task_id)
     if task is None or task.status != RUNNING:
         return
     source = store.queue_numbered(task.source)
-    assert source is not None, "a deleted queue takes its tasks with it"
+    assert source is not None, "deleting a queue also deletes its move tasks"
     allowed = MOVED_MAX
     if task.per_s is not None:
         elapsed_s = max(0.0, tx.now_s - task.started_ms / 1000)
@@ -70,7 +78,10 @@ def move_messages(tx: Tx[Store], task_id: str) -> None:
 
 
 def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tuple[int, str | None]:
-    """Move messages; return their number and the reason of a failure. A moved message is a new message, with a new id and age."""
+    """Move messages. Return the number of moved messages, and the reason if a move failed.
+
+    A moved message is a new message, with a new id and a new age.
+    """
     store, at_ms = tx.store.queues, now_ms(tx)
     if source.is_fifo:
         groups = store.ready_groups(source, limit, at_ms)

@@ -1,4 +1,7 @@
-"""Receivers of hand-overs, by lane and kind: the functions that apply what another lane has caused (handovers.py)."""
+"""Receivers of hand-overs. A hand-over is a message from one lane to another (`handovers.py`), and a receiver applies it.
+
+A lane is the thread that writes one database. The table has the receivers by lane and by kind of hand-over.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from corral.store import Store
 
 
 def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
-    """Store all requests that one alarm makes to scaling policies now; its earlier ones are void. Nothing acts on them yet."""
+    """Replace the requests of one alarm to scaling policies with the given requests. Nothing acts on the requests yet."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
     tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])
 

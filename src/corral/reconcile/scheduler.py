@@ -1,4 +1,7 @@
-"""The scheduler: it grants the claims of a pool when capacity is freed, a slot joins or a claim is added."""
+"""The scheduler. It gives free capacity to claims. A claim is a task or an instance that waits for capacity in a pool.
+
+The scheduler runs when capacity becomes free, when a slot (an instance) joins the pool, or when a claim is added.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
-GRANTS_MAX = 100  # about 5 ms of work; the next batch grants more
+GRANTS_MAX = 100  # claims per batch: about 5 ms of work
 
-# Kind of claim → the function that applies a grant.
+# Kind of claim → the function that gives the capacity to such a claim.
 GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 

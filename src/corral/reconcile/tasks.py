@@ -1,4 +1,7 @@
-"""Tasks: enforce time limits, and drop stopped tasks and deleted task definitions that need not be shown any longer."""
+"""Reconcilers of tasks.
+
+They enforce time limits, and delete stopped tasks and deleted task definitions that need not be shown any longer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ ROWS_MAX = 500
 
 
 def reconcile_task(tx: Tx[Store], task_id: str) -> None:
-    """Apply what time alone changes in a task: a time limit or a startTimeout that has passed."""
+    """Stop a task whose time limit or startTimeout has passed."""
     task = tx.store.tasks.get(task_id)
     if task is None or task.instance_id is None:
         return
@@ -26,12 +29,15 @@ def reconcile_task(tx: Tx[Store], task_id: str) -> None:
 
 
 def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:
-    """Drop stopped tasks and expired client tokens, a limited number at a time."""
+    """Delete a limited number of stopped tasks and expired client tokens."""
     dropped = tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX) + tx.store.tokens.drop_expired(tx.now_s, ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)
 
 
 def drop_deleted_definitions(tx: Tx[Store], _: str) -> None:
-    """Drop deleted task definitions that no task refers to. A stopped task refers to its definition until it is dropped."""
+    """Delete task definitions that are marked as deleted and that no task refers to.
+
+    A stopped task refers to its definition until the task is deleted.
+    """
     if tx.store.definitions.drop_deleted(tx.settings.account, ROWS_MAX):
         tx.due("deletion:", tx.now_s + SWEEP_EVERY_S)

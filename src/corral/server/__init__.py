@@ -1,1 +1,1 @@
-"""The server process: connects stores, lanes, hosts and the HTTP port."""
+"""The server process. It connects the databases, the agents of hosts and the HTTP port."""

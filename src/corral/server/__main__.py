@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import os
 import signal
 import socket
@@ -27,6 +26,7 @@ from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
 from corral.clock import WallClock
+from corral.control_characters import escape_controls
 from corral.core import Command, Core, Tx
 from corral.data_folder import (
     CREDENTIALS,
@@ -49,11 +49,12 @@ from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.options import parse_options
+from corral.process_log import log_to_stderr
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
-from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, take_back_quarantined
+from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.configuration import read_instance_types
 from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.data_channel import DataChannel
@@ -72,9 +73,9 @@ from corral.telemetry import LogStore, MetricStore
 
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
-IP_FREEBIND = 15  # Linux; Python has no name for it
-LOG_MAX_BYTES = 10 * 1024 * 1024  # a larger log is rotated at the next start
-JOIN_S = 5.0  # how long a start waits for this machine's agent before it reports that Corral is up
+IP_FREEBIND = 15  # the value on Linux; Python has no constant for it
+LOG_MAX_BYTES = 10 * 1024 * 1024  # a log file larger than this is rotated at the next start
+JOIN_S = 5.0  # at start, Corral waits this long for the agent of this machine, and then reports that it is up
 
 
 class ServerOptions(Struct, frozen=True, rename="kebab"):
@@ -88,23 +89,24 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
     instance_type: str = HOST_TYPE
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
-    discard_blobs: bool = False  # start although state.db is missing and blobs exist; they are quarantined
+    # Start although state.db is missing and blobs exist. The blobs are moved to the quarantine.
+    discard_blobs: bool = False
     isolate: bool = False
-    ready_fd: int | None = None  # a descriptor that gets one line when Corral answers requests
-    log: str | None = None  # a file that gets the output from the time when the data folder is found to be usable
-    # The root keys may also be in the environment: every user of the machine can read a command line.
+    ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
+    log: str | None = None  # a file for the output; Corral writes to it after it has checked the data folder
+    # The root keys may also be environment variables, because every user of the machine can read command lines.
     access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
     secret_key: str | None = os.environ.get("CORRAL_SECRET_KEY")
 
 
 def main() -> None:
     options = parse_options(sys.argv[1:], ServerOptions)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    sys.setswitchinterval(0.0003)  # switch threads often: a search of logs must not delay the responses of other requests
+    log_to_stderr("%(asctime)s %(levelname)s %(message)s")
+    sys.setswitchinterval(0.0003)  # switch threads often, so that a search in logs does not delay other requests
     try:
         uvloop.run(_serve(options))
     except Refused as refusal:
-        sys.exit(f"corral: {refusal}")
+        sys.exit(escape_controls(f"corral: {refusal}"))
 
 
 async def _serve(options: ServerOptions) -> None:
@@ -116,8 +118,8 @@ async def _serve(options: ServerOptions) -> None:
     data = Path(options.data).resolve()
     _validate_data(data, options)
     instance_types = read_instance_types(data)
-    listeners = [_listen(options.host, options.port)]  # nothing is written before the port is bound
-    lock_folder(data)  # until the process ends
+    listeners = [_listen(options.host, options.port)]  # bind the port before anything is written
+    lock_folder(data)  # the lock is held until the process ends
     close_to_others(data)
     if options.log is not None:
         _redirect_output(Path(options.log))
@@ -148,7 +150,7 @@ async def _serve(options: ServerOptions) -> None:
     )
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
-    store, log_store, metric_store = await asyncio.gather(  # in parallel: each one waits for the disk
+    store, log_store, metric_store = await asyncio.gather(  # in parallel, because each of them waits for the disk
         asyncio.to_thread(Store, data / "state.db", checked=True),
         asyncio.to_thread(LogStore, data / "logs.db", checked=True),
         asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
@@ -165,7 +167,7 @@ async def _serve(options: ServerOptions) -> None:
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime, files_limit)
-    state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any due work runs
+    state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()
@@ -192,7 +194,7 @@ async def _serve(options: ServerOptions) -> None:
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
         names,
         BodyReceiver(blobs),
-        lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems()),
+        lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs)),
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
@@ -204,7 +206,8 @@ async def _serve(options: ServerOptions) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
     gc.collect()
-    gc.freeze()  # models, code and settings live as long as the process; requests rarely create reference cycles
+    # Models, code and settings live as long as the process, so the garbage collector need not examine them again.
+    gc.freeze()
     gc.set_threshold(10_000, 50, 100)
     _report_ready(data, about, options.ready_fd)
     await serving
@@ -218,11 +221,11 @@ async def _serve(options: ServerOptions) -> None:
 
 
 def _validate_data(data: Path, options: ServerOptions) -> None:
-    """Refuse a data folder that is in use, foreign or damaged. Changes nothing."""
+    """Refuse a data folder that is in use, belongs to another program or is damaged. Nothing is changed."""
     require_unused(data)
     validate_folder(data)
     if (data / RESTORING).exists():
-        raise Refused(f"a restore into {data} did not finish. Run `corral restore` again: it begins anew in the same folder.")
+        raise Refused(f"a restore into {data} did not finish. Run `corral restore` again, with the same folder.")
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
         validate_file(path, 1 + len(kind.MIGRATIONS))
     if not options.discard_blobs:
@@ -235,7 +238,10 @@ def _validate_data(data: Path, options: ServerOptions) -> None:
 
 
 def _require_state_of_blobs(data: Path) -> None:
-    """Refuse to start without the state.db of the blobs that exist: all of them would be orphans."""
+    """Refuse to start if files with the bytes of objects (blobs) exist, but state.db has no rows for them.
+
+    Corral would treat all of these files as orphans.
+    """
     path, found = data / "state.db", count_blobs(data / "blobs", ERASED_ORPHANS_MAX + 1)
     if not found or (not is_missing(path) and (found <= ERASED_ORPHANS_MAX or not never_had_blobs(path))):
         return
@@ -248,7 +254,7 @@ def _require_state_of_blobs(data: Path) -> None:
 
 
 def _redirect_output(path: Path) -> None:
-    """Write the log to a file from now on. A large file is rotated."""
+    """Write the output to a log file from now on. A large log file is rotated first."""
     if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
         path.rename(path.with_suffix(".log.1"))
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -269,7 +275,7 @@ def _schedule_now(tx: Tx[Any], keys: Sequence[str]) -> None:
 
 
 def _reset_host_timeouts(tx: Tx[Store]) -> None:
-    """Count the silence of hosts from now: they could not report while the server was down."""
+    """Restart the silence timeout of every host: hosts could not report while the server was down."""
     for host in tx.store.hosts.all():
         if host["connected"]:
             tx.store.hosts.seen(host["id"], tx.now_s)
@@ -277,17 +283,20 @@ def _reset_host_timeouts(tx: Tx[Store]) -> None:
 
 
 def _check_node(folder: Path) -> None:
-    """Refuse damaged files of this host, which its agent and its spawner could not read. Nothing is changed."""
+    """Refuse to start if files of the agent or the spawner of this host are damaged. Nothing is changed."""
     if (folder / "host.json").exists():
         stored_host_id(folder / "host.json")
     if (folder / "journal").exists():
-        from corral.node.run_journal import replay  # imported here because most data folders have no journal when they are opened
+        from corral.node.run_journal import replay  # imported here because a new data folder has no journal
 
         replay(folder / "journal", kernel_boot_id())
 
 
 def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
-    """Return the ids of the GPUs to exclude; raise Refused if one does not exist. Only the node can query the driver."""
+    """Return the ids of the GPUs to exclude. Raise Refused if a GPU does not exist.
+
+    A node process finds the GPUs, because only the node can query the GPU driver.
+    """
     if not names:
         return ""
     command = [sys.executable, "-m", "corral.node", "--data", str(data), "--gpus", gpus_flag, "--find-gpus", names]
@@ -311,7 +320,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_for_containers(port: int) -> socket.socket | None:
-    """Listen on the address at which containers with their own network reach Corral. The agent may create it later."""
+    """Listen on the address at which containers with a network of their own reach Corral.
+
+    The agent may add this address to the machine later. With IP_FREEBIND, the server can listen on the address before that.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
@@ -319,21 +331,24 @@ def _listen_for_containers(port: int) -> socket.socket | None:
         listener.bind((CONTAINERS_GATEWAY, port))
         listener.listen(1024)
     except OSError:
-        listener.close()  # a process listens on all addresses, possibly this one
+        listener.close()  # another process listens on this port, on this address or on all addresses
         return None
     listener.setblocking(False)
     return listener
 
 
 def _reachable(host: str) -> str:
-    """Return the address at which tasks of this machine reach the server."""
+    """Return the address at which tasks on this machine reach the server."""
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
 def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> dict[str, str]:
-    """Return the root keys: those given, else those stored, else new ones. They are stored so that only the owner can read them."""
+    """Return the root keys: the given keys, else the stored keys, else new keys.
+
+    The keys are stored in a file that only its owner can read.
+    """
     path = data / CREDENTIALS
     stored: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     keys = {
@@ -346,7 +361,7 @@ def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> di
 
 
 def _stored_key(path: Path, loss: str) -> bytes:
-    """Return the key in a file, creating it at the first start. `loss` describes what a new key would lose."""
+    """Return the key in a file, which is created at the first start. `loss` describes the effect of deleting the file."""
     if not path.exists():
         _write_private(path, {"key": ids.new_key().hex()})
     try:
@@ -359,7 +374,7 @@ def _stored_key(path: Path, loss: str) -> bytes:
 
 
 def _session_validity(path: Path, key: bytes, root: dict[str, str]) -> SessionValidity:
-    """Return which sessions are valid, according to sessions.json and the root keys."""
+    """Return the object that decides which sessions are valid. It is made from sessions.json and the root keys."""
     stored = json.loads(path.read_text())
     try:
         return msgspec.convert(
@@ -381,7 +396,7 @@ def _store_members(path: Path, members: dict[str, Any]) -> None:
 def _report_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:
     _write_private(data / "server.json", about)
     line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
-    print(line, flush=True)
+    print(escape_controls(line), flush=True)
     if ready_fd is not None:
         os.write(ready_fd, (json.dumps(about) + "\n").encode())
         os.close(ready_fd)

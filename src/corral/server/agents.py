@@ -1,4 +1,8 @@
-"""The core's connections to the agents of hosts (the protocol is in model/run.py), and the supervision of this machine's agent."""
+"""The server's connections to the agents of hosts, and the supervision of the agent on this machine.
+
+An agent sends a hello message when it connects, and reports later. The server sends orders to start, stop or check runs. A run is
+one execution of a container. The protocol is in `model/run.py`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ from corral.store import Store
 from corral.telemetry import LogStore
 
 AGENT_MESSAGE_MAX_BYTES = 64 * 1024 * 1024
-ORDERS_BYTES = 4 * 1024 * 1024  # more orders are sent as several messages
+ORDERS_BYTES = 4 * 1024 * 1024  # the approximate size of a message; more orders are sent as several messages
 MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
@@ -64,21 +68,24 @@ log = logging.getLogger("corral")
 
 
 class AgentConnection:
-    """The connection to one agent. Orders are sent in the order of their commits, after their log streams are open."""
+    """The connection to one agent.
+
+    Orders are sent in the order of their commits. A start order is sent after the log stream of its run was opened.
+    """
 
     def __init__(self, writer: asyncio.StreamWriter, hello: Hello, heard_s: float) -> None:
         self.hello = hello
         self.heard_s = heard_s
-        self.problem = ""  # as the agent reported it
-        self.ordered_again: set[str] = set()  # runs whose environment files were replaced before the order was sent
+        self.problem = ""  # the problem of the host's spawner, as the agent reported it
+        self.ordered_again: set[str] = set()  # runs that were ordered a second time because an environment file had been replaced
         self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()
         self._writer = writer
         self._measuring: dict[int, asyncio.Future[Measured]] = {}
         self._numbers = count()
-        self._executing: dict[str, asyncio.Future[str]] = {}  # by session
+        self._executing: dict[str, asyncio.Future[str]] = {}  # session id → the reason if the host declines the session
 
     async def measure(self, run_ids: list[str]) -> Measured:
-        """The present usage of these runs. Raises TimeoutError if the agent does not respond."""
+        """Return the current usage of these runs. Raise TimeoutError if the agent does not respond."""
         number = next(self._numbers)
         self._measuring[number] = asyncio.get_running_loop().create_future()
         try:
@@ -89,7 +96,7 @@ class AgentConnection:
 
     def measured(self, measured: Measured) -> None:
         future = self._measuring.get(measured.number)
-        if future is not None and not future.done():  # the caller may have been cancelled
+        if future is not None and not future.done():  # a cancelled caller has cancelled the future
             future.set_result(measured)
 
     async def execute(self, order: Execute) -> str:
@@ -118,7 +125,7 @@ class Agents:
         self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock,
         excluded_gpus: str = "", runtime: str = "auto", files_limit: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        """`files_limit` is the limit of open files, soft and hard, that the agent and its tasks get."""
+        """`files_limit` is the limit of open files (soft, hard) for the agent and its tasks."""
         self._folder = data / "node"
         self._blobs = blobs
         self._data = data
@@ -132,10 +139,11 @@ class Agents:
         self._connections: dict[str, AgentConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.samples: dict[str, GpuSample] = {}
-        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU → its samples of the last minutes, for `corral top`
-        self._lost = asyncio.Event()  # a connection was lost: its agent may be dead
-        self.joined = asyncio.Event()  # this machine's agent has sent hello
-        self._agent_error = ""  # why this machine's last agent ended, until another one has sent hello
+        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU id → its samples of the last minutes, for `corral top`
+        self._lost = asyncio.Event()  # set when a connection is lost; its agent may be dead
+        self.joined = asyncio.Event()  # set when the agent of this machine has sent hello
+        # Why the last agent of this machine ended. Empty when a new agent has sent hello.
+        self._agent_error = ""
 
     async def listen(self) -> None:
         node_folder.make(self._folder)
@@ -143,16 +151,19 @@ class Agents:
         self._server = await asyncio.start_unix_server(self._serve, sock=socket, limit=AGENT_MESSAGE_MAX_BYTES)
 
     def deliver(self, orders: dict[str, HostOrders]) -> None:
-        """Queue committed orders. Orders for a host that is not connected are dropped: its next hello requests all of them."""
+        """Queue committed orders for sending.
+
+        Orders for a host that is not connected are dropped. When the host reconnects, its hello message requests all orders again.
+        """
         for host_id, of_host in orders.items():
             connection = self._connections.get(host_id)
             if connection is not None:
                 while of_host.replaces_earlier and not connection.orders.empty():
-                    connection.orders.get_nowait()  # these orders precede its hello and may be for runs that were given up
+                    connection.orders.get_nowait()  # newer orders replace these, because the host has sent a new hello
                 connection.orders.put_nowait(of_host)
 
     def problems(self) -> list[dict[str, Any]]:
-        """The agents and spawners that do not respond, for the status page. Any thread may call this."""
+        """Return the agents and spawners that do not respond, for the status page. Any thread may call this method."""
         now_s, pid = self._clock.now_s(), node_folder.lock_owner(self._folder / "agent.lock")
         connections = list(self._connections.values())
         found = []
@@ -168,7 +179,7 @@ class Agents:
         return found
 
     async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
-        """The present usage of these runs of a host; None: the host is not connected or does not respond."""
+        """Return the current usage of these runs of a host. Return None if the host is not connected or does not respond."""
         connection = self._connections.get(host_id)
         try:
             return await connection.measure(run_ids) if connection is not None else None
@@ -176,14 +187,17 @@ class Agents:
             return None
 
     async def execute(self, host_id: str, order: Execute) -> str:
-        """Order an execute-command session. Returns only if the host declines, with its reason; otherwise the caller cancels it."""
+        """Order an execute-command session. If the host declines it, return the reason.
+
+        Otherwise this coroutine does not return: the caller cancels it when the session has started.
+        """
         connection = self._connections.get(host_id)
         if connection is None:
             return "the agent of this host is not connected"
         try:
             whole = await with_files(order.run, self._blobs)
         except FileNotFoundError:
-            return "an environment file was replaced at this moment; try again"
+            return "an environment file was replaced during the request; try again"
         return await connection.execute(replace(order, run=whole))
 
     async def close(self) -> None:
@@ -207,7 +221,7 @@ class Agents:
                 sender = asyncio.create_task(self._send_orders(connection))
                 await self._read_reports(reader, connection)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # the agent disconnected; it will reconnect
+            pass  # the agent has disconnected and will reconnect
         except Exception:
             log.exception("the connection to an agent failed")
         finally:
@@ -237,7 +251,7 @@ class Agents:
             connection.send({"quit": f"this Corral was started with --exclude-gpus {self._excluded_gpus or '(none)'}"})
             return None
         stale = self._connections.get(hello.host_id)
-        # From here on this connection gets new orders; hello requests those that were committed before.
+        # From now on, this connection gets new orders. The hello message requests the orders that were committed before.
         self._connections[hello.host_id] = connection
         if stale is not None:
             stale.close()
@@ -269,26 +283,32 @@ class Agents:
             connection.close()
 
     async def _with_open_streams(self, starts: list[StartOrder], connection: AgentConnection) -> list[RunSpec]:
-        """The runs whose log streams could be opened. The others are reported to the core as failed to start."""
+        """Open the log streams of the runs, and return the runs that can start.
+
+        The other runs are stored as failed.
+        """
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
         if logged:
             as_containers = bool(connection.hello.docker)
             refused |= await self._logs.submit_now(lambda tx: open_streams(tx, logged, as_containers=as_containers))
         if self._connections.get(connection.hello.host_id) is not connection:
-            raise ConnectionResetError  # a later hello requests all orders again, and these runs may start then
+            raise ConnectionResetError  # the host's next hello requests all orders again, and these runs can start then
         await self._refuse(refused, connection)
         return [start.spec for start in starts if start.spec.run_id not in refused]
 
     async def _refuse(self, refused: Mapping[str, str], connection: AgentConnection) -> None:
-        """Report runs to the core that cannot be ordered: run id → the reason. Each fails alone."""
+        """Store that runs have failed, because they cannot be ordered. `refused` maps a run id to the reason."""
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
             await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
 
     async def _with_files(self, starts: list[RunSpec], connection: AgentConnection) -> list[RunSpec]:
-        """The runs with the variables of their environment files. A run whose files were replaced meanwhile is ordered again."""
+        """Add the variables of the environment files to each run.
+
+        If a file was replaced after the order was made, the run is ordered again.
+        """
         whole, again, refused = list[RunSpec](), set[str](), dict[str, str]()
         for spec in starts:
             try:
@@ -296,7 +316,7 @@ class Agents:
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and spec.run_id not in connection.ordered_again:
                     again.add(spec.run_id)
-                else:  # not replaced, but lost or unreadable
+                else:  # a file is unreadable, or missing for the second time
                     refused[spec.run_id] = NO_FILE.format(error)
         await self._refuse(refused, connection)
         if again:
@@ -308,7 +328,7 @@ class Agents:
         try:
             return await with_files(spec, self._blobs)
         except OSError:
-            return replace(spec, environment_files=[])  # the run is alive: check it without the variables of a lost file
+            return replace(spec, environment_files=[])  # the run is alive, so check it even without the variables of a missing file
 
     async def _read_reports(self, reader: asyncio.StreamReader, connection: AgentConnection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
@@ -331,12 +351,14 @@ class Agents:
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
                 past.append((self._clock.now_s(), sample))
             found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
-            if found and self._connections.get(host_id) is connection:  # else a later hello has newer facts
+            # If the host has reconnected, its new hello has newer facts.
+            if found and self._connections.get(host_id) is connection:
                 await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
                 foreign = {**foreign, **found}
             shipped: dict[str, int] = {}
             names = runtime_ids(report.runs)
-            if report.logs or names:  # logs first: a client that sees a stopped task can read its whole log
+            # Store logs first, so that a client that sees a stopped task can read its whole log.
+            if report.logs or names:
                 shipped = await self._logs.submit(partial(ship, chunks=report.logs, names=names))
             if report.runs:
                 await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
@@ -346,7 +368,7 @@ class Agents:
             connection.send({"ack": Ack(shipped)})
 
     async def keep_agent(self) -> None:
-        """Start this machine's agent whenever none is alive. An agent that outlived an earlier server reconnects by itself."""
+        """Start an agent on this machine whenever none is alive. An agent that outlived an earlier server reconnects by itself."""
         wait_s = RESTART_MIN_S
         while True:
             held = node_folder.try_lock(self._folder / "agent.lock")
@@ -372,13 +394,16 @@ class Agents:
         with open(self._folder / "agent.log", "ab") as output:
             agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         if self._files_limit is not None:
-            with suppress(OSError):  # the agent has ended already
+            with suppress(OSError):  # the agent has already ended
                 resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, self._files_limit)
         return agent
 
 
 def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str, str]]:
-    """(orders as JSON, run id → why its order cannot be sent). One such order would break the connection for all."""
+    """Return the orders as JSON, and the refused orders as a dict from run id to reason.
+
+    An order that is too long or not valid JSON is refused, because it would break the connection for all runs.
+    """
     encoded, refused = list[msgspec.Raw](), dict[str, str]()
     for spec in specs:
         try:
@@ -394,7 +419,7 @@ def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str
 
 
 def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec]) -> Iterator[dict[str, Any]]:
-    """Split orders into messages of bounded size. Stops come last, because they may concern runs of the same batch."""
+    """Split orders into messages of bounded size. Stops are in the last message, because they may refer to earlier starts."""
     part, size = list[msgspec.Raw](), 0
     for start in starts:
         if part and size + len(start) > ORDERS_BYTES:
@@ -416,7 +441,7 @@ def _last_line(path: Path) -> str:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a child without a thread: a waiting thread would keep the server from ending."""
+    """Wait for a child process without a thread. A waiting thread would prevent the server from exiting."""
     loop, ended, fd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(process.pid)
     loop.add_reader(fd, ended.set)
     try:

@@ -1,4 +1,4 @@
-"""Collects items on the event loop and passes them on in batches: a thread is woken less often, and for more items."""
+"""Collects items on the event loop and passes them to a function in batches, so that a thread is woken less often."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ class Batcher(Generic[T]):
         self._items: list[T] = []
 
     def add(self, item: T) -> None:
-        """Add an item. The batch is given away after a turn of the event loop that added none, or when it is large enough."""
+        """Add an item.
+
+        The batch is passed on when it is large enough, or after an iteration of the event loop that has added no item.
+        """
         if not self._items:
             asyncio.get_running_loop().call_soon(self._end_turn, 0)
         self._items.append(item)
 
     def flush(self) -> None:
         items, self._items = self._items, []
-        if items:  # an explicit flush may have emptied the batch before `_end_turn` runs
+        if items:  # an earlier call may have emptied the batch
             self._give(items)
 
     def _end_turn(self, before: int) -> None:

@@ -1,8 +1,9 @@
-"""Garbage collection of blobs: erases the files that no row refers to, in batches.
+"""Garbage collection of blobs, which are the files with the bytes of objects and image layers.
 
-A start that finds many orphans does not erase them. No crash leaves that many, so this state.db probably belongs to other files.
-The orphans are moved to blobs/quarantine/DATE and erased after a week; when rows refer to them again, they are moved back.
-While a backup copies blobs, none is erased.
+It deletes, in batches, the files that no database row refers to. Such a file is an orphan if a crash has left it. At start, a few
+orphans are deleted at once. Many orphans are not deleted, because no crash leaves so many: this state.db probably belongs to
+another data folder. These orphans are moved to blobs/quarantine/DATE and deleted after a week. If rows refer to them again, they
+are moved back. While a backup copies blobs, no blob is deleted.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from corral.blobs import Blobs
 from corral.blobs.blob_lock import try_erasing
@@ -27,12 +29,13 @@ from corral.server.lanes import Lane
 from corral.store import Store
 
 BATCH_BLOBS = 200
-ERASED_ORPHANS_MAX = 16  # a crash leaves about as many as there were uploads
+ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as uploads were open
 DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
-HELD_DELAY_S = 1.0  # between two attempts while a backup is made
-WAIT_MAX_S = 10 * 365 * 86_400.0  # the wait for garbage ends only when there is some or the server stops
-BATCH_DELAY_S = 0.25  # collects garbage before each batch: overwriting 1,000 objects a second must not cost 1,000 removals
+HELD_DELAY_S = 1.0  # between two attempts while a backup copies blobs
+WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when garbage exists or the server stops
+# Garbage is collected for this long before each batch. Overwriting 1,000 objects a second must not cause 1,000 removals.
+BATCH_DELAY_S = 0.25
 RETRY_DELAY_S = 5.0
 
 log = logging.getLogger("corral")
@@ -48,7 +51,7 @@ class BlobGc:
         self._ids = ids
 
     async def run(self) -> None:
-        """Sweep the files that a crash has left, then erase garbage until the server stops."""
+        """Handle the orphans that a crash has left, then delete garbage until the server stops."""
         expiry = asyncio.create_task(self._expire_daily())
         try:
             await self._collect()
@@ -79,7 +82,10 @@ class BlobGc:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _sweep(self) -> None:
-        """Erase or quarantine orphans. Files are listed before rows are read: a listed file without a row is an orphan."""
+        """Delete or quarantine orphans.
+
+        Files are listed before rows are read, so a listed file without a row is really an orphan.
+        """
         folders, orphans = self._blobs.folders(), list[str]()
         while names := await asyncio.to_thread(self._blobs.names, folders):
             for at in range(0, len(names), BATCH_BLOBS):
@@ -95,15 +101,18 @@ class BlobGc:
         folder = await asyncio.to_thread(self._blobs.quarantine, orphans, date_of(self._clock.now_s()))
         log.warning(
             "no row of state.db refers to %d blobs: they were moved to %s and will be erased after a week. If this state.db is "
-            "not the right one, stop Corral and put the right one back: the blobs are then moved back.", len(orphans), folder,
+            "wrong, stop Corral and put the right file back: Corral then moves the blobs back.", len(orphans), folder,
         )  # fmt: skip
 
     def _has_quarantine(self) -> bool:
-        """Whether an earlier start quarantined orphans: it may have been killed before it had moved all of them."""
+        """Whether an earlier start has moved orphans to the quarantine.
+
+        That start may have been killed before it had moved all of them. So the other orphans must also be moved, and not deleted.
+        """
         return any(names for _, names in self._blobs.quarantined())
 
     async def _remove(self, blobs: Sequence[str]) -> None:
-        """Erase the files of garbage, then delete its rows."""
+        """Delete the files of garbage, then their rows."""
         await self._erase(self._blobs.erasable(blobs))
         await self._state.submit(lambda tx: tx.store.objects.drop_garbage(blobs))
 
@@ -119,7 +128,7 @@ class BlobGc:
 
 
 def take_back_quarantined(blobs: Blobs, store: Store) -> None:
-    """At start: move the blobs that rows refer to back from the quarantine."""
+    """Move the blobs that rows refer to back from the quarantine. Called at start."""
     for date, names in blobs.quarantined():
         known = set[str]()
         for at in range(0, len(names), BATCH_BLOBS):
@@ -130,11 +139,23 @@ def take_back_quarantined(blobs: Blobs, store: Store) -> None:
 
 
 def expire_quarantine(blobs: Blobs, now_s: float) -> None:
-    """Erase the blobs that have been in quarantine for a week."""
+    """Delete the blobs that have been in the quarantine for a week."""
     for date, names in blobs.quarantined():
         if date <= date_of(now_s - QUARANTINE_S):
             blobs.erase_quarantine(date)
             log.warning("erased %d blobs that were in quarantine since %s", len(names), date)
+
+
+def quarantine_of(blobs: Blobs) -> list[dict[str, Any]]:
+    """What `corral status` shows of the quarantine."""
+    return [{"date": date, "blobs": number, "erasedOn": _erased_on(date)} for date, number in blobs.count_quarantined().items()]
+
+
+def _erased_on(date: str) -> str:
+    try:
+        return (datetime.fromisoformat(date) + timedelta(seconds=QUARANTINE_S)).date().isoformat()
+    except (ValueError, OverflowError):  # a folder that Corral did not create
+        return date
 
 
 def date_of(at_s: float) -> str:
@@ -146,7 +167,7 @@ def _known(blobs: Sequence[str], tx: Tx[Store]) -> set[str]:
 
 
 def _garbage(tx: Tx[Store]) -> list[str]:
-    """The next blobs without references. Waits until there are some; empty when the server stops."""
+    """Return the next blobs that nothing refers to. Wait until there are some. Return an empty list when the server stops."""
     found = tx.store.objects.garbage(BATCH_BLOBS)
     if not found and not tx.final:
         raise Wait([GARBAGE], tx.now_s + WAIT_MAX_S)

@@ -1,7 +1,7 @@
-"""Bounds on what clients cost before they are authenticated: the number of connections, and the memory of unverified requests.
+"""Limits on the resources that a client can use before it is authenticated: connections, and the memory of unverified requests.
 
-A *stranger* is a connection that has sent no request with valid credentials yet. When there are too many connections, strangers
-are closed first, so a client with credentials can connect while others open connections and send nothing.
+A *stranger* is a connection that has sent no request with valid credentials yet. When there are too many connections, Corral closes
+strangers first. So a client with credentials can connect while other clients only open connections.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from typing import Protocol
 from corral.errors import ApiError, ServiceUnavailable
 
 CONNECTIONS_MAX = 4000
-OVERFLOW = 64  # connections above the maximum that are still answered, with a refusal
-FILES_MAX = 1 << 20  # the limit of open files is not raised above this
-UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # of bodies and incomplete heads, over all connections
-WAITING_MAX = 64  # requests whose bodies wait for memory
+OVERFLOW = 64  # connections above the maximum that still get an error response
+FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
+UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # the total of bodies and incomplete heads, over all connections
+WAITING_MAX = 64  # requests that may wait until memory for their body is free
 WAIT_MAX_S = 20.0
-UNVERIFIED_BYTES_PER_S = 100 * 1024 * 1024  # received of large unverified bodies, over all connections
-TRIM_MIN_BYTES = 16 * 1024 * 1024  # after a use of this size, free memory is returned to the system
+UNVERIFIED_BYTES_PER_S = 100 * 1024 * 1024  # the rate at which large unverified bodies are received, over all connections
+# After a body of at least this size, free memory is returned to the system.
+TRIM_MIN_BYTES = 16 * 1024 * 1024
 TRIM_AFTER_S = 1.0
 
 
 class UnverifiedMemory:
-    """The memory of requests whose signatures are not verified yet. A body that does not fit waits, and is not read meanwhile."""
+    """Counts the memory of requests whose signatures are not verified yet.
+
+    A body that does not fit into the limit waits, and is not read in the meantime.
+    """
 
     def __init__(self, max_bytes: int = UNVERIFIED_MAX_BYTES) -> None:
         self._free = self._max_bytes = max_bytes
@@ -35,20 +39,26 @@ class UnverifiedMemory:
         self._next_at_s = 0.0
 
     async def pace(self, size: int) -> None:
-        """Wait after the receipt of so many bytes: without a limit, clients that send fast would keep the event loop busy."""
+        """Wait as long as the rate limit requires after this number of received bytes.
+
+        Without this limit, clients that send fast would block the event loop.
+        """
         now_s = asyncio.get_running_loop().time()
         self._next_at_s = max(self._next_at_s, now_s) + size / UNVERIFIED_BYTES_PER_S
         await asyncio.sleep(self._next_at_s - now_s)
 
     def try_take(self, size: int) -> bool:
-        """Take memory if some is free and no request waits for it."""
+        """Take memory if enough is free and no other request waits. Return whether it was taken."""
         if size > self._free or self._waiting:
             return False
         self._free -= size
         return True
 
     async def take(self, size: int) -> None:
-        """Take memory, and wait until it is free. Raises ServiceUnavailable if too many requests wait, or for too long."""
+        """Wait until enough memory is free, and take it.
+
+        Raise ServiceUnavailable if too many requests wait already, or if the wait takes too long.
+        """
         if self.try_take(size):
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -63,7 +73,7 @@ class UnverifiedMemory:
             if granted.done() and not granted.cancelled():
                 self.give_back(size)
             else:
-                with suppress(ValueError):  # `_grant` has dropped it
+                with suppress(ValueError):  # `_grant` has already removed it
                     self._waiting.remove(waiting)
                 self._grant()
             if isinstance(error, TimeoutError):
@@ -71,14 +81,14 @@ class UnverifiedMemory:
             raise
 
     def give_back(self, size: int) -> None:
-        """Return memory, which then goes to the requests that wait, in the order of their arrival."""
+        """Return memory. The waiting requests get it in the order of their arrival."""
         if self._max_bytes - self._free >= TRIM_MIN_BYTES:
             self.trim_soon()
         self._free += size
         self._grant()
 
     def trim_soon(self) -> None:
-        """Return free memory to the system a second from now. The allocator would keep what large bodies have used."""
+        """Return free memory to the system after a second. Otherwise the allocator would keep the memory of large bodies."""
         if not self._is_trim_due:
             self._is_trim_due = True
             asyncio.get_running_loop().call_later(TRIM_AFTER_S, self._trim)
@@ -100,20 +110,23 @@ class Stranger(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """The connection was made less than a second ago, so its request may be on its way."""
+        """Whether the connection was opened less than a second ago, so that its request may still arrive."""
 
     def turn_away(self, error: ApiError) -> None:
-        """Send an error and close the connection."""
+        """Send an error response and close the connection."""
 
 
 class ConnectionLimits:
     def __init__(self, connections_max: int = CONNECTIONS_MAX) -> None:
         self.connections_max = connections_max
         self.memory = UnverifiedMemory()
-        self._strangers: dict[Stranger, None] = {}  # the oldest first
+        self._strangers: dict[Stranger, None] = {}  # the oldest connection first
 
     def connected(self, connection: Stranger, count: int) -> None:
-        """Register a connection, one of `count`. If there are too many, the oldest stranger is closed."""
+        """Register a new connection. `count` is the number of open connections.
+
+        If there are too many, close the oldest stranger.
+        """
         self._strangers[connection] = None
         if count > self.connections_max:
             oldest = next(iter(self._strangers))
@@ -122,25 +135,28 @@ class ConnectionLimits:
                 oldest.turn_away(self.too_many())
 
     def authenticated(self, connection: Stranger) -> None:
-        """A request of this connection had valid credentials."""
+        """Record that a request of this connection had valid credentials."""
         self._strangers.pop(connection, None)
 
     disconnected = authenticated
 
     def must_refuse(self, connection: Stranger, count: int) -> bool:
-        """Whether a connection, one of `count`, is above the maximum."""
+        """Whether to refuse the requests of a connection because there are too many. `count` is the number of open connections."""
         return count > self.connections_max and connection in self._strangers
 
     def too_many(self) -> ApiError:
         message = (
             f"Corral has {self.connections_max} open connections, which is its maximum. Close connections that you do not use, "
-            f"then retry. The maximum is {CONNECTIONS_MAX}, or half the limit of open files (ulimit -Hn) if that is less."
+            f"then retry. The maximum is {CONNECTIONS_MAX}, or half the limit of open files (ulimit -Hn) if this half is smaller."
         )
         return ServiceUnavailable(message)
 
 
 def raise_open_files_limit() -> tuple[int, int]:
-    """Raise the soft limit of open files to the hard limit, and return both as they were: tasks get those."""
+    """Raise the soft limit of open files to the hard limit. Return the previous limits (soft, hard).
+
+    Tasks run with these limits.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -150,7 +166,7 @@ def raise_open_files_limit() -> tuple[int, int]:
 
 
 def connections_allowed() -> int:
-    """The maximum number of connections: half of the open files that this process may have."""
+    """Return the maximum number of connections: half of the files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
 
@@ -164,7 +180,7 @@ def _no_memory() -> ApiError:
 
 
 def _return_free_memory() -> None:
-    import ctypes  # here: importing it would slow down every start
+    import ctypes  # imported here because importing it would slow down every start
 
-    with suppress(OSError, AttributeError):  # glibc only
+    with suppress(OSError, AttributeError):  # only glibc has this function
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,7 @@
-"""CORS: answers preflight requests and adds CORS headers to responses, by the rules of the bucket. Preflights are not signed."""
+"""CORS: answers preflight requests and adds CORS headers to responses, by the CORS rules of the bucket.
+
+Preflight requests are not signed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class BucketCors:
         self._ids = ids
 
     def preflight(self, request: aws.Request, request_id: str) -> aws.Response:
-        """The response to a preflight request."""
+        """Return the response to a preflight request."""
         headers = request.headers
         origin, method = headers.get("origin"), headers.get("access-control-request-method")
         if origin is None or method is None:
@@ -45,13 +48,14 @@ class BucketCors:
         return aws.Response(200, [*allowed, ("x-amz-request-id", request_id)], b"")
 
     def headers(self, request: aws.Request) -> list[tuple[str, str]]:
-        """The CORS headers of the response to a request with an Origin header."""
+        """Return the CORS headers for the response to a request that has an Origin header."""
         rules = self._rules(request)
         return (cors_headers(rules, request.headers["origin"], request.method) or []) if rules is not None else []
 
     def _rules(self, request: aws.Request) -> list[dict[str, object]] | None:
-        """Return None if the bucket has no CORS configuration, or does not exist."""
-        from corral.services.s3.bucket_configurations import CORS, current_document  # imported late: S3 is loaded on first use
+        """Return the CORS rules of a bucket. Return None if the bucket does not exist or has no CORS configuration."""
+        # Imported here because S3 is loaded on first use.
+        from corral.services.s3.bucket_configurations import CORS, current_document
 
         name = aws.normalize_s3_request(request).path.lstrip("/").partition("/")[0]
 
@@ -64,7 +68,7 @@ class BucketCors:
 
 
 class Preflight(Struct, eq=False):
-    """One preflight request of a browser and its response."""
+    """A preflight request of a browser, and its response."""
 
     head: aws.Request
     request_id: str

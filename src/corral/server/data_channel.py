@@ -1,9 +1,11 @@
-"""The websocket server of execute-command: Session Manager's data channel, for AWS's session-manager-plugin and `corral exec`.
+"""The websocket server of execute-command. It implements the data channel of AWS Session Manager.
 
-    plugin ◀─ websocket: channel/messages.py ─▶ here ◀─ sessions.sock: frames of channel/command_relay.py ─▶ relay ─ command
+The clients are AWS's session-manager-plugin and `corral exec`:
 
-The host starts the relay after the client has sent its token and completed the handshake. When one end closes, the other is closed
-too.
+    client ◀─ websocket: channel/messages.py ─▶ server ◀─ sessions.sock: channel/command_relay.py ─▶ relay ─ command
+
+The relay is a process on the host that starts the command. The host starts the relay after the client has sent its token and has
+completed the handshake. When the client or the relay disconnects, the server disconnects the other one.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from corral.store import Store
 
 WEBSOCKET_MAX_BYTES = 1024 * 1024
 TOKEN_WITHIN_S = 10.0
-RELAY_WITHIN_S = 15.0  # a host that has not started the relay by then is overloaded or lost
+RELAY_WITHIN_S = 15.0  # if the host has not started the relay after this time, it is overloaded or lost
 REFUSED_CODE = 1008
 TOKEN_REFUSED = "the token is not valid for this session, or was used before"
 _PATH = re.compile(r"/v1/data-channel/(ecs-execute-command-[0-9a-f]{17})")
@@ -46,7 +48,10 @@ log = logging.getLogger("corral")
 
 
 def websocket(**given: Any) -> Any:
-    """uvicorn's websocket protocol, imported with the first websocket. Its log is off, because it would log the secret URLs."""
+    """Return uvicorn's websocket protocol. It is imported with the first websocket.
+
+    Info messages of the protocol are not logged, because they would contain secret URLs.
+    """
     from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
     protocol = WSProtocol(**given)
@@ -63,15 +68,15 @@ class DataChannel:
         self._clock = clock
         self._ids = ids
         self._began_s = clock.now_s()
-        self._used: dict[str, float] = {}  # used session → when its token expires
-        self._expected: dict[str, asyncio.Future[RelayConnection]] = {}  # session → its relay, which the host is starting
+        self._used: dict[str, float] = {}  # session id of each used token → the time when the token expires
+        self._expected: dict[str, asyncio.Future[RelayConnection]] = {}  # session id → the relay that the host is starting
 
     async def listen(self, data: Path) -> None:
         socket = node_folder.listen(data, "sessions.sock")
         self._server = await asyncio.start_unix_server(self._relay_connects, sock=socket, limit=PART_BYTES)
 
     async def serve(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Serve one websocket. It is accepted only if its URL was issued by ExecuteCommand."""
+        """Serve one websocket. It is accepted only if ExecuteCommand issued its URL."""
         assert (await receive())["type"] == "websocket.connect"
         found = _PATH.fullmatch(scope["path"])
         address = parse_qs(scope["query_string"].decode("latin-1")).get("cell-number", [""])[0]
@@ -94,11 +99,11 @@ class DataChannel:
         finally:
             receiving.cancel()
             session.disconnected()
-            with suppress(OSError, RuntimeError):  # the client has closed it already
+            with suppress(OSError, RuntimeError):  # the client has already closed the websocket
                 await send({"type": "websocket.close", "code": 1000})
 
     async def _permit(self, session_id: str, receive: Any) -> Permit | None:
-        """Return the permit in the token of the first message. A token is valid once."""
+        """Read the token in the first message and return its permit. A token can be used once."""
         try:
             message = await asyncio.wait_for(receive(), TOKEN_WITHIN_S)
             token = str(read_json(message["text"])["TokenValue"])
@@ -107,7 +112,7 @@ class DataChannel:
         now_s = self._clock.now_s()
         permit = execute_command.read_permit(self._settings, session_id, token, now_s)
         self._used = {used: until_s for used, until_s in self._used.items() if until_s >= now_s}
-        # Tokens from before this server started are refused: it does not know which of them were used.
+        # Tokens that were issued before this server started are refused, because the server does not know which of them were used.
         if permit is None or permit.issued_at_s < self._began_s or permit.session_id in self._used:
             return None
         self._used[permit.session_id] = permit.issued_at_s + execute_command.OPEN_WITHIN_S
@@ -127,7 +132,7 @@ class DataChannel:
             relay.close()
 
     async def _begin(self, host_id: str, order: Execute) -> RelayConnection:
-        """Order the session from the host, and wait until its relay connects."""
+        """Order the host to start the session, and wait until the relay of the session connects."""
         connected: asyncio.Future[RelayConnection] = asyncio.get_running_loop().create_future()
         self._expected[order.session_id] = connected
         declining = asyncio.create_task(self._agents.execute(host_id, order))
@@ -148,11 +153,11 @@ class DataChannel:
             session_id = json.loads(await reader.readline())["session"]
             self._expected[session_id].set_result(relay)
         except (ValueError, TypeError, KeyError, OSError, asyncio.InvalidStateError):
-            relay.close()  # the session has ended, or the id is unknown
+            relay.close()  # the session has ended, or its id is unknown
 
 
 async def _receive(receive: Any, session: DataChannelSession) -> None:
-    """Receive the client's messages until it disconnects."""
+    """Handle the client's messages until the client disconnects."""
     with suppress(NotAMessage, OSError):
         while (message := await receive())["type"] == "websocket.receive":
             await session.received(unpack(message.get("bytes") or b""))

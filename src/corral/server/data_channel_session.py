@@ -1,8 +1,9 @@
-"""One session of the data channel, on the server's side. Messages are numbered, and buffered until they are acknowledged.
+"""One session of the data channel, on the server's side.
 
-AWS's plugin drops messages that arrive before it is ready, without an acknowledgement, so the oldest unacknowledged message is
-sent again after a while. While too much is unacknowledged, no more output is read from the command, which blocks as with any slow
-terminal. Input is acknowledged when the relay has accepted it.
+The server numbers its messages and buffers each of them until it is acknowledged. AWS's plugin drops messages that arrive before it
+is ready, without an acknowledgement. So the oldest unacknowledged message is sent again after a while. When too many bytes are
+unacknowledged, the server reads no more output of the command. The command then blocks, as with any slow terminal. Input is
+acknowledged when the relay has accepted it.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from corral.clock import Clock
 from corral.ids import Ids
 from corral.model.json_documents import read_json
 
-AGENT_VERSION = "3.0.0.0"  # the version of an SSM agent, from which clients derive its features
+AGENT_VERSION = "3.0.0.0"  # clients derive the features of an SSM agent from its version
 PAYLOAD_MAX_BYTES = 16 * 1024
 UNACKNOWLEDGED_MAX_BYTES = 256 * 1024
-PENDING_INPUT_MAX_BYTES = 1024 * 1024  # more is not acknowledged, so the client sends it again
+PENDING_INPUT_MAX_BYTES = 1024 * 1024  # input above this limit is not acknowledged, so the client sends it again
 RESEND_S = 0.2
 HANDSHAKE_S = 15.0
-CLOSE_S = 30.0  # how long to wait for the last acknowledgements
+CLOSE_S = 30.0  # the maximum wait for the last acknowledgements
 SIZED_WITHIN_S = 1.0
 DEFAULT_SIZE = (24, 80)
 SIDE_MAX = 0xFFFF
-CUT = "The session was ended: the container has stopped, or its host was lost."
+CUT = "The session has ended: the container has stopped, or its host was lost."
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Disconnected(Exception):
-    """The client has disconnected."""
+    """Raised when the client has disconnected."""
 
 
 class RelayConnection(Struct, frozen=True):
-    """The connection to the relay on the host."""
+    """The connection to the relay, a process on the host that runs the command."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def read(self) -> tuple[bytes, bytes]:
-        """The next frame; an empty kind if the relay has disconnected."""
+        """Return the kind and the payload of the next frame. The kind is empty if the relay has disconnected."""
         try:
             kind, length = HEAD.unpack(await self.reader.readexactly(HEAD.size))
             return kind, await self.reader.readexactly(length)
@@ -57,7 +58,7 @@ class RelayConnection(Struct, frozen=True):
             return b"", b""
 
     async def write(self, frames: bytes) -> None:
-        with suppress(OSError):  # it has disconnected; its last frames can still be read
+        with suppress(OSError):  # the relay has disconnected, but its last frames can still be read
             self.writer.write(frames)
             await self.writer.drain()
 
@@ -72,14 +73,16 @@ class DataChannelSession:
         self._ids = ids
         self._send = send
         self._sequence = 0
-        self._unacknowledged: dict[int, bytes] = {}  # in order
+        self._unacknowledged: dict[int, bytes] = {}  # sequence number → message, in the order of sending
         self._unacknowledged_bytes = 0
-        self._changed = asyncio.Event()  # a message was acknowledged, or the client has disconnected
+        self._changed = asyncio.Event()  # set when a message was acknowledged, or when the client has disconnected
         self._resending: asyncio.Task[None] | None = None
-        self._expected = 0  # the number of the client's next message
-        self._pending_input: asyncio.Queue[tuple[ChannelMessage, bytes]] = asyncio.Queue()  # input messages, each with its frames
+        self._expected = 0  # the sequence number of the next message of the client
+        # Input messages of the client, each with its frames for the relay.
+        self._pending_input: asyncio.Queue[tuple[ChannelMessage, bytes]] = asyncio.Queue()
         self._pending_input_bytes = 0
-        self._response: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # the client's version
+        # The version of the client, which the response to the handshake contains.
+        self._response: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_corral_client = False
         self._relay: RelayConnection | None = None
         self._has_size = False
@@ -101,9 +104,9 @@ class DataChannelSession:
         await self._put(PayloadKind.HANDSHAKE_COMPLETE, {"HandshakeTimeToComplete": took_ns, "CustomerMessage": ""})
 
     async def relay(self, relay: RelayConnection) -> None:
-        """Relay until the command has ended or one end has disconnected."""
+        """Relay input and output until the command has ended, or the client or the relay has disconnected."""
         if self._is_disconnected:
-            raise Disconnected  # during the start of the command
+            raise Disconnected  # the client disconnected while the command was starting
         self._relay = relay
         background = [asyncio.create_task(self._relay_input(relay)), asyncio.create_task(self._send_default_size(relay))]
         try:
@@ -116,7 +119,7 @@ class DataChannelSession:
         await self.close("" if code is not None else CUT)
 
     async def close(self, why: str) -> None:
-        """Wait until all messages are acknowledged, then close the channel with this text."""
+        """Wait until all messages are acknowledged, then close the channel. The client displays the text `why`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 while self._unacknowledged:
@@ -130,11 +133,11 @@ class DataChannelSession:
     # -- messages of the client --------------------------------------------------------------------------------------
 
     async def received(self, message: ChannelMessage) -> None:
-        """Handle a message. Never waits for the command: unread input must not delay acknowledgements."""
+        """Handle a message of the client. This method never waits for the command, because that would delay acknowledgements."""
         if message.type == messages.ACKNOWLEDGE:
             self._acknowledged(messages.acknowledged(message))
         elif message.type == messages.INPUT and message.sequence < self._expected:
-            await self._acknowledge(message)  # a repeated message
+            await self._acknowledge(message)  # a message that the client sent again
         elif (
             message.type == messages.INPUT
             and message.sequence == self._expected
@@ -149,19 +152,20 @@ class DataChannelSession:
                 await self._acknowledge(message)
 
     def disconnected(self) -> None:
-        """End the session: the client has disconnected."""
+        """End the session, because the client has disconnected."""
         self._is_disconnected = True
         self._changed.set()
         if self._resending is not None:
             self._resending.cancel()
         if not self._response.done():
             self._response.set_exception(Disconnected())
-            self._response.exception()  # mark it as retrieved, because it may not be awaited
+            # Mark the exception as retrieved, because no task may await it.
+            self._response.exception()
         if self._relay is not None:
-            self._relay.close()  # ends the pending read
+            self._relay.close()  # this ends the pending read
 
     def _frames(self, message: ChannelMessage) -> bytes:
-        """The frames for the relay; none for a message that concerns only the session."""
+        """Return the frames to send to the relay. A message that concerns only the session needs no frame."""
         if message.kind == PayloadKind.DATA:
             return (frame(INPUT, message.payload) if message.payload else b"") + (
                 frame(END_OF_INPUT) if message.flags & messages.LAST else b""
@@ -190,7 +194,7 @@ class DataChannelSession:
                 await self._acknowledge(message)
 
     async def _relay_output(self, relay: RelayConnection) -> int | None:
-        """Return the command's exit code; None if the relay disconnected without one."""
+        """Relay the output. Return the exit code of the command, or None if the relay disconnected without an exit code."""
         while True:
             kind, payload = await relay.read()
             if self._is_disconnected:
@@ -205,7 +209,7 @@ class DataChannelSession:
                 return None
 
     async def _send_default_size(self, relay: RelayConnection) -> None:
-        """Send a default window size if the client sends none: a command with a terminal waits for it."""
+        """Send a default window size if the client sends none. A command with a terminal starts only when it has a window size."""
         await asyncio.sleep(SIZED_WITHIN_S)
         if not self._has_size:
             await relay.write(frame(WINDOW, SIZE.pack(*DEFAULT_SIZE)))
@@ -213,7 +217,7 @@ class DataChannelSession:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     async def _put(self, kind: PayloadKind, payload: bytes | dict[str, Any]) -> None:
-        """Send a numbered message and buffer it until it is acknowledged. Waits while the buffer is full."""
+        """Send a numbered message, and buffer it until it is acknowledged. Wait while the buffer is full."""
         data = json.dumps(payload).encode() if isinstance(payload, dict) else payload
         flags = messages.FIRST if self._sequence == 0 else 0
         packed = pack(self._message(messages.OUTPUT, kind, data, self._sequence, flags), self._now_ms())
@@ -233,7 +237,7 @@ class DataChannelSession:
         await self._send({"type": "websocket.send", "bytes": pack(message, self._now_ms())})
 
     async def _resend(self) -> None:
-        """Repeat the oldest unacknowledged message. Ends when all are acknowledged."""
+        """Send the oldest unacknowledged message again, until all messages are acknowledged."""
         with suppress(OSError):  # the client has disconnected
             while self._unacknowledged:
                 oldest = next(iter(self._unacknowledged))

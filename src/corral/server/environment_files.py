@@ -1,7 +1,7 @@
-"""Environment files of containers: read their blobs and parse them, as ECS's agent does.
+"""Environment files of containers: reads and parses them, in the same format as ECS's agent.
 
-The core orders a run to start with the slices of blobs that hold its files (`services/ecs/run_spec.py`). The server replaces them
-with variables before the order leaves.
+An order to start a run (a container) refers to the blobs that contain the files (`services/ecs/run_spec.py`). The server replaces
+these references with variables before it sends the order to the agent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from corral.model.run import RunSpec
 
 
 async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:
-    """The spec with the variables of its environment files.
+    """Return the run with the variables of its environment files.
 
-    Raise FileNotFoundError if an object was replaced after the order was made. A new order has the new object.
+    Raise FileNotFoundError if an object was replaced after the order was made. The caller then requests a new order, which refers
+    to the new object.
     """
     if not spec.environment_files:
         return spec
@@ -33,7 +34,7 @@ def _read(files: Iterable[Iterable[Slice]], blobs: Blobs) -> dict[str, str]:
 
 
 def _variables(texts: Iterable[str]) -> dict[str, str]:
-    """The variables of several files. If two files set a variable, the first file counts."""
+    """Return the variables of several files. If two files set the same variable, the first file wins."""
     found: dict[str, str] = {}
     for text in texts:
         for name, value in _parse(text).items():
@@ -42,9 +43,9 @@ def _variables(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _parse(text: str) -> dict[str, str]:
-    """One NAME=VALUE per line; the last line for a name counts. Quotes and spaces belong to the value.
+    """Parse lines of the form NAME=VALUE. Quotes and spaces belong to the value.
 
-    Comments (#) and lines without a name or a value are ignored.
+    If a file sets a name twice, the last line wins. Comments (#) and lines without a name or a value are ignored.
     """
     found: dict[str, str] = {}
     for line in text.split("\n"):

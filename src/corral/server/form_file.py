@@ -1,4 +1,4 @@
-"""The file of a form upload, as a request body. The fields of the form are read first."""
+"""The file of a browser's form upload, as a request body. The form fields before the file are read first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from corral.services.s3.errors import entity_too_large, entity_too_small
 
 
 class FormFile:
-    """The file of a form, as a body. `begun` are the bytes of the file that arrived together with the last field."""
+    """The file of a form upload, as a request body.
+
+    `begun` contains the bytes of the file that arrived together with the last form field.
+    """
 
     def __init__(self, form: FormUpload, begun: bytes, more: bool) -> None:
         self.fields = form.fields
@@ -25,7 +28,10 @@ class FormFile:
         self._min_bytes, self._max_bytes = min_bytes, max_bytes
 
     def remaining(self, receive: Receive) -> Receive:
-        """A `receive` for the rest of the body. Its first message is empty, because `begun` holds the bytes received so far."""
+        """Return a `receive` function for the rest of the body.
+
+        Its first message has no bytes, because `begun` already holds the bytes that have arrived.
+        """
         is_first = True
 
         async def receive_rest() -> dict[str, Any]:
@@ -52,7 +58,7 @@ class FormFile:
 
 
 async def read_form(content_type: str, receive: Receive) -> FormFile:
-    """Read a form up to the beginning of its file. FormUpload bounds the size of the fields."""
+    """Read a form up to the first byte of its file. FormUpload limits the size of the fields."""
     form, more = FormUpload(content_type), True
     begun = b""
     while more and not form.has_file:

@@ -1,10 +1,10 @@
-"""The entry point of every HTTP request, whichever API it is for: `FrontDoor.respond`. Its steps are:
+"""The entry point of all HTTP requests, for every API: `FrontDoor.respond`. Its steps are:
 
-recognise       find the API and the operation (AWS in `aws/recognition.py`; the registry, task endpoints and status pages by path)
+recognise       find the API and the operation, by `aws/recognition.py` for AWS and by the path for all others
 authenticate    find the caller by the credentials of the request (`authentication.py`)
 authorise       check that the caller may perform the action (`task_permissions.py`)
 rate            check that the caller has not made too many requests
-run             run the operation in the lane of its store
+run             run the operation in the thread that writes its database
 respond         return the result, or the error in the format of the client's protocol
 """
 
@@ -39,28 +39,28 @@ from corral.services.caller import Caller
 if TYPE_CHECKING:
     from corral.server.registry.dispatch import Registry
 
-PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests have no signature
+PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
 WAIT_MAX_S = 60.0
-PAGE_BODY_MAX_BYTES = 64 * 1024  # of requests to status pages and task endpoints
+PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages and task endpoints
 
 log = logging.getLogger("corral")
 AccessDenied = api_error("AccessDenied", 403)
 
 
 class Exchange(Protocol):
-    """A recognised request, and the steps of its response."""
+    """A request whose API and operation are known, with the steps that handle it."""
 
     @property
     def action(self) -> str:
-        """The action as an IAM policy names it: `ecs:RunTask`."""
+        """The action in the form of IAM policies, for example `ecs:RunTask`."""
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity: ...
 
     def required(self, caller: Caller) -> RequiredOperation | None:
-        """The operation that a program in a container needs a permission for; None: the request needs none."""
+        """Return the operation for which a program in a container needs a permission. Return None if no permission is needed."""
 
     def denied(self, message: str) -> ApiError:
-        """The error of this API for a caller that may not perform the operation."""
+        """Return the error of this API for a caller that may not perform the operation."""
 
     async def run(self, caller: Caller) -> aws.Response: ...
 
@@ -69,17 +69,18 @@ class Exchange(Protocol):
 
 
 def authorise(caller: Caller, exchange: Exchange) -> None:
-    """Raise AccessDenied if a caller that is not in a container may not perform the action.
+    """Raise AccessDenied if a caller outside of containers may not perform the action.
 
-    The root user, its sessions and tasks that run as processes of this machine may perform all actions. For programs in containers
-    (`Caller.confined`), `TaskPermissions` evaluates the policies of roles. The services that have resource policies evaluate those.
+    Only anonymous callers are refused here. The root user, its sessions, and tasks that run as processes of this machine may
+    perform all actions. For programs in containers (`Caller.confined`), `TaskPermissions` evaluates the policies of their role.
+    Resource policies are evaluated by the services that have them.
     """
     if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
 
 
 def rate(caller: Caller, exchange: Exchange) -> None:
-    """Raise a throttling error if the caller has used up its request rate for the action. No action has a limit yet."""
+    """Raise a throttling error if the caller has exceeded its request rate for the action. No action has a limit yet."""
 
 
 class FrontDoor:
@@ -106,10 +107,10 @@ class FrontDoor:
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
-        self._status_pages = StatusPages(lanes["state"], status, revocation)
+        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation)
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
-        """Handle one request whose head is complete. Raises ClientGone if the client disconnects."""
+        """Handle a request whose head has arrived completely. Raise ClientGone if the client disconnects."""
         request_id = self._ids.uuid()
         exchange: Exchange | None = None
         try:
@@ -130,11 +131,16 @@ class FrontDoor:
             error = raised if isinstance(raised, ApiError) else internal_failure()
             if error is not raised:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
-            error.__traceback__ = None  # its frames hold the body, and the error is a local variable of the last of them: a cycle
+            # Break a reference cycle: the traceback refers to the frame in which the error is a local variable. The frame also
+            # refers to the request body.
+            error.__traceback__ = None
             return exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
 
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
-        """Return the exchange of a request, from its head. Only pages need their body, which is small, at once."""
+        """Find the API of a request from its head, and return its exchange.
+
+        Only status pages and task endpoints read their body here.
+        """
         headers = request.headers
         if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
             raise headers_too_large()
@@ -150,7 +156,7 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page or of an endpoint of tasks; None: the path belongs to neither."""
+        """Return the exchange of a status page or a task endpoint. Return None if the path belongs to neither."""
         page: Exchange | None
         if request.path.startswith("/_corral/"):
             page = self._status_pages.exchange(request, request_id)
@@ -163,7 +169,7 @@ class FrontDoor:
 
     @cached_property
     def _registry(self) -> Registry:
-        from corral.server.registry.dispatch import Registry  # here: importing it would slow down every start
+        from corral.server.registry.dispatch import Registry  # imported here because importing it would slow down every start
 
         return Registry(self._settings, self._state, self._ids, self._intake)
 
@@ -186,7 +192,7 @@ class FrontDoor:
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:
-    """X-Corral-Wait, in seconds. AWS ignores this header, so clients may always send it."""
+    """Return the seconds in the header X-Corral-Wait. AWS ignores this header, so clients can always send it."""
     text = headers.get("x-corral-wait")
     try:
         return max(0.0, min(float(text), WAIT_MAX_S)) if text is not None else 0.0
@@ -195,6 +201,6 @@ def _wait_s(headers: Mapping[str, str]) -> float:
 
 
 def _seen(headers: Mapping[str, str]) -> int | None:
-    """X-Corral-Seen: the version of the resource that the client has."""
+    """Return the number in the header X-Corral-Seen: the version of the resource that the client has already read."""
     text = headers.get("x-corral-seen")
     return whole_number(text) if text is not None else None

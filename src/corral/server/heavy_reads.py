@@ -1,14 +1,13 @@
-"""Heavy reads of one lane: they run in reader threads, outside the lane, and none of them can keep the others waiting.
+"""Runs long reads of one database in reader threads, outside its lane. A lane is the thread that writes the database.
 
-A read starts in one of the quick threads. If it takes too much CPU time there, it is abandoned and runs again as a slow read. Slow
-reads have threads of their own: each caller has at most one read in them at a time, and callers take turns. So quick reads never
-wait for slow ones, and one caller's slow reads do not delay those of the next. A slow read ends when its client disconnects.
+A read starts in one of the quick threads. If it uses too much CPU time there, it is abandoned and runs again as a slow read. Slow
+reads have threads of their own. In these threads, each caller has at most one read at a time, and callers take turns. So quick
+reads never wait for slow reads, and the slow reads of one caller do not delay those of another. A slow read ends when its client
+disconnects. Long reads call `Tx.step` regularly. This call raises an exception if the read must end.
 
-After a slow read, the next read of the same caller and operation starts as a slow read, unless another slow read of the caller is
-under way. So a client that reads page after page loses time to an abandoned read only once. This ends with the first read of them
-that was quick.
-
-Long reads call `Tx.step` between their steps, which is where they are abandoned or cancelled.
+A client that reads page after page should not lose time to an abandoned read for each page. So after a slow read, the next read
+of the same caller and operation starts as a slow read, unless a slow read of this caller is running. The first such read that was
+quick ends this.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from corral.errors import api_error
 
 QUICK_THREADS = 2
 SLOW_THREADS = 2
-QUICK_MAX_S = 0.02  # CPU time
-WATCH_S = 0.25  # after this time, the connection of a read is watched
-WAITING_MAX = 200  # slow reads that wait for a thread
-KINDS_MAX = 1_000  # pairs of a caller and an operation that are known to read slowly
+QUICK_MAX_S = 0.02  # of CPU time
+WATCH_S = 0.25  # a read that takes longer than this ends if its client disconnects
+WAITING_MAX = 200  # the maximum number of slow reads that wait for a thread
+KINDS_MAX = 1_000  # the maximum number of pairs of a caller and an operation that are remembered as slow
 
 ThrottlingException = api_error("ThrottlingException")
 Step = Callable[[], None]
@@ -39,15 +38,15 @@ Kind = tuple[str, str]  # caller and operation
 
 
 class TooSlow(Exception):
-    """The read has used the CPU time of a quick read."""
+    """Raised when a read has used the CPU time that a quick read may use."""
 
 
 class ReadCancelled(Exception):
-    """The client has disconnected."""
+    """Raised in a read when its client has disconnected."""
 
 
 class QuickLimit(Struct):
-    """Ends a quick read that takes too long. Create it in the thread that reads."""
+    """Ends a quick read that uses too much CPU time. Create an instance in the reader thread, whose CPU time it measures."""
 
     until_s: float = field(default_factory=lambda: time.thread_time() + QUICK_MAX_S)
 
@@ -76,19 +75,22 @@ class SlowRead(Struct, eq=False):
 
 
 class HeavyReads:
-    """All methods are called from the event loop."""
+    """The reader threads of one lane, and the queue of slow reads. Call all methods from the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, waiting_max: int = WAITING_MAX) -> None:
         self._loop = loop
         self._waiting_max = waiting_max
         self._quick: ThreadPoolExecutor | None = None
         self._slow: ThreadPoolExecutor | None = None
-        self._waiting: dict[str, deque[SlowRead]] = {}  # by caller, in the order of their turns
-        self._reading: dict[str, SlowRead] = {}  # by caller
-        self._slow_kinds: dict[Kind, None] = {}  # least recently added first
+        self._waiting: dict[str, deque[SlowRead]] = {}  # caller → its waiting reads; the callers are in the order of their turns
+        self._reading: dict[str, SlowRead] = {}  # caller → its running read
+        self._slow_kinds: dict[Kind, None] = {}  # the oldest is first
 
     async def run(self, read: Read, kind: Kind, on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
-        """Run a read and return its result. `on_slow` gets the future of a read that takes long; cancelling it ends the read."""
+        """Run a read and return its result.
+
+        If the read takes long, `on_slow` is called with a future. Cancelling this future ends the read.
+        """
         if kind not in self._slow_kinds or kind[0] in self._reading:
             try:
                 return await self._watched(self._start_quick(read), on_slow)
@@ -97,7 +99,7 @@ class HeavyReads:
         return await self._watched(self._queue(read, kind), on_slow)
 
     async def _watched(self, answer: asyncio.Future[Any], on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
-        watch = self._loop.call_later(WATCH_S, on_slow, answer)  # it may have to wait for a thread
+        watch = self._loop.call_later(WATCH_S, on_slow, answer)  # the time starts now, even if the read waits for a thread
         try:
             return await answer
         finally:
@@ -114,7 +116,7 @@ class HeavyReads:
         self._slow_kinds[kind] = None
 
     def close(self) -> None:
-        """Cancel the slow reads, and wait for the threads."""
+        """Cancel the slow reads, and wait until the threads have ended."""
         for slow in [*self._reading.values(), *(slow for queue in self._waiting.values() for slow in queue)]:
             slow.cancelled = True
         self._waiting.clear()
@@ -141,7 +143,7 @@ class HeavyReads:
                 del self._waiting[caller]
 
     def _start(self) -> None:
-        """Start the reads of callers that have none, as long as a thread is free."""
+        """Start the next read of each caller that has no running read, as long as a thread is free."""
         if self._slow is None:
             self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-reader")
         for caller in [caller for caller in self._waiting if caller not in self._reading]:
@@ -150,12 +152,12 @@ class HeavyReads:
             queue = self._waiting.pop(caller)
             slow = self._reading[caller] = queue.popleft()
             if queue:
-                self._waiting[caller] = queue  # behind the other callers
+                self._waiting[caller] = queue  # at the end: the other callers have their turn first
             done = self._slow.submit(slow.run)
             done.add_done_callback(lambda done, slow=slow, caller=caller: self._finish_soon(slow, caller, done))  # type: ignore[misc]
 
     def _finish_soon(self, slow: SlowRead, caller: str, done: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: the process shuts down
+        with suppress(RuntimeError):  # the event loop is closed, because the process is shutting down
             self._loop.call_soon_threadsafe(self._finished, slow, caller, done)
 
     def _finished(self, slow: SlowRead, caller: str, done: Future[Any]) -> None:

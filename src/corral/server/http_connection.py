@@ -1,7 +1,8 @@
-"""HTTP connections: uvicorn's protocol with bounds on strangers, single-write responses and access to the socket.
+"""HTTP connections: uvicorn's protocol with limits for unauthenticated clients, and with direct access to the socket.
 
-Only this module, `http_server.py` and `data_channel.py` use uvicorn, and they use some of its internals. Therefore pyproject.toml
-pins uvicorn, and `tests/test_uvicorn.py` lists every internal that they use and checks it against the installed version.
+The head and the body of a response are sent in one write. Only this module, `http_server.py` and `data_channel.py` use uvicorn, and
+they use some of its internals. Therefore pyproject.toml pins the version of uvicorn, and `tests/test_uvicorn.py` checks every
+internal that they use.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from corral.errors import ApiError, ServiceUnavailable, api_error
 from corral.server.connection_limits import ConnectionLimits
 
 HEADERS_MAX_BYTES = 64 * 1024
-HEADERS_MAX = 1000  # of a head that arrives in several segments
-HEAD_MAX_S = 20  # from the first byte of a request to the end of its head
-IDLE_MAX_S = 75  # without a request: the timeout of kept-alive connections, and of those that have sent nothing
+HEADERS_MAX = 1000  # in a head that arrives in several segments
+HEAD_MAX_S = 20  # the maximum time from the first byte of a request to the end of its head
+IDLE_MAX_S = 75  # a connection without a request for this long is closed
 
 HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
 HeadTimeout = api_error("RequestTimeout", 408)
@@ -35,10 +36,10 @@ def headers_too_large() -> ApiError:
 
 
 class CorkedTransport:
-    """A transport that combines the writes of one iteration of the event loop into one.
+    """A transport that combines all writes of one iteration of the event loop into one write.
 
-    uvicorn writes the head and the body of a response separately. If the server died between the two, botocore would take the
-    200 without a body for an empty result.
+    uvicorn writes the head and the body of a response separately. If the server died between these two writes, botocore would
+    receive a status 200 without a body, and would return an empty result.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -51,7 +52,7 @@ class CorkedTransport:
         self._parts.append(data)
 
     def take(self) -> bytes:
-        """Remove and return the bytes that were written and not yet sent; the caller sends them."""
+        """Remove and return the bytes that were written and not yet sent. The caller must send them."""
         data, self._parts = b"".join(self._parts), []
         return data
 
@@ -69,28 +70,28 @@ class CorkedTransport:
 
 
 class HttpConnection(Struct, eq=False):
-    """The connection of one request, for code that reads its body or writes its response past uvicorn."""
+    """The connection of one request. It lets a handler read the body or write the response without uvicorn."""
 
     transport: CorkedTransport
     _flow: FlowControl
     _cycle: RequestResponseCycle
-    end_of_body: Callable[[], None]  # call this after reading the whole body from the socket of `take_over`
-    authenticated: Callable[[], None]  # call this when a request of the connection had valid credentials
+    end_of_body: Callable[[], None]  # to call when the whole body was read from the socket of `take_over`
+    authenticated: Callable[[], None]  # to call when a request of the connection had valid credentials
     is_taken_over: bool = False
 
     @property
     def awaits_continue(self) -> bool:
-        """The client sent `Expect: 100-continue` and waits for that response before it sends the body."""
+        """Whether the client sent `Expect: 100-continue`, and waits for the response 100 before it sends the body."""
         return self._cycle.waiting_for_100_continue
 
     @property
     def has_news(self) -> bool:
-        """Part of the body has arrived, or its end has: `receive` returns at once."""
+        """Whether `receive` would return at once, because part of the body or its end has arrived."""
         return self._cycle.message_event.is_set()
 
     @property
     def has_more(self) -> bool:
-        """The end of the body has not arrived."""
+        """Whether a part of the body has not arrived yet."""
         return self._cycle.more_body
 
     @property
@@ -100,10 +101,10 @@ class HttpConnection(Struct, eq=False):
         return int(headers[b"content-length"]) if b"content-length" in headers else None
 
     def take_over(self) -> tuple[int, bytes]:
-        """Return a duplicate of the socket, which the caller closes, and the part of the body that uvicorn has buffered.
+        """Return a duplicate of the socket, and the part of the body that uvicorn has buffered. uvicorn then stops reading.
 
-        uvicorn reads no more. A caller that reads the body to its end then calls `end_of_body`; otherwise it must not let the
-        connection serve another request.
+        The caller closes the duplicate. When the caller has read the whole body, it calls `end_of_body`. If it does not read the
+        whole body, the connection must serve no other request.
         """
         socket = self.pause()
         self.is_taken_over = True
@@ -112,9 +113,9 @@ class HttpConnection(Struct, eq=False):
         return socket, buffered
 
     def pause(self) -> int:
-        """Stop reading requests, and return a duplicate of the socket, which the caller closes.
+        """Stop reading requests, and return a duplicate of the socket. The caller closes the duplicate.
 
-        uvicorn resumes reading after the response. Raises ConnectionAbortedError if the client has disconnected.
+        uvicorn resumes reading after the response. Raise ConnectionAbortedError if the client has disconnected.
         """
         if self.transport.is_closing():
             raise ConnectionAbortedError("the client has disconnected")
@@ -126,20 +127,24 @@ class HttpConnection(Struct, eq=False):
         self._flow.pause_reading()
 
     async def drain(self) -> None:
-        """Wait until the transport has room for more."""
+        """Wait until the write buffer of the transport has room."""
         await self._flow.drain()
 
     def body_was_sent(self) -> None:
-        """Tell uvicorn to expect no body, because the caller has written it to the socket."""
+        """Make uvicorn expect no body of the response, because the caller has already written the body to the socket."""
         self._cycle.expected_content_length = 0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on connections and on the size and time of request heads, which uvicorn leaves to a proxy."""
+    """uvicorn's protocol with limits on connections, and on the size and the arrival time of request heads.
 
-    _in_head = False  # the head of a request has begun and is not complete
-    _head_bytes = 0  # of that head, taken from the memory of unverified requests; 0 for a head that arrives at once
-    _seconds = 0  # that the client has taken: for the head, or since the last response
+    uvicorn has no such limits, because it expects a proxy in front of it.
+    """
+
+    _in_head = False  # the head of a request has begun to arrive and is not complete
+    # The bytes of an incomplete head that are counted in UnverifiedMemory. 0 for a head that arrives at once.
+    _head_bytes = 0
+    _seconds = 0  # since the head began to arrive, or since the last response
     _age_s = 0
 
     def __init__(self, limits: ConnectionLimits, *arguments: Any, **options: Any) -> None:
@@ -156,7 +161,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        self._limits.disconnected(self)  # another protocol serves the connection, which `data_channel.py` authenticates
+        # uvicorn's websocket protocol takes over the connection, and `data_channel.py` authenticates it.
+        self._limits.disconnected(self)
         super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
@@ -165,7 +171,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_grew(len(data))
 
     def tick(self) -> None:
-        """Close the connection if its client takes too long. Called once a second."""
+        """Close the connection if the client is too slow. The server calls this method once a second."""
         self._age_s += 1
         if self.cycle is not None and not self.cycle.response_complete:
             return  # a request is being served
@@ -180,7 +186,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self._age_s == 0
 
     def turn_away(self, error: ApiError) -> None:
-        """Send an error that no request has caused, and close the connection."""
+        """Send an error that is not the response to a request, and close the connection."""
         if self.transport.is_closing():
             return
         refusal = aws.serialize_refusal(aws.Request("POST", "/", "", {}, b""), error, "")
@@ -214,7 +220,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._limits.authenticated(self)
 
     def _head_grew(self, size: int) -> None:
-        """Count the bytes of a head that arrives in several segments."""
+        """Count the bytes of a head that arrives in several segments. If it is too large, refuse it."""
         memory = self._limits.memory
         if not memory.try_take(size):
             self.turn_away(ServiceUnavailable("Corral is receiving too many incomplete requests. Retry later."))
@@ -229,7 +235,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._limits.memory.give_back(size)
 
     async def _refuse(self, scope: Any, receive: Any, send: Any) -> None:
-        """The ASGI application of a connection above the maximum."""
+        """Respond with an error to a request of a connection above the maximum. This is an ASGI application."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         request = aws.Request(scope["method"], scope["raw_path"].decode("latin-1"), "", headers, b"")
         refusal = aws.serialize_refusal(request, self._limits.too_many(), "")
@@ -239,8 +245,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         await send({"type": "http.response.body", "body": refusal.body})
 
     def _end_of_body(self) -> None:
-        """The body was read past the parser. The next bytes begin another request, so start with a new parser."""
-        if self.parser is not None:  # None: the client has disconnected
+        """Prepare for the next request after the body was read without uvicorn's parser.
+
+        The parser still expects this body. So the next request needs a new parser.
+        """
+        if self.parser is not None:  # the parser is None if the client has disconnected
             self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # uvicorn sets the same option
             self.on_message_complete()

@@ -1,4 +1,4 @@
-"""The HTTP server: the ASGI application that calls `front_door.py`, and uvicorn on sockets that Corral has opened."""
+"""The HTTP server: an ASGI application that calls `front_door.py`, and uvicorn on sockets that Corral has opened."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from corral.server.http_connection import IDLE_MAX_S, BoundedHttpProtocol
 from corral.server.request_body import ClientGone, Receive, end_body
 from corral.server.response_sender import Send, Sender
 
-DATE_S = 1.0  # the precision of the Date header
+DATE_S = 1.0  # the Date header has the precision of a second
 
 AsgiScope = dict[str, Any]
 INVALID_REQUEST = "Invalid HTTP request received."
 
 
 class AsgiApp:
-    """The ASGI application."""
+    """The ASGI application. It passes HTTP requests to the front door and websockets to the data channel."""
 
     def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs, limits: ConnectionLimits) -> None:
         self._front_door = front_door
@@ -58,11 +58,11 @@ class AsgiApp:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            # Otherwise the client disconnected while its call waited, which cancelled the call (calls.py).
+            # Otherwise the client has disconnected while its call waited, and `service_calls.py` has cancelled the call.
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers and without its ten wake-ups a second."""
+    """uvicorn without its signal handlers. It wakes up once a second, instead of ten times a second."""
 
     def __init__(self, app: AsgiApp, limits: ConnectionLimits, clock: Clock) -> None:
         config = uvicorn.Config(
@@ -77,13 +77,13 @@ class HttpServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(is_worth_logging)
 
     def exit(self) -> None:
-        """Stop listening, and respond to the requests that were received."""
+        """Stop listening. Requests that were already received still get a response."""
         self.should_exit = True
         self._exit_requested.set()
 
     async def main_loop(self) -> None:
-        """Update the Date header and find slow clients once a second, and otherwise sleep until `exit`."""
-        while not await self.on_tick(0):  # computes the header
+        """Once a second, update the Date header and close the connections of slow clients. Return after `exit` was called."""
+        while not await self.on_tick(0):  # this call updates the Date header
             for connection in tuple(self.server_state.connections):
                 if isinstance(connection, BoundedHttpProtocol):
                     connection.tick()
@@ -97,8 +97,9 @@ class HttpServer(uvicorn.Server):
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
-    """Whether to log a message of uvicorn. A request that is not HTTP gets a 400, and only its client can mend it.
+    """Whether to log a message of uvicorn. The message about a request that is not HTTP is not logged.
 
-    Docker sends a TLS handshake before each pull from a registry on localhost.
+    Only the client can correct such a request, and the client receives a 400. Docker sends such a request (a TLS handshake) before
+    each pull from a registry on localhost.
     """
     return record.msg != INVALID_REQUEST

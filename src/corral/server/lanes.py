@@ -1,4 +1,7 @@
-"""Lanes: a lane is the thread that runs the transactions of one store. The event loop submits commands and receives the results."""
+"""Lanes. A lane is the thread that runs the transactions of one store, which is a SQLite database.
+
+The event loop submits commands to a lane and receives their results.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ from corral.model.settings import Settings
 from corral.server.batcher import Batcher
 from corral.server.heavy_reads import HeavyReads, Step
 
-BATCH_MAX = 256  # commands in one transaction, approximately
-BROKEN_PAUSE_S = 0.5  # between two attempts when the database fails
+BATCH_MAX = 256  # commands per transaction, approximately
+BROKEN_PAUSE_S = 0.5  # the pause between two attempts when the database fails
 
 log = logging.getLogger("corral")
 T = TypeVar("T")
@@ -40,12 +43,12 @@ class Lane(Generic[S]):
         lanes: Mapping[str, Lane[Any]] | None = None,
         receivers: Mapping[str, Receiver] | None = None,
     ) -> None:
-        """`lanes` are all lanes by name; `receivers` handle the hand-overs from other lanes to this one, by kind."""
+        """`lanes` maps a name to each lane. `receivers` maps the kind of a hand-over to its handler in this lane."""
         self._core = core
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
-        self._lanes = {} if lanes is None else lanes  # complete before `start`
+        self._lanes = {} if lanes is None else lanes  # may be filled until `start` is called
         self._receivers = receivers or {}
         self._delivery = Delivery(core, self._send, loop.call_later, lambda: self._queue.put([]))
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
@@ -54,32 +57,32 @@ class Lane(Generic[S]):
         self._heavy_reads = HeavyReads(loop)
         self._thread_local = threading.local()
         self._releasing = False
-        self.changes = 0  # number of committed transactions that may have changed something
+        self.changes = 0  # the number of committed transactions that may have changed the store
 
     def start(self) -> None:
-        """Start the thread. Call this from the event loop when all lanes exist."""
+        """Start the thread. Call this method from the event loop, after all lanes were created."""
         self._delivery.start()
         self._thread.start()
 
     def submit(
         self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None, *, read_only: bool = False
     ) -> asyncio.Future[Any]:
-        """Run a handler in the next transaction; the future is done after the commit. Call this from the event loop.
+        """Run a handler in the next transaction. The future gets the result after the commit. Call this from the event loop.
 
-        `on_wait` is called when the handler starts to wait for something. Cancelling the future then ends the wait.
+        If the handler waits for a change, `on_wait` is called. From then on, cancelling the future ends the wait.
         """
         answer = self.new_future()
         self._gathering.add(Command(handler, partial(_set_result, answer), answer.cancelled, on_wait, read_only))
         return answer
 
     def submit_now(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
-        """Submit a handler and start the transaction without waiting for more commands."""
+        """Submit a handler, and start the transaction at once, without collecting more commands."""
         answer = self.submit(handler)
         self._gathering.flush()
         return answer
 
     def receive(self, handover: Handover, finished: list[Handover], done: Done) -> None:
-        """Receive a hand-over from another lane; `done` is called after the commit."""
+        """Apply a hand-over from another lane. `done` is called after the commit."""
         handler = partial(receive, receivers=self._receivers, handover=handover, finished=finished)
         self._gathering.add(Command(handler, done))
 
@@ -91,7 +94,10 @@ class Lane(Generic[S]):
         return self._loop.create_future()
 
     def submit_from_thread(self, commands: Sequence[tuple[Callable[[Tx[S]], Any], asyncio.Future[Any]]]) -> None:
-        """Run handlers in the next transaction, and set the futures to their results. Call this from any thread."""
+        """Run handlers in the next transaction, and set each future to the result of its handler.
+
+        Any thread may call this method.
+        """
         self._queue.put([Command(handler, partial(_set_result, answer), answer.cancelled) for handler, answer in commands])
 
     async def read(
@@ -102,28 +108,31 @@ class Lane(Generic[S]):
         kind: tuple[str, str] = ("", ""),
         on_slow: Callable[[asyncio.Future[T]], object] = lambda answer: None,
     ) -> T:
-        """Run a heavy read in a reader thread, outside the lane. `kind` is its caller and operation (heavy_reads.py).
+        """Run a heavy read in a reader thread, outside the lane. `kind` is its caller and its operation.
 
-        `on_slow` gets the future of a read that takes long.
+        If the read takes long, `on_slow` is called with its future.
         """
         found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), kind, on_slow)
         return found
 
     def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """Run a read of a few rows directly on the event loop, in a snapshot of the last commit."""
+        """Run a read of a few rows on the event loop. The read sees a snapshot of the last commit."""
         return self._read(handler, settings, ids)
 
     def read_without_snapshot(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """As `read_now`, but each statement may see a different commit. For handlers that read one row, or tolerate that."""
+        """Run a read on the event loop, as `read_now` does, but without a snapshot.
+
+        Each statement may see a different commit. Use this method only if the handler reads one row or accepts such differences.
+        """
         return handler(self._reading(settings, ids))
 
     def release(self) -> None:
-        """End all waits with the results available now. Called when the server shuts down."""
+        """End all waits. Waiting handlers return the results that exist now. Called when the server shuts down."""
         self._releasing = True
         self._queue.put([])
 
     def stop(self) -> None:
-        """Run the submitted commands, then end the thread and close the store."""
+        """Run the commands that were submitted, then end the thread and close the store."""
         self._gathering.flush()
         self._queue.put(None)
         self._thread.join()
@@ -154,17 +163,17 @@ class Lane(Generic[S]):
                 self._core.release()
             try:
                 outcome = self._core.batch(commands)
-            except Exception as error:  # the database cannot be read: these commands fail, and the next ones try again
+            except Exception as error:  # the database cannot be read: these commands fail, and later commands try again
                 refusal = ServiceUnavailable(f"The database cannot be read or written ({error}).")
                 outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, outcome)
-            except RuntimeError:  # the event loop is closed: the process shuts down
+            except RuntimeError:  # the event loop is closed, because the process is shutting down
                 return
 
     def _gather(self) -> tuple[list[Command], bool]:
-        """Wait for a command or for the next due time, and return all queued commands and whether the lane is stopping."""
+        """Wait for a command or for the next due time. Return the queued commands, and whether the lane must stop."""
         try:
             due_s = self._core.next_due_s()
         except Exception:
@@ -191,7 +200,7 @@ class Lane(Generic[S]):
             log.error("%s", fault)
         answers = self._delivery.deliver(outcome)
         if outcome.orders and self._on_orders is not None:
-            self._on_orders(outcome.orders)  # before the responses: hosts start tasks while those are sent
+            self._on_orders(outcome.orders)  # orders are sent first, so that hosts start tasks while the responses are sent
         for command, answer in answers:
             command.done(answer)
         for command in outcome.waiting:
@@ -203,7 +212,7 @@ class Lane(Generic[S]):
 
 
 def _set_result(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # the caller has cancelled it
+    if future.done():  # the caller has cancelled the future
         return
     if isinstance(answer, BaseException):
         future.set_exception(answer)

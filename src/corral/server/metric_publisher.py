@@ -1,7 +1,8 @@
-"""Publishes Corral's own metrics once a second: queues, clusters and GPUs.
+"""Publishes Corral's own metrics once a second: metrics of queues, clusters and GPUs.
 
-Unchanged values are republished once a minute, weighted by the seconds they cover: averages are right, and an idle machine
-stays idle. While the state has not changed and no queue has messages, a second costs no transaction.
+Unchanged values are republished only once a minute, weighted by the number of seconds that they cover. So averages are correct, and
+an idle machine has little work. If the state has not changed and no queue has messages, no transaction runs in that second. The
+state lane is the thread that writes state.db.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from corral.telemetry import MetricStore
 
 SECOND_S = 1.0
 MINUTE_S = 60.0
-MEASURE_EVERY_S = 5.0  # measuring the processes of tasks costs a host a few milliseconds
+MEASURE_EVERY_S = 5.0  # measuring the processes of tasks takes a host a few milliseconds
 
 log = logging.getLogger("corral")
-Points = Callable[[float, float], Iterable[Point]]  # (second, seconds that the value covers) → points
+Points = Callable[[float, float], Iterable[Point]]  # (time, number of seconds that the value covers) → points
 
 
 class Published(Struct, frozen=True):
@@ -48,11 +49,11 @@ class MetricPublisher:
         self._agents = agents
         self._clock = clock
         self._published: dict[Hashable, Published] = {}
-        self._sampled_s: dict[str, float] = {}  # GPU → time of its last sample
+        self._sampled_s: dict[str, float] = {}  # GPU id → time of its last sample
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
         self._published_s = 0.0
-        self._changes = 0  # the state's change counter before the last publication
+        self._changes = 0  # the value of `Lane.changes` of the state lane before the last publication
         self._has_messages = False
 
     async def run(self) -> None:
@@ -77,7 +78,10 @@ class MetricPublisher:
             await self._metrics.submit(partial(record, points=points, own=True))
 
     def _is_unchanged(self) -> bool:
-        """Whether there is nothing to publish. Values change with the state, with GPU samples, and as messages grow older."""
+        """Whether there is nothing to publish.
+
+        Values change when the state changes, when a GPU has a new sample, when messages grow older, and when a new minute begins.
+        """
         return (
             not self._has_messages
             and self._state.changes == self._changes
@@ -86,7 +90,10 @@ class MetricPublisher:
         )
 
     def _take_measured(self) -> list[Measured]:
-        """The measurements that have finished since the last call. A background task measures, because a host may be slow."""
+        """Return the measurements if they have finished since the last call, and start the next ones.
+
+        A background task measures, because a host may respond slowly.
+        """
         done, now_s = self._measuring, self._clock.now_s()
         if done is not None and not done.done():
             return []
@@ -96,13 +103,13 @@ class MetricPublisher:
         return done.result() if done is not None else []
 
     async def _measure(self) -> list[Measured]:
-        """The CPU and memory that the runs of every host use."""
+        """Measure the CPU and the memory that the runs on every host use."""
         runs: dict[str, list[str]] = await self._state.submit(_live_runs, read_only=True)
         found = [await self._agents.measure(host_id, names) for host_id, names in runs.items()]
         return [each for each in found if each is not None]
 
     def points(self, tx: Tx[Store], measured: list[Measured]) -> list[Point]:
-        """The points to publish now. Runs in the state's lane."""
+        """Return the points to publish now. This method runs in the state lane."""
         found = [*self._queue_points(tx), *self._cluster_points(tx, measured), *self._gpu_points(tx)]
         oldest_s = tx.now_s - 2 * MINUTE_S
         self._published = {key: last for key, last in self._published.items() if last.at_s > oldest_s}
@@ -127,7 +134,10 @@ class MetricPublisher:
             yield from own_metrics.cluster_points(used, region, cluster, tx.now_s, MEASURE_EVERY_S)
 
     def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
-        """Points of the GPUs with new samples. A busy GPU is sampled every second, an idle GPU with every heartbeat."""
+        """Return the points of the GPUs that have new samples.
+
+        A busy GPU is sampled every second. An idle GPU is sampled with every heartbeat of its host.
+        """
         latest = {gpu_id: past[-1] for gpu_id, past in list(self._agents.history.items())}
         fresh = {gpu_id: sample for gpu_id, (at_s, sample) in latest.items() if at_s > self._sampled_s.get(gpu_id, 0.0)}
         self._sampled_s = {gpu_id: at_s for gpu_id, (at_s, _) in latest.items()}
@@ -135,7 +145,10 @@ class MetricPublisher:
             yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
 
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
-        """The points of a value, if it has changed or a new minute has begun. A changed value was valid until a second ago."""
+        """Return the points of a value if the value has changed or a new minute has begun.
+
+        The previous value was valid until a second ago, so its points may be returned too.
+        """
         before = self._published.get(key)
         silent_s = now_s - before.at_s if before is not None else SECOND_S
         if before is not None and before.value == value:
@@ -150,7 +163,7 @@ class MetricPublisher:
 
 
 def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:
-    """Host id → the attempt ids of its runs."""
+    """Return a dict from each host id to the attempt ids of its runs."""
     return {
         host["id"]: names
         for host in tx.store.hosts.all()

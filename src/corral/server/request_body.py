@@ -1,4 +1,7 @@
-"""Receives request bodies, to memory or to a blob. Memory is bounded: a client cannot send faster than the disk writes."""
+"""Receives request bodies into memory or into a blob, which is a file of the object storage.
+
+The use of memory is bounded: Corral does not read a body faster than the disk writes it.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,25 @@ from corral.server.lanes import Lane
 from corral.server.small_blob_writer import CommitBlob, SmallBlobWriter
 from corral.server.socket_reader import SocketReader
 
-SMALL_MAX_BYTES = 64 * 1024  # a body up to this size that arrived at once is written together with others
-BATCH_BYTES = 512 * 1024  # approximate size of a batch for the threads
-AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while the threads are busy
-PULLED_MIN_BYTES = 1024 * 1024  # threads read a longer body from the socket
-REST_MAX_BYTES = aws.BODY_MAX_BYTES  # a refused body up to this size is read to its end
-REST_MAX_S = 30.0  # and the client has this time to send it
-SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # the rest of a body that is refused during reading is discarded up to this size
-IDLE_MAX_S = 60.0  # then a client that sends nothing gets RequestTimeout
-UNVERIFIED_IDLE_MAX_S = 20.0  # the same, while an unverified body takes memory
-UNVERIFIED_MIN_BYTES_PER_S = 64 * 1024  # of such a body, after UNVERIFIED_IDLE_MAX_S
-UNPACED_MAX_BYTES = 1024 * 1024  # the rest of such a body, and a refused body, is received at a limited rate
-UNCOUNTED_MAX_BYTES = 16 * 1024  # a body up to this size does not wait for memory; the number of connections bounds these
+# A body up to this size that arrived at once is written together with other such bodies.
+SMALL_MAX_BYTES = 64 * 1024
+BATCH_BYTES = 512 * 1024  # the approximate number of bytes that a thread writes at a time
+AHEAD_MAX_BYTES = 2 * 1024 * 1024  # the number of bytes that may be received while the threads are busy
+PULLED_MIN_BYTES = 1024 * 1024  # threads read a longer body directly from the socket
+# Corral reads the rest of a refused body up to this size, so that the connection can be used again.
+REST_MAX_BYTES = aws.BODY_MAX_BYTES
+REST_MAX_S = 30.0  # the maximum time for the rest of a refused body
+# If a body is refused while a thread reads it, up to this number of remaining bytes is read and discarded.
+SKIPPED_MAX_BYTES = 64 * 1024 * 1024
+IDLE_MAX_S = 60.0  # a client that sends nothing for this long gets the error RequestTimeout
+UNVERIFIED_IDLE_MAX_S = 20.0  # the same limit for a body that is not verified yet and takes memory
+UNVERIFIED_MIN_BYTES_PER_S = 64 * 1024  # the minimum rate of an unverified body, after UNVERIFIED_IDLE_MAX_S
+# An unverified body above this size, and the rest of a refused body, are received at a limited rate.
+UNPACED_MAX_BYTES = 1024 * 1024
+# A body up to this size does not wait for memory, because the number of connections limits the total.
+UNCOUNTED_MAX_BYTES = 16 * 1024
 WRITE_THREADS = 8
-DIGEST_THREADS = 4  # they never block, and the other threads wait for them
+DIGEST_THREADS = 4  # digest threads never block; the write threads wait for them
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
 
 T = TypeVar("T")
@@ -45,11 +53,11 @@ RequestTimeout = api_error("RequestTimeout")
 
 
 class ClientGone(Exception):
-    """The client has disconnected, so there is no response."""
+    """Raised when the client has disconnected, so that no response can be sent."""
 
 
 class BodyReceiver:
-    """Receives bodies of all sizes and turns them into blobs."""
+    """Receives bodies of all sizes and stores them as blobs."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -58,7 +66,7 @@ class BodyReceiver:
         self._threads = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.RequestBody) -> tuple[bytes, dict[str, str]]:
-        """A whole small body and its trailers."""
+        """Return a whole small body, and its trailers."""
         parts, size, more = [], 0, True
         while more:
             data, more = await next_piece(receive)
@@ -78,9 +86,10 @@ class BodyReceiver:
         lane: Lane[Any],
         commit: Callable[[Mapping[str, str], StoredBlob, Tx[Any]], Any],
     ) -> Any:
-        """Store a body of any size as a blob, and return the result of `commit`, which gets the trailers and runs in the lane.
+        """Store a body of any size as a blob.
 
-        An error leaves no blob.
+        Then run `commit` in the lane, the thread that writes the database, and return its result. `commit` gets the trailers and
+        the blob. If an error occurs, no blob is left.
         """
         waiting, size, more, left = list[bytes](), 0, True, None
         while more and left is None and size < BATCH_BYTES:
@@ -102,16 +111,20 @@ class BodyReceiver:
         return await self.commit(blob, lane, partial(commit, trailers))
 
     async def commit(self, blob: StoredBlob, lane: Lane[Any], commit: CommitBlob) -> Any:
-        """Commit the row of a stored blob; delete the blob if the command is refused."""
+        """Commit the row of a stored blob. Delete the blob if the command fails."""
         return await self._committed(lane.submit(partial(commit, blob)), lambda: blob)
 
     async def _committed(self, response: Awaitable[Any], stored: Callable[[], StoredBlob | None]) -> Any:
-        """Wait for the commit. If the wait is cancelled, the row may still be committed, so the file is left to the sweep."""
+        """Wait for the commit. If the command fails, delete the blob.
+
+        If this wait is cancelled, the row may still be committed. So the file is not deleted here. Garbage collection deletes it if
+        it is an orphan.
+        """
         try:
             result = await response
         except Exception:
             if (orphan := stored()) is not None:
-                with suppress(OSError):  # the sweep will erase it
+                with suppress(OSError):  # garbage collection will delete the file
                     await self.erase([orphan.blob])
             raise
         if (blob := stored()) is not None:
@@ -130,11 +143,11 @@ class BodyReceiver:
             raise
 
     async def begin(self, algorithms: Collection[str]) -> ThreadedBlobWriter:
-        """Start a blob whose bytes arrive with several requests: `take` each body, then `end` or `stop` the writer."""
+        """Start a blob whose bytes arrive with several requests. Call `take` for each body, then `end` or `stop` of the writer."""
         return await self._begin(algorithms, aws.PlainBody(None))
 
     async def take(self, receive: Receive, writer: ThreadedBlobWriter) -> int:
-        """Append a whole body to the blob, wait until it is written, and return its size."""
+        """Append a whole body to the blob. Wait until it is written, and return its size."""
         count = await _receive(receive, writer, [])
         await writer.written()
         return count
@@ -148,7 +161,7 @@ class BodyReceiver:
         left: int,
         algorithms: Collection[str],
     ) -> tuple[StoredBlob, dict[str, str]]:
-        """Receive the last `left` bytes of a body. Threads read them directly from the socket."""
+        """Receive the last `left` bytes of a body. Threads read these bytes directly from the socket."""
         try:
             source, buffered = connection.take_over()
             reader = SocketReader(self._blobs, algorithms, body, [*begun, buffered], source, left - len(buffered), self._digesters)
@@ -167,11 +180,14 @@ class BodyReceiver:
                 if not reader.left:
                     connection.end_of_body()
         except ConnectionError:
-            await next_piece(receive)  # raises ClientGone
+            await next_piece(receive)  # this call raises ClientGone
             raise
 
     async def _skip(self, reader: SocketReader, source: int) -> None:
-        """Discard the rest of a refused body: the client sees the response only if nothing is unread when the connection closes."""
+        """Read and discard the rest of a refused body.
+
+        If the connection were closed with unread bytes, the client would not receive the response.
+        """
         reader.drop()
         if reader.left > SKIPPED_MAX_BYTES:
             return
@@ -182,7 +198,10 @@ class BodyReceiver:
                 await self._turn(reader, reader.skip)
 
     async def _turn(self, reader: SocketReader, turn: Callable[[], T]) -> T:
-        """Run a turn of the reader in a thread. A cancelled caller waits for the turn, which still uses its files."""
+        """Run one turn (a short time slice) of the reader in a thread.
+
+        If the caller is cancelled, it still waits for the end of the turn, because the turn uses open files.
+        """
         job = asyncio.get_running_loop().run_in_executor(self._threads, turn)
         try:
             return await asyncio.shield(job)
@@ -192,7 +211,7 @@ class BodyReceiver:
             raise
 
     async def copy(self, source: Sequence[Slice], algorithms: Collection[str]) -> StoredBlob:
-        """Store a new blob with the bytes of other blobs."""
+        """Store a new blob that contains the bytes of other blobs."""
         with self._blobs.reading([each.blob for each in source]):
             return await self._run(_copied, self._blobs, source, algorithms)
 
@@ -207,9 +226,9 @@ class BodyReceiver:
 
 
 class ThreadedBlobWriter:
-    """Writes one body in threads, one batch at a time. MD5 is computed in parallel with the rest.
+    """Writes one body in threads, one batch at a time. The digests of a batch are computed while the next batch is written.
 
-    Jobs are shielded: if the caller is cancelled, the thread continues.
+    If the caller is cancelled, the thread continues.
     """
 
     def __init__(self, threads: ThreadPoolExecutor, writer: BlobWriter, body: aws.RequestBody) -> None:
@@ -226,12 +245,12 @@ class ThreadedBlobWriter:
         return all(job is None or job.done() for job in (self._writing, self._digesting))
 
     async def give(self, pieces: list[bytes]) -> None:
-        """Write the next pieces of the body, after the previous ones are written."""
+        """Wait until the previous pieces are written, then start to write these pieces."""
         await self.written()
         self._writing = self._loop.run_in_executor(self._threads, self._write, pieces)
 
     async def end(self) -> tuple[StoredBlob, dict[str, str]]:
-        """Seal the blob at the end of the body, if the body's signature and trailers are valid."""
+        """Complete the blob. Raise an error if the signature or the trailers of the body are not valid."""
         await self.written()
         if self._digesting is not None:
             await asyncio.shield(self._digesting)
@@ -239,7 +258,7 @@ class ThreadedBlobWriter:
         return await asyncio.shield(self._sealing)
 
     async def stop(self) -> None:
-        """Delete the unfinished blob, after the threads have ended."""
+        """Wait until the threads have ended, then delete the incomplete blob."""
         jobs = (self._writing, self._digesting, self._sealing)
         await asyncio.gather(*(job for job in jobs if job is not None), return_exceptions=True)
         self._writer.drop()
@@ -254,7 +273,7 @@ class ThreadedBlobWriter:
         return self._writer.seal(), trailers
 
     async def written(self) -> None:
-        """Wait until the given pieces are written. Their digests may still be in progress."""
+        """Wait until the pieces of the last `give` are written. Their digests may not be complete yet."""
         if self._writing is None:
             return
         payload = await asyncio.shield(self._writing)
@@ -265,7 +284,7 @@ class ThreadedBlobWriter:
 
 
 async def _receive(receive: Receive, writer: ThreadedBlobWriter, waiting: list[bytes]) -> int:
-    """Write the pieces in `waiting` and the rest of a body, in batches, and return the number of bytes."""
+    """Write the pieces in `waiting` and the rest of a body, in batches. Return the number of bytes."""
     size, more = sum(map(len, waiting)), True
     count = size
     while more:
@@ -281,7 +300,7 @@ async def _receive(receive: Receive, writer: ThreadedBlobWriter, waiting: list[b
 
 
 async def _readable(source: int) -> None:
-    """Wait until the client has sent something or has disconnected."""
+    """Wait until the client has sent bytes or has disconnected."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(source, lambda: None if ready.done() else ready.set_result(None))
@@ -297,10 +316,10 @@ async def _readable(source: int) -> None:
 async def whole_body(
     headers: Mapping[str, str], receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, max_bytes: int
 ) -> tuple[bytes, int]:
-    """The whole body of a request that cannot be verified without it, up to `max_bytes`.
+    """Return the whole body of a request that must be complete before it can be verified. Its maximum size is `max_bytes`.
 
-    The second value is the memory that the body has taken, which the caller gives back after it has verified the request. A small
-    body, and one that has arrived with its head, take none.
+    Also return the memory that was taken for the body. The caller gives this memory back after it has verified the request. No
+    memory is taken for a small body, and for a body that has arrived together with the head.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > max_bytes):
@@ -346,17 +365,17 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 def not_written(error: OSError) -> ApiError:
-    """The error for a client whose body could not be written to disk."""
+    """Return the error for a client whose body could not be written to disk."""
     return ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).")
 
 
 async def next_piece(
     receive: Receive, connection: HttpConnection | None = None, within_s: float = IDLE_MAX_S
 ) -> tuple[bytes, bool]:
-    """The next bytes of a body, and whether more follow."""
+    """Return the next bytes of a body, and whether more bytes follow."""
     try:
         if connection is not None and connection.has_news:
-            message = await receive()  # without a timeout, which would cost more than the rest of this function
+            message = await receive()  # without a timeout, which would cost more time than the rest of this function
         else:
             async with asyncio.timeout(within_s):
                 message = await receive()
@@ -370,10 +389,11 @@ async def next_piece(
 async def end_body(
     head: aws.Request, receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response
 ) -> None:
-    """Read the rest of the body before the response is sent, or close the connection: the next request follows the body.
+    """Read the rest of the body before the response is sent, or make the response close the connection.
 
-    The connection is also closed after a response that precedes `100 Continue`, even if the body is empty: botocore 1.42 would wait
-    in vain on the next request of the connection.
+    Otherwise the rest of the body would be taken for the next request. The connection is also closed if the client still waits for
+    `100 Continue`, even if the body is empty. Otherwise botocore 1.42 would never get a response to its next request on the
+    same connection.
     """
     if connection.awaits_continue:
         response.headers.append(("Connection", "close"))

@@ -1,4 +1,4 @@
-"""Sends responses: small ones at once, large ones from the file to the socket, at the speed of the client."""
+"""Sends responses. A small body is sent at once. A large body is sent from its file to the socket, as fast as the client reads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from corral.model.blob import Slice
 from corral.server.http_connection import HttpConnection
 from corral.server.socket_reader import SOCKET_WAIT_MS
 
-SMALL_BODY_MAX_BYTES = 128 * 1024  # read on the event loop: a thread would take longer
-SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # per call
-STALLED_S = 600.0  # then a client that reads nothing is disconnected
+SMALL_BODY_MAX_BYTES = 128 * 1024  # such a body is read on the event loop, because a thread would take longer
+SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # bytes per call of `sendfile`
+STALLED_S = 600.0  # a client that reads nothing for this long is disconnected
 SEND_THREADS = 4
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -39,13 +39,13 @@ class Sender:
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, len(body))})
             await send({"type": "http.response.body", "body": body})
             return
-        # The event loop has not run since the rows were read, so the files still exist, and `reading` keeps them.
+        # No other coroutine has run since the rows were read, so the files still exist. `reading` protects them from deletion.
         with self._blobs.reading([each.blob for each in slices]):
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, size)})
             try:
                 await _File(self._threads, connection).push(slices, self._blobs)
             except BaseException as error:
-                connection.transport.abort()  # the body is incomplete, which the client must notice
+                connection.transport.abort()  # the body is incomplete, and the client must notice it
                 if isinstance(error, ConnectionError):
                     return  # the client has disconnected
                 raise
@@ -54,7 +54,7 @@ class Sender:
 
 
 def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
-    """The headers of the response, with Content-Length unless the handler set it, as for HEAD."""
+    """Return the headers of the response. Content-Length is added unless the handler has set it, as it does for HEAD."""
     headers = [
         (name.lower().encode("latin-1"), value.encode("latin-1") if value.isascii() and value.isprintable() else _sendable(value))
         for name, value in response.headers
@@ -65,12 +65,15 @@ def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
 
 
 def _sendable(value: str) -> bytes:
-    """Replace characters that no header can have: a URL can set the value of a response header."""
+    """Replace characters that are not valid in a header.
+
+    Query parameters of S3 such as `response-content-type` set response headers, so their values come from clients.
+    """
     return _CONTROL.sub(b" ", value.encode("latin-1", "replace"))
 
 
 class _File:
-    """Sends files to a socket without the transport, whose write buffer stays empty in the meantime."""
+    """Sends files directly to a socket. The write buffer of the transport stays empty in the meantime."""
 
     def __init__(self, threads: ThreadPoolExecutor, connection: HttpConnection) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,7 +81,7 @@ class _File:
         self._connection = connection
 
     async def push(self, slices: Sequence[Slice], blobs: Blobs) -> None:
-        out = self._connection.pause()  # the response to the next request must not start inside this one
+        out = self._connection.pause()  # until this response has been sent, the next request must not be read
         jobs: list[Future[int]] = []
         try:
             head = self._connection.transport.take()
@@ -104,7 +107,7 @@ class _File:
                 await self._writable(out)
 
     async def _emptied(self) -> None:
-        """Wait until the transport has passed its write buffer to the kernel."""
+        """Wait until the transport has passed all buffered bytes to the kernel."""
         transport = self._connection.transport
         if not transport.get_write_buffer_size():
             return
@@ -134,7 +137,10 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 
 def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
-    """Continue at `sent`, which includes the head, until all is sent or the client is slow; the new value of `sent`."""
+    """Send the head and the file from the offset `sent` on, until everything is sent or the socket is full.
+
+    Offsets count the bytes of the head too. Return the new offset.
+    """
     poll = select.poll()
     poll.register(out, select.POLLOUT)
     total = len(head) + piece.size
@@ -155,7 +161,7 @@ def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
 
 
 def _after(jobs: Sequence[Future[int]], close: Callable[[], None]) -> None:
-    """Close a file after the last thread that uses it: a cancelled caller does not stop its thread."""
+    """Close a file when the last thread that uses it has ended. The thread continues even if the caller is cancelled."""
     if jobs and not jobs[-1].done():
         jobs[-1].add_done_callback(lambda _: close())
     else:

@@ -1,4 +1,4 @@
-"""S3 requests, which are authenticated from their heads, so that most refusals need not read the body."""
+"""S3 requests. They are authenticated from their head, so that most requests can be refused without reading the body."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
-FILE_NAME = "${filename}"  # in the key of a form
-FORM = "PostObject"  # a browser's form: its fields carry the signature and everything else that is known before the file
+FILE_NAME = "${filename}"  # the object key in a form may contain this text; it is replaced with the name of the uploaded file
+# The upload of a file by a browser form. The signature and all parameters are form fields before the file.
+FORM = "PostObject"
 QUERY_PARAMS = {"VersionId": "versionId", "Prefix": "prefix", "Delimiter": "delimiter"}
-# Operations whose checksum headers belong to an object, not to the document in the request.
+# The checksum headers of these operations belong to an object, not to the document in the request.
 CHECKSUM_OF_OBJECT = frozenset({"CompleteMultipartUpload"})
 
 log = logging.getLogger("corral")
 
 
 class S3Requests:
-    """The parts of the server that every S3 request uses."""
+    """The parts of the server that all S3 requests share."""
 
     def __init__(
         self,
@@ -67,14 +68,16 @@ class S3Requests:
         receive: Receive,
         connection: HttpConnection | None = None,
     ) -> aws.Response:
-        """Run an operation whose bytes become a blob: admit it by its head, receive or copy the bytes, then commit the row."""
+        """Run an operation that stores bytes as a blob.
+
+        The steps are: check the request from its head, receive or copy the bytes, then commit the row.
+        """
         service, operation = served(call)
         admit, lane = service.admit[call.operation], self._lanes[service.lane]
-        read = (
-            lane.read_now if "CopySource" in params else lane.read_without_snapshot
-        )  # a copy must read its source in one snapshot
+        # A copy must read its source in one snapshot of the database.
+        read = lane.read_now if "CopySource" in params else lane.read_without_snapshot
         admission = read(lambda tx: admit(tx, params, caller), self._settings, self._ids)
-        if admission is None:  # a copy that shares the bytes of its source
+        if admission is None:  # this copy shares the bytes of its source, so there is nothing to receive
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), caller.request_id)
         params |= admission.params
         if isinstance(body, FormFile):
@@ -106,7 +109,7 @@ class S3Request(Struct, eq=False):
     connection: HttpConnection
     s3: S3Requests
     _body: aws.RequestBody | None = None
-    _policy: aws.PostPolicy | None = None  # for a form only
+    _policy: aws.PostPolicy | None = None  # only for a form upload
 
     @property
     def action(self) -> str:
@@ -121,7 +124,7 @@ class S3Request(Struct, eq=False):
         return identity
 
     def required(self, caller: Caller) -> RequiredOperation:
-        served(self.call)  # refuse an operation that is not served as such
+        served(self.call)  # raise an error if the operation is not served
         return RequiredOperation("s3", self.call.operation, self._head_params)
 
     def denied(self, message: str) -> ApiError:
@@ -155,8 +158,9 @@ class S3Request(Struct, eq=False):
         return await self.s3.calls.run(call, caller, self.receive)
 
     def _head_params(self) -> dict[str, Any]:
-        """The parameters that name resources. They are in the head of a request, or in the fields of a form."""
-        query, headers = dict(reversed(pairs_from_text(self.call.request.query))), self.head.headers  # the first value counts
+        """Return the parameters that name resources. They are in the head of the request, or in the fields of a form."""
+        # If a parameter is repeated in the query, the first value is used.
+        query, headers = dict(reversed(pairs_from_text(self.call.request.query))), self.head.headers
         params: dict[str, Any] = {name: percent_decoded(value) for name, value in self.call.located.items()}
         params |= {name: query[wire] for name, wire in QUERY_PARAMS.items() if wire in query}
         if "x-amz-copy-source" in headers:
@@ -166,14 +170,14 @@ class S3Request(Struct, eq=False):
         return params
 
     def _with_cors_headers(self, response: aws.Response) -> aws.Response:
-        """Add the CORS headers, without which a browser hides the response from a page of another origin."""
+        """Add the CORS headers. Without them, a browser hides the response from a page of another origin."""
         if "origin" in self.head.headers:
             response.headers.extend(self.s3.cors.headers(self.head))
         return response
 
 
 def _check_digests(document: bytes, headers: Mapping[str, str]) -> None:
-    """Compare a document with the digests in its headers and trailers."""
+    """Raise an error if a document does not match the digests in its headers and trailers."""
     stated = headers.get("content-md5")
     if stated is not None and not _same(stated, checksum_text(md5(document, usedforsecurity=False).digest())):
         raise bad_content_md5()

@@ -1,4 +1,4 @@
-"""Runs the handler of an AWS operation in the lane of its store."""
+"""Runs the handler of an AWS operation in the lane of its service. A lane is the thread that writes one database."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class CallRunner:
         self._decoders: ThreadPoolExecutor | None = None
 
     async def off_loop(self, function: Callable[[], T]) -> T:
-        """Run a function that takes time in a thread, so that the event loop serves other requests meanwhile."""
+        """Run a slow function in a thread, so that the event loop can serve other requests in the meantime."""
         if self._decoders is None:
             self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
         return await asyncio.get_running_loop().run_in_executor(self._decoders, function)
 
     async def decode(self, request: aws.Request, function: Callable[[], T]) -> T:
-        """Run a function that decodes the body of a verified request, in a thread if the body is large or compressed."""
+        """Run a function that decodes the body of a verified request. Use a thread if the body is large or compressed."""
         if len(request.body) <= LARGE_BODY_BYTES and "content-encoding" not in request.headers:
             return function()
         try:
@@ -55,7 +55,7 @@ class CallRunner:
             self.memory.trim_soon()
 
     async def run(self, call: aws.ApiCall, caller: Caller, receive: Receive) -> aws.Response:
-        """Run a call whose body is complete, and return its response."""
+        """Run a call whose body has arrived completely, and return the response."""
         service, operation = served(call)
         params = await self.decode(call.request, call.params)
         if call.operation in service.prepare:
@@ -69,7 +69,7 @@ class CallRunner:
             return call.serialize(lane.read_now(handler, self._settings, self._ids), caller.request_id)
         if call.operation in service.heavy:
             try:
-                # The reader thread also serializes: serializing ten thousand events would block the event loop.
+                # The reader thread also serializes the response. Serializing ten thousand events would block the event loop.
                 return await lane.read(
                     lambda tx: call.serialize(handler(tx), caller.request_id),
                     self._settings,
@@ -78,7 +78,7 @@ class CallRunner:
                     lambda answer: _cancel_when_gone(receive, answer),
                 )
             except Wait:
-                pass  # run it again in the lane, which can wait without missing a change
+                pass  # the read must wait for a change: run it again in the lane, which does not miss a change
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
@@ -87,13 +87,14 @@ class CallRunner:
 
 
 class ServiceCall(Struct, eq=False):
-    """The exchange of a service other than S3.
+    """A request to a service other than S3.
 
-    Its signature is verified over the body as it was sent. Only then is the body decompressed and decoded.
+    The signature covers the body as it was sent. So the signature is verified first, and then the body is decompressed and decoded.
     """
 
-    request: aws.Request  # its body arrives during `authenticate`
-    call: aws.ApiCall | None  # None: the operation is in the form, which is decoded after its signature is verified
+    request: aws.Request  # `authenticate` receives the body
+    # None: the name of the operation is in the form body, which is decoded after the signature was verified.
+    call: aws.ApiCall | None
     request_id: str
     receive: Receive
     connection: HttpConnection
@@ -122,7 +123,7 @@ class ServiceCall(Struct, eq=False):
 
     def required(self, caller: Caller) -> RequiredOperation:
         call = self._recognised()
-        served(call)  # refuse an operation that is not served as such
+        served(call)  # raise an error if the operation is not served
         return RequiredOperation(call.service, call.operation, call.params, len(call.request.body))
 
     def denied(self, message: str) -> ApiError:
@@ -132,7 +133,7 @@ class ServiceCall(Struct, eq=False):
         return await self.calls.run(self._recognised(), caller, self.receive)
 
     def _recognised(self) -> aws.ApiCall:
-        assert self.call is not None, "authenticate comes first"
+        assert self.call is not None, "authenticate must be called before this"
         return self.call
 
     def refuse(self, error: ApiError) -> aws.Response:
@@ -142,21 +143,24 @@ class ServiceCall(Struct, eq=False):
 
 
 def served(call: aws.ApiCall) -> tuple[Service, Handler]:
-    """Return the service of a call and the handler of its operation. Raises an ApiError if the operation is not served."""
+    """Return the service of a call, and the handler of its operation. Raise an ApiError if the operation is not served."""
     found = _find(call.service, call.operation)
     if found is None:
         raise aws.not_served(call)
     return found
 
 
-@cache  # bounded by the models: recognise refuses unknown operations
+@cache  # the number of entries is bounded, because `recognise` refuses unknown operations
 def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
     handlers = SERVICES.get(service)
     return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
 
 
 async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
-    """Run each piece in a separate command, so that other callers are served in between, and concatenate their lists."""
+    """Run each piece in a separate command, and concatenate the lists in the results.
+
+    Other callers are served between the pieces.
+    """
     whole: dict[str, list[Any]] = {}
     for piece in pieces:
         answer = await lane.submit(lambda tx, piece=piece: operation(tx, piece, caller))  # type: ignore[misc]
@@ -166,7 +170,7 @@ async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str,
 
 
 def _cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
-    """Cancel a waiting call if its client disconnects. Before the response, `receive` returns only for a disconnect."""
+    """Cancel a waiting call if its client disconnects. Until the response is sent, `receive` returns only after a disconnect."""
     gone = asyncio.ensure_future(receive())
     gone.add_done_callback(lambda _: answer.cancel())
     answer.add_done_callback(lambda _: gone.cancel())

@@ -1,4 +1,4 @@
-"""Revocation of sessions: the page `/_corral/revoke`, which `corral revoke` uses."""
+"""Revocation of sessions: the page `/_corral/revoke`, which `corral revoke` calls."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ USAGE = 'Send {"all": true}, or {"task": ID} with the 32 hexadecimal digits of a
 
 
 class SessionRevocation:
-    """Revokes sessions, durably and then in memory."""
+    """Revokes sessions: first on disk, then in memory."""
 
     def __init__(self, validity: SessionValidity, live_tasks: Container[str], save: Callable[[dict[str, Any]], None]) -> None:
-        """`save` stores members of sessions.json."""
+        """`save` writes the given members into sessions.json."""
         self._validity = validity
         self._live_tasks = live_tasks
         self._save = save
@@ -38,16 +38,16 @@ class SessionRevocation:
         return RevokeRequest(request, request_id, self)
 
     async def revoke_all(self) -> None:
-        """End every session. Tasks get new credentials when they request them."""
+        """End all sessions. A running task can request new credentials."""
         async with self._lock:
             generation = self._validity.generation + 1
             await asyncio.to_thread(self._save, {"generation": generation})
             self._validity.generation = generation
 
     async def revoke_task(self, task_id: str) -> None:
-        """End the sessions of a task, and give it no new ones."""
+        """End the sessions of a task. The task gets no new credentials."""
         if task_id not in self._live_tasks:
-            raise TaskNotFound(f"No task {task_id} is running: the sessions of a task end with it.")
+            raise TaskNotFound(f"No task {task_id} is running. The sessions of a task end when the task stops.")
         async with self._lock:
             tasks = {each for each in self._validity.revoked_tasks if each in self._live_tasks} | {task_id}
             await asyncio.to_thread(self._save, {"revokedTasks": sorted(tasks)})

@@ -1,4 +1,7 @@
-"""Writes small pending to blobs. One thread writes all that arrived while it was busy, and syncs them together."""
+"""Writes small request bodies to blobs, which are files of the object storage.
+
+One thread writes all bodies that arrived while it was busy, and syncs them together.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from corral.server.batcher import Batcher
 from corral.server.lanes import Lane
 
 BATCH_MAX = 64
-CommitBlob = Callable[[StoredBlob, Tx[Any]], Any]  # the command that commits the row of a blob; returns the response
+CommitBlob = Callable[[StoredBlob, Tx[Any]], Any]  # the command that commits the row of a blob and returns the response
 
 
 class PendingBlob(Struct, eq=False):
@@ -27,11 +30,11 @@ class PendingBlob(Struct, eq=False):
     lane: Lane[Any]
     commit: CommitBlob
     response: asyncio.Future[Any]  # the result of `commit`
-    stored: StoredBlob | None = None  # set by the thread, before it submits `commit`
+    stored: StoredBlob | None = None  # the thread sets this before it submits `commit`
 
 
 class SmallBlobWriter:
-    """Batches blobs as `lanes` batch rows: many concurrent writes cost one hand-over to the thread and one sync."""
+    """Writes blobs in batches. Many concurrent writes need only one hand-over to the thread and one sync."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -40,7 +43,10 @@ class SmallBlobWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes, algorithms: Collection[str], lane: Lane[Any], commit: CommitBlob) -> PendingBlob:
-        """Write a blob, then submit `commit` to the lane directly from the thread. Call this from the event loop."""
+        """Write a blob. The thread then submits `commit` to the lane, which writes the database.
+
+        Call this method from the event loop.
+        """
         if self._thread is None:
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
@@ -60,7 +66,7 @@ class SmallBlobWriter:
             results: Sequence[StoredBlob | Exception]
             try:
                 results = self._blobs.store([(blob.data, blob.algorithms) for blob in pending])
-            except Exception as error:  # an unexpected error fails this batch, not the thread
+            except Exception as error:  # an unexpected error fails only this batch; the thread continues
                 results = [error] * len(pending)
             commands_by_lane: dict[Lane[Any], list[tuple[Callable[[Tx[Any]], Any], asyncio.Future[Any]]]] = {}
             failed = []
@@ -75,7 +81,7 @@ class SmallBlobWriter:
             if failed:
                 try:
                     loop.call_soon_threadsafe(_fail, failed)
-                except RuntimeError:  # the event loop is closed: the process is stopping
+                except RuntimeError:  # the event loop is closed, because the process is shutting down
                     return
 
 

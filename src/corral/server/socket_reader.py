@@ -1,4 +1,4 @@
-"""Reads large bodies from the socket to a file in threads, without the event loop. The counterpart of `response_sender`."""
+"""Reads large bodies from the socket to a file in threads, without the event loop. `response_sender` does the reverse."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from corral import aws
 from corral.blobs import Blobs, BlobWriter
 from corral.model.blob import StoredBlob
 
-BUFFER_BYTES = 256 * 1024  # small enough to be in the CPU cache when it is digested
-BUFFERS = 6  # per body
-TURN_S = 0.1  # then another body gets the thread: many slow clients would otherwise keep all threads busy
-SOCKET_WAIT_MS = 20  # how long a thread waits for a slow client; then the event loop waits, without a thread
+BUFFER_BYTES = 256 * 1024  # so small that a buffer is still in the CPU cache when its digest is computed
+BUFFERS = 6  # buffers per body
+# After this time, the thread serves another body. Otherwise many slow clients would keep all threads busy.
+TURN_S = 0.1
+# A thread waits this long for a slow client. After that, the event loop waits for the client, without a thread.
+SOCKET_WAIT_MS = 20
 
 
 class SocketReader:
-    """Reads one body: one thread reads, decodes and writes it, and another computes its digests."""
+    """Reads one body. One thread reads, decodes and writes the body, and another thread computes its digests."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class SocketReader:
         left: int,
         digesters: ThreadPoolExecutor,
     ) -> None:
-        """`begun` are the bytes received so far; `left` bytes are still to be read from the descriptor `source`."""
+        """`begun` contains the bytes that were received already. `left` more bytes must be read from the descriptor `source`."""
         self._blobs = blobs
         self._algorithms = algorithms
         self._body = body
@@ -52,11 +54,11 @@ class SocketReader:
 
     @property
     def left(self) -> int:
-        """Bytes that are still to be read. At 0, the next bytes of the socket belong to the next request."""
+        """The number of bytes that must still be read. At 0, the next bytes on the socket belong to the next request."""
         return self._left
 
     def read(self) -> tuple[StoredBlob, dict[str, str]] | None:
-        """Read for one turn. None: the body is not complete, because the client is slow or the turn is over."""
+        """Read for at most TURN_S seconds. Return None if the body is not complete yet."""
         writer = self._writer or self._begin()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
@@ -83,8 +85,8 @@ class SocketReader:
         return writer
 
     def _end(self, writer: BlobWriter) -> tuple[StoredBlob, dict[str, str]]:
-        """Seal the blob at the end of the body, if the body's signature and trailers are valid."""
-        writer.flush()  # while the last pieces are digested
+        """Complete the blob. Raise an error if the signature or the trailers of the body are not valid."""
+        writer.flush()  # while the other thread computes the last digests
         for _ in range(BUFFERS):
             self._free.get()
         if self._failure is not None:
@@ -93,7 +95,7 @@ class SocketReader:
         return writer.seal(), trailers
 
     def skip(self) -> None:
-        """Read and discard the body, until the client is slow."""
+        """Read and discard bytes of the body, until the client is slow or the body ends."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -105,7 +107,7 @@ class SocketReader:
                 return
 
     def drop(self) -> None:
-        """Delete the blob if it is unfinished. No thread may be reading."""
+        """Delete the blob if it is incomplete. Do not call this method while a thread reads."""
         if self._writer is not None:
             self._writer.drop()
 
@@ -122,7 +124,10 @@ class SocketReader:
         self._digesters.submit(self._digest, writer)
 
     def _digest(self, writer: BlobWriter) -> None:
-        """Digest all pieces in the queue, then return: a slow client must not keep a thread."""
+        """Compute the digests of all pieces in the queue, then return.
+
+        The thread does not wait for more pieces of a slow client.
+        """
         while True:
             with self._lock:
                 if not self._undigested:
@@ -138,7 +143,7 @@ class SocketReader:
 
 
 def _fill(source: int, view: memoryview, poll: select.poll) -> int:
-    """Fill the view, and return the number of bytes. If there are fewer than it can hold, the client is slow."""
+    """Fill the view from the socket, and return the number of bytes. If the view is not full, the client is slow."""
     filled = 0
     while filled < len(view):
         try:

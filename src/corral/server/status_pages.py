@@ -1,10 +1,16 @@
-"""Corral's own pages: `/_corral/health`, which is public, `/_corral/status`, which `corral status` and `corral top` display, and
-`/_corral/revoke` (`session_revocation.py`)."""
+"""Corral's own pages, which commands of `corral` display.
+
+`/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
+`corral instances` (`instance_pages.py`). `/_corral/cost` is for `corral cost`. `/_corral/revoke` is for `corral revoke`
+(`session_revocation.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
 from msgspec import Struct
@@ -14,11 +20,15 @@ import corral
 from corral import aws
 from corral.core import Tx
 from corral.errors import ApiError, api_error
+from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
+from corral.model.numbers import whole_number
 from corral.model.placement import TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
+from corral.model.settings import Settings
 from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.task_permissions import RequiredOperation
@@ -26,19 +36,26 @@ from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
-TASKS_SHOWN_MAX = 20  # of the running tasks, and of the waiting tasks
+TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
-SAMPLE_STALE_S = 2 * HEARTBEAT_S  # an idle GPU is sampled once a heartbeat
-GpuHistory = Mapping[str, Iterable[tuple[float, GpuSample]]]  # GPU id -> (time, sample), oldest first
+SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
+GpuHistory = Mapping[str, Iterable[tuple[float, GpuSample]]]  # GPU id → (time, sample), oldest first
 PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
+InvalidQuery = api_error("InvalidQuery", 400)
+PAGES = ("health", "status", "instances", "cost", "revoke")
 
 
 class StatusPages:
-    def __init__(self, state: Lane[Store], status: Callable[[Tx[Store]], dict[str, Any]], revocation: SessionRevocation) -> None:
+    def __init__(
+        self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store]], dict[str, Any]],
+        revocation: SessionRevocation,
+    ) -> None:  # fmt: skip
         self._state = state
+        self._settings = settings
+        self._ids = ids
         self._status_of = status
         self._revocation = revocation
 
@@ -47,14 +64,36 @@ class StatusPages:
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
             return PageRequest("corral:Status", request, request_id, self._status)
+        if request.path == "/_corral/instances":
+            return PageRequest("corral:Instances", request, request_id, partial(self._instances, request))
+        if request.path == "/_corral/cost":
+            return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
         if request.path == "/_corral/revoke":
             return self._revocation.exchange(request, request_id)
-        pages = "/_corral/health, /_corral/status and /_corral/revoke"
+        pages = ", ".join(f"/_corral/{name}" for name in PAGES)
         raise PageNotFound(f"Corral has no page {request.path}: its pages are {pages}.")
 
     async def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = await self._state.submit(self._status_of)
         return status
+
+    async def _instances(self, request: aws.Request) -> dict[str, Any]:
+        region, after = _query(request, "region"), _query(request, "after") or ""
+        if not region:
+            raise InvalidQuery("region is missing: name the region of the instances, as in /_corral/instances?region=us-east-1.")
+        page: dict[str, Any] = await self._state.submit(lambda tx: instances_page(tx, region, after))
+        return page
+
+    async def _cost(self, request: aws.Request) -> dict[str, Any]:
+        """Report the hours since a time (`since`), of the last seconds (`last`), or all; in a thread, because there may be many."""
+        since_s, last_s = _seconds(request, "since"), _seconds(request, "last")
+
+        def read(tx: Tx[Store]) -> dict[str, Any]:
+            from corral.services.instance_cost import cost_report  # with EC2's modules, so not when the server starts
+
+            return cost_report(tx, max(0.0, tx.now_s - last_s) if last_s is not None else since_s)
+
+        return await self._state.read(read, self._settings, self._ids)
 
 
 class PageRequest(Struct, eq=False):
@@ -79,18 +118,31 @@ class PageRequest(Struct, eq=False):
         return aws.serialize_refusal(self.request, error, self.request_id)
 
 
+def _query(request: aws.Request, name: str) -> str | None:
+    """Return the first value of a parameter in the query; None: there is none."""
+    return next(iter(parse_qs(request.query, keep_blank_values=True).get(name, ())), None)
+
+
+def _seconds(request: aws.Request, name: str) -> int | None:
+    text = _query(request, name)
+    number = whole_number(text) if text is not None else None
+    if text is not None and number is None:
+        raise InvalidQuery(f"{name} '{text}' is not valid: pass a whole number of seconds, as in /_corral/cost?last=86400.")
+    return number
+
+
 async def _health() -> dict[str, Any]:
     return {"status": "ok", "version": corral.__version__}
 
 
 def status_of(
     tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
-    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (),
+    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (), quarantine: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the status page: hosts, their GPUs, and the running and waiting tasks.
+    """Return the content of the status page: hosts, their GPUs, and the running and waiting tasks.
 
-    `failing` lists the hand-overs between lanes that have failed and will be retried, `problems` the agents and spawners that do
-    not respond.
+    `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems` lists the
+    agents and spawners that do not respond. `quarantine` lists the blobs without a row that will be erased later.
     """
     hosts = []
     for host in tx.store.hosts.all():
@@ -115,18 +167,16 @@ def status_of(
     running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(TASKS_SHOWN_MAX)]
     counts = tx.store.tasks.counts()
     return {
-        "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting,
-        "failingHandovers": list(failing), "problems": list(problems),
+        "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, **instances_status(tx), "running": running,
+        "waiting": waiting, "failingHandovers": list(failing), "problems": list(problems), "quarantine": list(quarantine),
     }  # fmt: skip
 
 
 def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, and whether it is excluded, held for a reason, or used by other processes."""
+    """Describe every GPU of a host: its task, and whether it is excluded, reserved or used by processes outside of Corral."""
     holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
-    own_id, holds = host_instance_id(host_id), dict[str, str]()
-    for instance in tx.store.instances.on_host(host_id):
-        holds |= tx.store.instances.holds(instance.id)
+    own_id, holds = host_instance_id(host_id), tx.store.instances.holds_on_host(host_id)
     devices = sorted([*tx.store.hosts.gpus(host_id), *tx.store.hosts.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
     return [
         {
@@ -168,7 +218,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 
 def _task(task: Task | None) -> dict[str, Any]:
-    assert task is not None, "the same transaction listed it"
+    assert task is not None, "the same transaction has listed the task"
     return {"task": task.id, "taskDefinition": _definition(task)}
 
 
@@ -184,7 +234,7 @@ def _definition(task: Task) -> str:
 
 
 def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
-    """Return evenly spaced samples, oldest first. A sample is used until it is stale, and then the value is None."""
+    """Return values at equal intervals, oldest first. A value is None if the last sample before it is too old."""
     busy: list[float | None] = []
     memory: list[int | None] = []
     at = 0

@@ -1,7 +1,7 @@
-"""The endpoints that containers call without a signature: role credentials, metadata version 4, task protection.
+"""The endpoints that containers call without a signature: credentials of the role, metadata version 4, and task protection.
 
-Their URLs are in the container's environment (`services/ecs/run_spec.py`). The credentials also require the task's token; the other
-URLs contain a random id. All of them become invalid when the task ends.
+Their URLs are in the environment of the container (`services/ecs/run_spec.py`). The credentials endpoint also requires the token of
+the task. The other URLs contain a secret. All of them become invalid when the task ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
 
 NO_CREDENTIALS = "the task has stopped, or `corral revoke` ended its credentials"
 
-# The error codes of the ECS agent for credentials, and similar codes for the other endpoints.
+# The codes for credentials are those of the ECS agent. The other endpoints use similar codes.
 NotFound = api_error("NotFound", 404)
 InvalidIdInRequest = api_error("InvalidIdInRequest", 400)
 Unauthorized = api_error("Unauthorized", 401)
@@ -50,7 +50,7 @@ class TaskEndpoints:
         self.agents = agents
 
     def exchange(self, request: aws.Request) -> CredentialsRequest | MetadataRequest | ProtectionRequest | None:
-        """The request to the endpoint at this path; None: there is no such endpoint."""
+        """Return the request object for the endpoint at this path. Return None if there is no such endpoint."""
         if match := _CREDENTIALS.fullmatch(request.path):
             return CredentialsRequest(request, match[1], self)
         if match := _METADATA.fullmatch(request.path):
@@ -61,7 +61,7 @@ class TaskEndpoints:
 
 
 class TaskExchange(Struct, eq=False):
-    """A request of a container about its own task: it needs no permission."""
+    """A request of a container about its own task. Such a request needs no permission."""
 
     def required(self, caller: Caller) -> None:
         return None
@@ -204,5 +204,5 @@ def _json(value: dict[str, Any], status: int = 200) -> aws.Response:
 
 
 def _refusal(error: ApiError) -> aws.Response:
-    """An error response in the form of the ECS agent."""
+    """Return an error response in the format of the ECS agent."""
     return _json({"code": error.code, "message": error.message, "HTTPErrorCode": error.status}, error.status)

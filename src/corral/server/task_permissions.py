@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from corral.services.authorization import RolePolicies
 
 ROLES_CACHED_MAX = 1_000
-LARGE_BODY_BYTES = 100_000  # parsing more would delay other requests, so another thread does it
+LARGE_BODY_BYTES = 100_000  # a larger body is parsed in a thread, because parsing it would delay other requests
 
 
 class RequiredOperation(Struct, frozen=True):
-    """The operation that a request needs a permission for."""
+    """An operation for which the request needs a permission."""
 
     service: str
     operation: str
-    params: Callable[[], dict[str, Any]]  # the parameters that name resources
-    body_bytes: int = 0  # that `params` parses
+    params: Callable[[], dict[str, Any]]  # returns the parameters that name resources
+    body_bytes: int = 0  # the size of the body that `params` parses
 
 
 class RestrictedExchange(Protocol):
-    """The part of an exchange that permissions concern."""
+    """The part of an exchange that the check of permissions uses."""
 
     def required(self, caller: Caller) -> RequiredOperation | None:
-        """None: the request needs no permission."""
+        """Return the operation that needs a permission. None: the request needs no permission."""
 
     def denied(self, message: str) -> ApiError:
-        """The error of this API for a caller that may not perform the operation."""
+        """Return the error of this API for a caller that may not perform the operation."""
 
 
 class TaskPermissions:
@@ -48,10 +48,14 @@ class TaskPermissions:
         self._state = state
         self._settings = settings
         self._ids = ids
-        self._roles: dict[str, tuple[int, RolePolicies]] = {}  # with the number of commits before they were read
+        # Role name → the number of commits before its policies were read, and the policies.
+        self._roles: dict[str, tuple[int, RolePolicies]] = {}
 
     async def check(self, caller: Caller, exchange: RestrictedExchange) -> None:
-        """Raise the API's error for access denied, unless the operation is open to containers or a policy allows it."""
+        """Raise the access denied error of the API, unless a policy allows the operation.
+
+        An operation that is open to containers needs no policy, but a policy can deny it.
+        """
         from corral.services.authorization import refusal  # imported with the first request of a container
         from corral.services.permissions import permissions
 
@@ -75,7 +79,7 @@ class TaskPermissions:
             raise exchange.denied(why)
 
     def _role(self, caller: Caller) -> RolePolicies:
-        """The policies of the caller's role, read again if anything was committed since."""
+        """Return the policies of the caller's role. They are read again if anything was committed since the last time."""
         from corral.services.authorization import policies_of_role, role_name
 
         name, changes = role_name(caller.principal), self._state.changes

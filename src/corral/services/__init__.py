@@ -1,7 +1,8 @@
-"""The AWS services that Corral serves: for each of them, its lane and a handler per operation.
+"""The AWS services that Corral serves.
 
-A service is a module with a table `HANDLERS` and, if it needs them, `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and
-`PIECES`. The first request to a service imports its module, so that the start does not wait for services that are never called.
+Each service has a lane, which is the thread that writes its database, and a handler for each operation. The module of a service has
+a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and `PIECES`. The first
+request to a service imports its module, so that unused services do not slow down the start.
 """
 
 from __future__ import annotations
@@ -16,23 +17,26 @@ from corral.core import Tx
 from corral.model.blob import Admission
 from corral.services.caller import Caller
 
-Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # of an operation: parameters → response
+Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # (transaction, parameters, caller) → response
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 
 
 class Service(Struct, frozen=True):
-    lane: str  # "state", "logs" or "metrics": the lane whose transactions run the operations
+    lane: str  # the lane that runs the operations: "state", "logs" or "metrics"
     operations: Mapping[str, Handler]
-    # Operations that a program in a container may perform without a policy: they read and write data, and change no resource that
-    # others depend on. All other operations need a policy of the program's role.
+    # Operations that a program in a container may perform without a policy. They read and write data, and do not change a resource
+    # that other programs depend on. All other operations need a policy in the program's role.
     open_to_containers: frozenset[str] = frozenset()
-    heavy: frozenset[str] = frozenset()  # long reads: they run in another thread, on a read-only connection
-    quick: frozenset[str] = frozenset()  # reads of a few rows that do not queue for the lane (S3 only)
-    admit: Mapping[str, Admit] = field(default_factory=dict)  # called before a body is stored as a blob; None: no body
-    prepare: Mapping[str, Prepare] = field(default_factory=dict)  # slow work without the store: runs first, in another thread
-    pieces: Mapping[str, Split] = field(default_factory=dict)  # split a request that is too large for one command
+    heavy: frozenset[str] = frozenset()  # long reads; they run in another thread, on a read-only connection
+    quick: frozenset[str] = frozenset()  # reads of a few rows, which run without waiting for the lane (S3 only)
+    # Operation → the check before the body is stored as a blob. If the check returns None, there is no body to store.
+    admit: Mapping[str, Admit] = field(default_factory=dict)
+    # Operation → slow work that needs no store. It runs in another thread, before the handler.
+    prepare: Mapping[str, Prepare] = field(default_factory=dict)
+    # Operation → the function that splits a request that is too large for one command.
+    pieces: Mapping[str, Split] = field(default_factory=dict)
 
 
 MODULES = {  # service → its lane, and the module with its tables
@@ -51,7 +55,7 @@ MODULES = {  # service → its lane, and the module with its tables
 
 
 class Services(Mapping[str, Service]):
-    """Services by botocore's name for them."""
+    """The services by their botocore name. A service is imported when it is first used."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Service] = {}

@@ -1,7 +1,8 @@
-"""Authorization of programs in containers: the policies of their role decide what they may do.
+"""Authorization of programs in containers: the policies of their role decide which operations they may perform.
 
-The root user, sessions of the root user and tasks that run as processes of this machine (they can read the root key) are not
-subject to policies. `confined` credentials belong to a task that runs in containers, or to a session that such a task created.
+Policies do not apply to the root user, to sessions of the root user, and to tasks that run as processes of this machine. Such a
+task could read the root key anyway. Credentials are `confined` if they belong to a task that runs in containers, or to a session
+that such a task created. Policies apply to them.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ WHY = {
 
 
 class RolePolicies(Struct, frozen=True):
-    """A role with its policies. A role that IAM does not have has none."""
+    """A role and its policies. A role that does not exist in IAM has no policies."""
 
     arn: str
     role_id: str
     identity: IdentityPolicies = IdentityPolicies()
-    tags: Context = field(default_factory=dict)  # aws:PrincipalTag/KEY
+    tags: Context = field(default_factory=dict)  # condition key aws:PrincipalTag/KEY → values
 
 
 def role_name(principal: str) -> str:
-    """The role of a session: `arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION`."""
+    """Return the role name in the ARN of a session, `arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION`."""
     return principal.split("/")[1]
 
 
@@ -66,7 +67,10 @@ def policies_of_role(tx: Tx[Store], account: str, name: str) -> RolePolicies:
 
 
 def _read(text: str) -> Policy | None:
-    """None: IAM accepted the document before it checked documents; it allows nothing."""
+    """Parse a policy. Return None if it is not valid; such a policy allows nothing.
+
+    Corral's IAM refuses such a policy, but older versions of Corral have stored it.
+    """
     try:
         return read_policy(text)
     except PolicyError:
@@ -74,7 +78,7 @@ def _read(text: str) -> Policy | None:
 
 
 def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[Permission], *, is_open: bool) -> str | None:
-    """AWS's text for the first permission that the caller lacks; None if it has all of them.
+    """Return AWS's error text for the first permission that the caller lacks. Return None if the caller has all permissions.
 
     An operation that is open to containers needs no policy, but a policy can deny it.
     """
@@ -89,7 +93,7 @@ def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[
 
 
 def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:
-    """AWS's text if the trust policy of a role does not let the caller assume it; None if it does."""
+    """Return AWS's error text if the trust policy of a role does not allow the caller to assume the role. Otherwise return None."""
     role = policies_of_role(tx, caller.account, role_name(caller.principal))
     principal = Principal("AWS", (role.arn, caller.principal, f"arn:aws:iam::{caller.account}:root", caller.account))
     context = {**_context(tx, caller, role), **assume_role_context(params)}
@@ -102,7 +106,7 @@ def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, para
 
 
 def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
-    """The condition keys of every request."""
+    """Return the condition keys that every request has."""
     session = caller.principal.rpartition("/")[2]
     return {
         "aws:currenttime": (datetime.fromtimestamp(tx.now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),),

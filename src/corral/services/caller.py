@@ -1,4 +1,4 @@
-"""The caller of an operation: account, region, principal and the headers that matter to handlers."""
+"""The caller of an operation: account, region, principal, and the request headers that handlers use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from msgspec import Struct
 class Caller(Struct, frozen=True, eq=False):
     account: str
     region: str
-    principal: str  # an ARN
-    wait_s: float = 0.0  # X-Corral-Wait: how long the response may wait for a change
-    confined: bool = False  # a program in a container: it needs a policy for what is not open to containers
-    task_id: str | None = None  # the task that the credentials belong to, also through AssumeRole
+    principal: str  # the ARN of the user or session
+    wait_s: float = 0.0  # from X-Corral-Wait: how long the response may wait for a change
+    confined: bool = False  # True for a program in a container; it needs a policy for operations that are not open to containers
+    task_id: str | None = None  # the task to which the credentials belong, directly or through AssumeRole
     access_key_id: str = ""
-    is_session: bool = False  # the credentials are temporary
-    endpoint_url: str = ""  # Corral's address as the request's Host header names it
-    seen: int | None = None  # X-Corral-Seen: the version that the caller has already seen
+    is_session: bool = False  # True for temporary credentials
+    endpoint_url: str = ""  # the URL of Corral, from the Host header of the request
+    seen: int | None = None  # from X-Corral-Seen: the version of the resource that the caller has already read
     request_id: str = ""
     source_ip: str = ""

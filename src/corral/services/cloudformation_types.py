@@ -1,9 +1,11 @@
-"""Resource types of CloudFormation templates, by name: how a stack creates, reads, updates and deletes each of them.
+"""Resource types of CloudFormation templates. They define how a stack creates, reads, updates and deletes a resource.
 
-A `TemplateType` creates a resource from template properties and returns its physical id, which `Ref` returns too; it returns the
-values of `Fn::GetAtt`, updates the resource in place and deletes it. No HTTP is involved. `stored_type` makes one from the
-declaration of a stored-only resource. `facts(name)` says which properties a type has and which of them force a replacement;
-tools/cloudformation_facts.py generates these facts into cloudformation_facts.json from AWS's own schemas.
+A `TemplateType` creates a resource from template properties, and returns its physical id, which is also the value of `Ref`. It
+returns the values of `Fn::GetAtt`, updates the resource in place, and deletes it. It calls the handlers of the service directly,
+without HTTP. `stored_type` makes a `TemplateType` from the declaration of a stored-only resource.
+
+`facts(name)` returns the properties of a type, and which of them force a replacement. `tools/cloudformation_facts.py` generates
+these facts from AWS's own schemas, and writes them to cloudformation_facts.json.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from corral.services.tags import is_reserved
 from corral.store import Store
 
 Properties = Mapping[str, Any]
-Attribute = str | Callable[[Tx[Store], Caller, Document], Any]  # a member of the document, or a function of it
+# The name of a member of the document, or a function that computes the value.
+Attribute = str | Callable[[Tx[Store], Caller, Document], Any]
 
 ValidationError = api_error("ValidationError")
 
 INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
-MODULES = {  # service → the module that has its TEMPLATE_TYPES
+MODULES = {  # service → the module with its TEMPLATE_TYPES
     "AWS::EC2": "ec2.cloudformation_types",
     "AWS::ECR": "ecr.cloudformation_types",
     "AWS::ECS": "ecs.cloudformation_types",
@@ -43,25 +46,26 @@ MODULES = {  # service → the module that has its TEMPLATE_TYPES
 
 
 class TemplateType(Struct, frozen=True):
-    name: str  # "AWS::EC2::VPC"
+    name: str  # for example "AWS::EC2::VPC"
     create: Callable[[Tx[Store], Caller, Properties], str]  # returns the physical id
-    attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # of a physical id: attribute → value
-    update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]  # in place, from the old properties to the new
+    attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # physical id → the attributes and their values
+    # Updates in place; the parameters are the physical id, the old and the new properties.
+    update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]
     delete: Callable[[Tx[Store], Caller, str, Properties], None]
-    name_property: str | None = None  # the property that a stack fills with a generated name when a template leaves it out
+    name_property: str | None = None  # if a template omits this property, the stack generates a name for it
 
 
 class Facts(Struct, frozen=True):
     properties: frozenset[str]
     required: frozenset[str]
-    replaced_by: frozenset[str]  # a change of one of these replaces the resource; "A/B" is the property B inside A
+    replaced_by: frozenset[str]  # a change of one of these properties replaces the resource; "A/B" is the property B inside A
     attributes: frozenset[str]
     booleans: frozenset[str]
     integers: frozenset[str]
 
 
 def template_type(name: str) -> TemplateType | None:
-    """The type of this name; None: Corral does not have it."""
+    """Return the type with this name. Return None if Corral does not support the type."""
     service = name.rpartition("::")[0]
     return _types(service).get(name) if service in MODULES else None
 
@@ -89,7 +93,7 @@ def facts(name: str) -> Facts:
 
 
 def typed_properties(name: str, properties: Properties) -> dict[str, Any]:
-    """Convert properties to the types of the schema: templates may write numbers and booleans as text."""
+    """Convert properties to the types in the schema, because templates may contain numbers and booleans as text."""
     known, typed = facts(name), dict(properties)
     for property_, value in properties.items():
         if property_ in known.booleans and value in ("true", "false", "True", "False"):
@@ -100,7 +104,7 @@ def typed_properties(name: str, properties: Properties) -> dict[str, Any]:
 
 
 def replacing_properties(name: str, old: Properties, new: Properties) -> list[str]:
-    """The changed properties for which a resource must be replaced; empty: it can be updated in place."""
+    """Return the changed properties that force a replacement. If there are none, the resource can be updated in place."""
     return sorted(path for path in facts(name).replaced_by if _at(old, path) != _at(new, path))
 
 
@@ -123,11 +127,12 @@ def stored_type(
     physical_id: str | None = None,
     name_property: str | None = None,
 ) -> TemplateType:
-    """The template type of a stored-only resource.
+    """Return the template type of a stored-only resource, which is a resource that Corral stores and returns without other effects.
 
     `request` converts properties to the request that creates the resource. `updates` maps a property to the member of the document
-    that it sets. `apply` handles the properties that `applies` names; it is called after creation, with no old properties, and on
-    update. Tags need no declaration. `physical_id` is the member that identifies the resource in a stack, if that is not its id.
+    that it sets. `apply` handles the properties in `applies`. It is called on each update. It is also called after creation, with
+    empty old properties. Tags need no declaration. `physical_id` names the member that identifies the resource in a stack. The
+    default is the id of the resource.
     """
     member = physical_id or type_.id
 
@@ -176,11 +181,11 @@ def stored_type(
 
 
 def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Do nothing: every property of the type forces a replacement."""
+    """Do nothing, because every property of the type forces a replacement."""
 
 
 def _with_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document, tags: list[dict[str, str]]) -> Document:
-    """Replace the tags of a resource, except those that AWS reserves."""
+    """Replace the tags of a resource, except the tags that AWS reserves."""
     rules = type_.style.tags
     given = rules.of_pairs([(tag["Key"], tag["Value"]) for tag in tags])
     reserved = {key: value for key, value in stored_resources.tags_of(type_, document).items() if is_reserved(key)}

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank, place_newcomer, room_for_newcomer, why_waiting
-from corral.model.instance import HOST_POOL, Instance, InstanceState
+from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable
 from corral.model.task import Demand, StopCode
 from corral.services.ecs.lookup import is_active_cluster
@@ -23,6 +23,7 @@ TERMINATED = "the instance was terminated"  # reasons of the tasks that stop
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
+USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` has the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
 
 
@@ -166,7 +167,7 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
 
 
 def _begin_end(tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str) -> None:
-    ending = tx.store.instances.begin_end(instance, state, reason)
+    ending = tx.store.instances.begin_end(instance, state, reason, tx.now_s)
     for task in tx.store.tasks.on(instance.id):
         begin_stop(tx, task, StopCode.TERMINATION, reason_of_tasks)
     tx.mark(f"instance:{instance.id}")
@@ -216,6 +217,14 @@ def host_changed(tx: Tx[Store], host_id: str) -> None:
     """A host connected or became silent, which decides whether its instances are impaired."""
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
+
+
+def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:
+    """Attach an instance to an Auto Scaling group, or detach it with an empty name. A tag names the group, as on AWS."""
+    tags = [tag for tag in instance.details.get("Tags", ()) if tag["Key"] != GROUP_TAG]
+    tags += [{"Key": GROUP_TAG, "Value": group}] if group else []
+    changed = instance.but(details={**instance.details, "Tags": tags})
+    _changed(tx, tx.store.instances.set_group(changed, group, tx.now_s))
 
 
 def put_details(tx: Tx[Store], instance: Instance, details: dict[str, Any]) -> Instance:

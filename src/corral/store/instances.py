@@ -15,6 +15,7 @@ from corral.model.run import GpuDevice
 from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
+from corral.store.instance_usage import InstanceUsage
 
 HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
 COLUMNS = (
@@ -31,6 +32,7 @@ class Instances:
         self._database = database
         self._fleet = fleet
         self._claims = claims
+        self.usage = InstanceUsage(database)
         self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
         self._by_host: dict[str | None, dict[str, None]] = {}
         self._addresses: dict[str, set[str]] = {}  # subnet → the private addresses of its instances
@@ -68,6 +70,10 @@ class Instances:
     def live(self, region: str) -> list[Instance]:
         """The instances of a region that are not terminated."""
         return [instance for instance in self._live.values() if instance.region == region]
+
+    def slices(self) -> list[Instance]:
+        """The instances of all regions that are not terminated, without the hosts' own."""
+        return [instance for instance in self._live.values() if not instance.is_host]
 
     def addresses(self, subnet_id: str) -> Set[str]:
         """The private addresses of the instances in a subnet that are not terminated."""
@@ -155,15 +161,17 @@ class Instances:
         assert parent.is_host and len(placement.gpu_ids) == instance.gpus
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id, launched_at_s=now_s)
         self._claims.remove(INSTANCE, instance.id)
+        self.usage.begin(launched, now_s)
         if placement.gpu_ids:
             self._give_gpus(placement.gpu_ids, parent.id, instance.id)
             self.renew_slot(parent.id)
         self.renew_slot(instance.id)
         return launched
 
-    def begin_end(self, instance: Instance, state: InstanceState, reason: str) -> Instance:
+    def begin_end(self, instance: Instance, state: InstanceState, reason: str, now_s: float) -> Instance:
         """Stop placing tasks on an instance: it is STOPPING or SHUTTING_DOWN until its last task has ended."""
         changed = self._move(instance, state, end_reason=reason)
+        self.usage.end(instance, now_s)
         self.renew_slot(instance.id)
         return changed
 
@@ -188,6 +196,14 @@ class Instances:
         )  # fmt: skip
         self._database.execute("DELETE FROM instance_attribute WHERE instance_id = ?", (instance.id,))
         return ended
+
+    def set_group(self, instance: Instance, group: str, now_s: float) -> Instance:
+        """Attach an instance to an Auto Scaling group, or detach it. Its hours count for the new group from now on."""
+        changed = instance.but(group=group)
+        self.put_row(changed)
+        if changed.state is InstanceState.RUNNING and group != instance.group:
+            self.usage.change(changed, now_s)
+        return changed
 
     def _claim(self, instance: Instance, pool: str, rank: Rank) -> Claim:
         claim = Claim(rank, INSTANCE, instance.id, instance.demand)
@@ -250,7 +266,7 @@ class Instances:
         moved = self._database.executemany(
             "UPDATE gpu SET owner = ? WHERE id = ? AND owner = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
         ).rowcount
-        assert moved == len(gpu_ids), "a GPU belongs to another instance than the giver"
+        assert moved == len(gpu_ids), "a GPU does not belong to the instance that gives it away"
 
     # Container instances of ECS
 
@@ -294,6 +310,15 @@ class Instances:
     def holds(self, instance_id: str) -> dict[str, str]:
         """GPU id → reason, for the GPUs that a user has reserved."""
         return _holds(self.attributes(instance_id))
+
+    def holds_on_host(self, host_id: str) -> dict[str, str]:
+        """GPU of a host that a user has reserved → the reason."""
+        rows = self._database.execute(
+            "SELECT name, value FROM instance_attribute JOIN instance ON instance.id = instance_id "
+            "WHERE host_id = ? AND name LIKE ? ORDER BY name",
+            (host_id, f"{HOLD_PREFIX}%"),
+        )
+        return _holds(dict(rows.fetchall()))
 
     # Slots
 

@@ -25,16 +25,9 @@ from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
 SCHEMA = (
-    "schema.sql",
-    "queues.sql",
-    "objects.sql",
-    "buckets.sql",
-    "parameters.sql",
-    "images.sql",
-    "scaling.sql",
-    "ecs_services.sql",
-    "groups.sql",
-)
+    "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
+    "ecs_services.sql", "groups.sql",
+)  # fmt: skip
 
 
 class Store(Database):

@@ -198,6 +198,18 @@ CREATE TABLE instance_refresh (
     ended_at   REAL,
     record     TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE instance_usage (
+    id            INTEGER PRIMARY KEY,
+    instance_id   TEXT NOT NULL,
+    region        TEXT NOT NULL,
+    type          TEXT NOT NULL,
+    group_name    TEXT NOT NULL,            -- its Auto Scaling group; empty: none
+    stack         TEXT NOT NULL,            -- its CloudFormation stack; empty: none
+    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- that the launch requested
+    gpus          INTEGER NOT NULL CHECK (gpus >= 0),
+    began_at      REAL NOT NULL,
+    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
+);
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
     content INTEGER NOT NULL REFERENCES content (id),
@@ -464,6 +476,8 @@ CREATE INDEX run_of_task ON run (task_id, position);
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 CREATE INDEX client_token_expiry ON client_token (expires_at);
+CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
+CREATE INDEX instance_usage_billed ON instance_usage (billed_until);
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;

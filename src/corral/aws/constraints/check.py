@@ -1,7 +1,8 @@
-"""Checks an input against its constraints.
+"""Checks the input of an operation against its constraints.
 
-Two functions use the same constraint tree. A generated function returns whether any constraint is violated; it runs for every
-request and makes no function call per member. If it returns True, `violations` finds the violated constraints and their paths.
+A check has two steps, and both use the constraint tree of `tree.py`. The first step is a generated function, which returns True if
+the input violates any constraint. It runs for every request, so it makes no function call per member. The second step,
+`violations`, runs only if the first step returned True. It finds the violated constraints and their paths.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from corral.aws.constraints.tree import COMPOUND, SIZED, ConstraintNode, input_n
 from corral.aws.shapes import OperationModel
 
 Check = Callable[[dict[str, Any]], None]
-MANY_MEMBERS = 16  # with more members than this, the generated code iterates over the value, not over the members
+MANY_MEMBERS = 16  # for larger structures, the generated code loops over the members in the request
 
 
 def compile_check(operation: OperationModel, table: ConstraintTable) -> Check | None:
-    """Return a function that raises an ApiError if an input violates a constraint; None if the input has no constraints."""
+    """Return a function that raises an ApiError if an input violates a constraint. Return None if the input has no constraints."""
     node = input_node(operation, table.limits)
     if node is None:
         return None
@@ -39,7 +40,7 @@ def violations(node: ConstraintNode, value: Any) -> list[Violation]:
     """Return all violations in a value."""
     found = [violation for limit in node.limits for violation in _violated(node, limit, value)]
     if found:
-        return found  # the elements of a list that is too long are not checked
+        return found  # the members and elements of an invalid value are not checked
     for name in value if node.members else ():
         if name in node.members:
             found += _below(node.members[name], value[name], name)
@@ -65,7 +66,8 @@ def _of_many(node: ConstraintNode, whole: Any, values: Iterable[tuple[Any, Any]]
     for number, (_, each) in enumerate(values, 1):
         found = violations(node, each)
         if found:
-            # AWS reports the collection and all rules of its elements. A text of the table describes the first invalid element.
+            # AWS's usual error shows the whole list or map and all constraints of its elements. If the table has its own error
+            # text, Corral shows only the first invalid element.
             first = found[0]
             first.index = number
             if first.limit.text is None:
@@ -87,7 +89,7 @@ def _violated(node: ConstraintNode, limit: Limit, value: Any) -> list[Violation]
 
 
 def _constraints(node: ConstraintNode, limit: Limit) -> list[tuple[ConstraintKind, str, Callable[[Any], bool]]]:
-    """Return each constraint of a limit: its kind, AWS's phrase for it, and the test."""
+    """Return the constraints of a limit. Each has a kind, AWS's phrase, and a function that returns True if a value is valid."""
     found: list[tuple[ConstraintKind, str, Callable[[Any], bool]]] = []
     if limit.enum is not None:
         phrase = f"Member must satisfy enum value set: [{', '.join(map(str, limit.enum))}]"
@@ -109,25 +111,25 @@ def _bytes_of(value: str | bytes) -> int:
     return len(value.encode() if isinstance(value, str) else value)
 
 
-# --- test whether there is a violation ----------------------------------------------------------------------------------
+# --- generate the test -------------------------------------------------------------------------------------------------
 
 
 def compile_test(node: ConstraintNode) -> Callable[[Any], bool]:
-    """Compile a function that returns whether a value violates any limit of the tree."""
+    """Compile a function that returns True if a value violates any limit in the tree."""
     source = _Source()
     source.function(node)
     return source.compiled()
 
 
 class _Source:
-    """Generates Python source that tests values, and collects the constants that it uses."""
+    """Generates Python source code that tests values, and collects the constants for that code."""
 
     def __init__(self) -> None:
-        self._written: list[str] = []  # complete functions
-        self._lines: list[str] = []  # of the function that is being generated
+        self._written: list[str] = []  # the lines of the complete functions
+        self._lines: list[str] = []  # the lines of the function that is being generated
         self._variables = 0
         self._names: dict[int, str] = {}  # id of a node -> name of its function
-        self._by_member: dict[str, dict[str, str]] = {}  # constant -> member -> function
+        self._by_member: dict[str, dict[str, str]] = {}  # name of a constant -> member -> name of its function
         self._constants: dict[str, Any] = {"bytes_of": _bytes_of}
 
     def compiled(self) -> Callable[[Any], bool]:
@@ -139,7 +141,7 @@ class _Source:
         return first
 
     def function(self, node: ConstraintNode) -> str:
-        """Return the name of the function that tests a node, generating it on first use."""
+        """Return the name of the function that tests a node. Generate the function on first use."""
         if id(node) in self._names:
             return self._names[id(node)]
         name = self._names[id(node)] = f"test_{len(self._names)}"
@@ -168,7 +170,9 @@ class _Source:
             return
         for name, member in node.members.items():
             if name in node.shape.required_members:
-                if _is_tested_once(member):  # avoids an assignment, possibly in a loop over 10,000 elements
+                # The test reads this value only once, so the generated code needs no variable for it. This saves time in long
+                # lists.
+                if _is_tested_once(member):
                     self._nested(member, f"{var}[{name!r}]", depth, above)
                     continue
                 self._write(depth, f"{inner} = {var}[{name!r}]")
@@ -183,7 +187,7 @@ class _Source:
         self._nested(node, var, depth + 1, above)
 
     def _nested(self, node: ConstraintNode, var: str, depth: int, above: tuple[int, ...]) -> None:
-        if id(node) in above:  # a shape that contains itself
+        if id(node) in above:  # this shape contains itself, so the code calls the function of the shape
             self._write(depth, f"if {self.function(node)}({var}): return True")
         else:
             self._value(node, var, depth, (*above, id(node)))

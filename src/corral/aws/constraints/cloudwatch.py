@@ -1,4 +1,4 @@
-"""CloudWatch. Four operations (`OLDER_OPERATIONS`) use an older format of error texts, with one line per violation:
+"""The constraints of CloudWatch. The four operations in `OLDER_OPERATIONS` use an older error format with one line per violation:
 
 The parameter MetricData.member.1.Unit must be a value in the set [ Seconds, Microseconds, ... ].
 """
@@ -9,7 +9,7 @@ from corral.errors import ApiError
 
 OLDER_OPERATIONS = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
 ACTIONS = ("AlarmActions", "InsufficientDataActions", "OKActions")
-_usual = usual_wording("ValidationException")  # in the query protocol this code is ValidationError
+_usual = usual_wording("ValidationException")  # the query protocol replaces this code by ValidationError
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
@@ -39,7 +39,7 @@ def _unsupported(*values: str) -> Limit:
     return Limit(enum=values, text="The value {value} for parameter {name} is not supported.")
 
 
-INVALID_ENTITIES_DROPPED = Unchecked("an invalid entity is dropped, and refused only with StrictEntityValidation")
+INVALID_ENTITIES_DROPPED = Unchecked("the handler ignores an invalid entity, or refuses it if StrictEntityValidation is set")
 QUERIES = Limit(max=500, text="The collection {name} must not have a size greater than {max}.")
 ARN = Limit(pattern="arn:[^:]+:[^:]+:[^:]*:[^:]*:.+", text="Invalid arn syntax: {value}")
 ALARM_NAME = Limit(pattern=r"[^\x00-\x1f\x7f]*")
@@ -59,7 +59,7 @@ TABLE = ConstraintTable(
         "Entity.Attributes": INVALID_ENTITIES_DROPPED,
         "Entity.Attributes<key>": INVALID_ENTITIES_DROPPED,
         "Entity.Attributes<value>": INVALID_ENTITIES_DROPPED,
-        "GetMetricStatistics.Statistics": Limit(min=0),  # an empty list means the same as no list
+        "GetMetricStatistics.Statistics": Limit(min=0),  # CloudWatch treats an empty list like a missing list
         "GetMetricStatistics.ExtendedStatistics": Limit(min=0),
         "GetMetricData.MetricDataQueries": QUERIES,
         "GetMetricData.MaxDatapoints": Limit(

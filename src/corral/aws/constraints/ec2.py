@@ -1,4 +1,4 @@
-"""EC2's text for a request that breaks a constraint, for example:
+"""The error text of EC2 for a violated constraint, for example:
 
 Value (large) for parameter instanceTenancy is invalid. Valid values: default, dedicated, host.
 """

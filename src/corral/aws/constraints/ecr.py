@@ -1,4 +1,4 @@
-"""ECR: its own form of error message, without the value.
+"""The constraints of ECR. Its error messages have their own format, which does not contain the invalid value:
 
 Invalid parameter at 'repositoryName' failed to satisfy constraint: 'must satisfy regular expression '[a-z0-9]+...''
 """
@@ -24,7 +24,7 @@ TABLE = ConstraintTable(
     {
         "PutImage.imageTag": Limit(pattern=TAG_PATTERN),
         "PutImage.imageManifest": Limit(in_bytes=True),
-        "PutLifecyclePolicy.lifecyclePolicyText": Limit(min=0),  # the handler checks short texts: its message names what is missing
+        "PutLifecyclePolicy.lifecyclePolicyText": Limit(min=0),  # the handler checks it, with a more exact error
         "GetAccountSetting.name": Limit(enum=tuple(ACCOUNT_SETTINGS)),
         "PutAccountSetting.name": Limit(enum=tuple(ACCOUNT_SETTINGS)),
         "Tag.Key": Limit(

@@ -1,6 +1,5 @@
-"""Constraints of ECS: enums of the model with AWS's usual texts, and limits that only its documentation has.
-
-The error texts are ECS's own where they are known.
+"""The constraints of ECS. Some limits are only in ECS's documentation, not in botocore's model. Where the error text of ECS is
+known, this table uses it.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording

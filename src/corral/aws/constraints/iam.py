@@ -1,11 +1,11 @@
-"""IAM: AWS's usual wording, and a special text for names with invalid characters."""
+"""The constraints of IAM. Errors have AWS's usual text. Errors for names with invalid characters have a special text."""
 
 from corral.aws.constraints.tables import ConstraintTable, Violation, usual_wording
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS
 
-NAME = f"{NAME_CHARACTERS}+"  # as botocore's model has it
+NAME = f"{NAME_CHARACTERS}+"  # the same pattern as in botocore's model
 _usual = usual_wording("ValidationError")
 
 

@@ -1,4 +1,4 @@
-"""CloudWatch Logs: the model's constraints in AWS's usual wording."""
+"""The constraints of CloudWatch Logs. Errors have AWS's usual text."""
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
 

@@ -1,12 +1,12 @@
-"""Compiles the patterns of botocore's models.
+"""Compiles the regular expressions (patterns) of botocore's models.
 
-The models contain Java's regular expressions. AWS's services match them against the whole value, whether or not the pattern has
-anchors: CloudWatch Logs refuses a group name with a space because of the pattern `[\\.\\-_/#A-Za-z0-9]+`, ECR refuses a registry
-id of 13 digits because of `[0-9]{12}`. Corral matches the whole value, too.
+The patterns have Java's syntax. AWS matches a pattern against the whole value, even if the pattern has no anchors. For example, ECR
+has the pattern `[0-9]{12}` for registry ids and refuses an id of 13 digits. Corral also matches the whole value.
 
-RE2 takes time linear in the length of the value, but a call takes 8 µs. A pattern with at most one unbounded repetition and no
-alternatives also takes linear time with Python's `re`, where a call takes 0.3 µs. Corral uses `re` for such patterns and ASCII
-values, for which `\\p{L}`, `\\p{N}` and `\\p{Z}` are letters, digits and the space.
+Corral uses two libraries. RE2 always takes time linear in the length of the value, but each call takes 8 µs. A call of Python's
+`re` takes only 0.3 µs, but some patterns take exponential time with `re`. A pattern takes linear time with `re` if it has at most
+one unbounded repetition and no alternatives. So Corral uses `re` for such a pattern if the value is ASCII, and RE2 in all other
+cases. In ASCII, `\\p{L}`, `\\p{N}` and `\\p{Z}` match only letters, digits and the space.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from msgspec import Struct
 
 PatternMatch = Callable[[str], Any]
 
-# Replacements of the patterns that RE2 does not support: it has no lookaheads, no \p{Print} and no repetition above 1,000. The
-# model limits the lengths separately. A pattern that is replaced by None is not checked.
+# Replacements for the patterns that RE2 does not support. RE2 has no lookaheads, no \p{Print} and no repetition above 1,000. A
+# replacement may allow longer values, because the model also limits the length. If the replacement is None, the pattern is not
+# checked.
 REPLACEMENTS: dict[str, str | None] = {
     r"\p{Print}+": r"[\x20-\x7e]+",
     r"(?!((^[ ]+.*)|(.*([\u0000-\u001f]|[\u007f-\u009f]|[:/|])+.*)|(.*[ ]+$))).+": (
@@ -41,11 +42,12 @@ REPLACEMENTS: dict[str, str | None] = {
         r"^([\-]?\d{4}(?!\d{2}\b))((-?)((0[1-9]|1[0-2])(\3([12]\d|0[1-9]|3[01]))?|W([0-4]\d|5[0-2])(-?[1-7])?|(00[1-9]|0[1-9]\d|"
         r"[12]\d{2}|3([0-5]\d|6[1-6])))([T\s]((([01]\d|2[0-3])((:?)[0-5]\d)?|24\:?00)([\.,]\d(?!:))?)?(\17[0-5]\d([\.,]\d)?)?"
         r"([zZ]|([\-])([01]\d|2[0-3]):?([0-5]\d)?)?)?)?$"
-    ): None,  # an ISO 8601 time with back-references
+    ): None,  # a pattern for ISO 8601 times, which has back-references
 }
 
-# Patterns of ECR with several repetitions. They take linear time with `re` too, because no repetition can match the character that
-# follows it. RE2 would cost 2.5 MB of memory in a server that needs it for nothing else.
+# Patterns of ECR with several repetitions. They take linear time with `re`, because the character after a repetition never matches
+# the repetition itself. Many servers do not need RE2 for any other pattern. Without these entries they would load RE2, which takes
+# 2.5 MB of memory.
 LINEAR = frozenset(
     {
         r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*",
@@ -53,7 +55,7 @@ LINEAR = frozenset(
     }
 )
 
-# Java's \uXXXX has four digits. The models write the first and last supplementary character with more, or as surrogates.
+# Java's escape \uXXXX has four digits. For the characters U+10000 and U+10FFFF, the models use more digits or surrogate pairs.
 _SURROGATES = (r"\uD800\uDC00-\uDBFF\uDFFF", r"\u10000-\u10FFFF")
 _UNICODE_ESCAPE = re.compile(r"\\u(10FFFF|10000|[0-9A-Fa-f]{4})")
 _ATOM = r"(?:\[\^?(?:\\.|[^\]\\])+\]|\\.|[^\\\[\](){}|*+?^$])"
@@ -63,13 +65,13 @@ _ASCII_CLASSES = {r"\p{L}": "A-Za-z", r"\p{N}": "0-9", r"\p{Z}": " "}
 
 
 class Matcher(Struct, frozen=True):
-    ascii: PatternMatch | None  # for ASCII values; if None, `any` matches them, too
+    ascii: PatternMatch | None  # matches ASCII values; if it is None, `any` matches all values
     any: PatternMatch
 
 
 @cache
 def matcher(pattern: str) -> Matcher | None:
-    """Return the functions that match a pattern against a whole value; None if the pattern is not checked."""
+    """Return the functions that match a pattern against a whole value. Return None if the pattern is not checked."""
     supported = REPLACEMENTS.get(pattern, pattern)
     if supported is None:
         return None
@@ -79,7 +81,7 @@ def matcher(pattern: str) -> Matcher | None:
         try:
             return Matcher(re.compile(_for_ascii(bare), re.ASCII).fullmatch, _late_re2(supported))
         except re.error:
-            pass  # a class such as [\w-_] is not valid in Python's syntax
+            pass  # Python's syntax does not allow some classes, such as [\w-_]
     return Matcher(None, _re2(supported))
 
 
@@ -89,7 +91,7 @@ def matches(matcher: Matcher, value: str) -> bool:
 
 
 def _re2(pattern: str) -> PatternMatch:
-    import re2  # imported here: that takes milliseconds, and few requests need it
+    import re2  # imported here, because the import takes milliseconds and few requests need it
 
     options = re2.Options()
     options.log_errors = False
@@ -109,7 +111,7 @@ def _late_re2(pattern: str) -> PatternMatch:
 
 
 def _without_anchors(pattern: str) -> str:
-    """Remove anchors, and parentheses around the whole pattern."""
+    """Remove the anchors of a pattern, and the parentheses that enclose the whole pattern."""
     bare = pattern.removeprefix("^")
     if bare.endswith("$") and not bare.endswith("\\$"):
         bare = bare[:-1]

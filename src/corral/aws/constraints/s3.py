@@ -1,6 +1,7 @@
-"""The constraints of S3: an invalid document is MalformedXML; an invalid header or query parameter is InvalidArgument.
+"""The constraints of S3. The error for an invalid XML body is MalformedXML. For an invalid header or query parameter it is
+InvalidArgument.
 
-The fields of a form upload are not members of an input shape, so services/s3 also checks those that forms share with PutObject.
+This table does not cover the fields of a form upload, because they are not members of an input shape. `services/s3` checks them.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
@@ -40,7 +41,7 @@ def _days(action: str) -> Limit:
     return Limit(min=1, code="InvalidArgument", text=f"'{{name}}' for {action} action must be a positive integer")
 
 
-# The characters of a value that becomes a header of a response.
+# S3 returns these values in response headers, so they must not contain control characters.
 HEADER_TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 HEADER_VALUE = Limit(
     pattern=HEADER_TEXT, code="InvalidArgument", text="{name} contains a line break or another control character: '{value}'"
@@ -57,12 +58,12 @@ TARGET_ARN = Limit(
 TABLE = ConstraintTable(
     _wording,
     {
-        ":BucketLocationConstraint": Unchecked("S3 answers InvalidLocationConstraint, and AWS adds regions"),
-        ":ChecksumAlgorithm": Unchecked("checked together with the checksums"),
-        ":ChecksumMode": Unchecked("any other value means that the response has no checksum"),
-        ":RequestPayer": Unchecked("Corral bills no requester"),
-        "*.CopySource": Unchecked("parsed by CopyObject, whose error says which part is wrong"),
-        "ObjectIdentifier.Key": Unchecked("a wrong key of DeleteObjects does not fail the other keys"),
+        ":BucketLocationConstraint": Unchecked("the model lacks new regions; the handler checks it"),
+        ":ChecksumAlgorithm": Unchecked("the handler checks it together with the checksums"),
+        ":ChecksumMode": Unchecked("S3 accepts any other value, and then returns no checksum"),
+        ":RequestPayer": Unchecked("Corral has no billing, so the value has no effect"),
+        "*.CopySource": Unchecked("the handler parses it, and its error message is more exact"),
+        "ObjectIdentifier.Key": Unchecked("DeleteObjects reports an invalid key and deletes the others"),
         ":BucketCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
         ":ObjectCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
         "*.StorageClass": Limit(

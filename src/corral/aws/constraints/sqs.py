@@ -1,6 +1,7 @@
-"""SQS: an error text per parameter. Botocore's model of SQS has almost no constraints; `model/queue_limits.py` has the numbers.
+"""The constraints of SQS. botocore's model of SQS has almost no constraints, so the numbers are in `model/queue_limits.py`.
 
-The entries of a batch fail one by one, so the parameters of a single message are checked by its handler, in `services/sqs/`.
+The handlers in `services/sqs/` check the messages of a request, not this table. If one message of a batch is invalid, only this
+message must fail.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
@@ -73,7 +74,8 @@ TABLE = ConstraintTable(
         "CreateQueue.Attributes<key>": _unknown(),
         "SetQueueAttributes.Attributes<key>": _unknown(),
         "GetQueueAttributes.AttributeNames[]": _unknown(*QUEUE_ATTRIBUTES),
-        "ReceiveMessage.AttributeNames[]": _unknown(*MESSAGE_ATTRIBUTES, *QUEUE_ATTRIBUTES[1:]),  # SQS ignores the latter
+        # SQS accepts the names of queue attributes here, and ignores them.
+        "ReceiveMessage.AttributeNames[]": _unknown(*MESSAGE_ATTRIBUTES, *QUEUE_ATTRIBUTES[1:]),
         "ReceiveMessage.MessageSystemAttributeNames[]": _unknown(*MESSAGE_ATTRIBUTES),
         "ReceiveMessage.MaxNumberOfMessages": Limit(
             min=1,

@@ -1,4 +1,4 @@
-"""Systems Manager: the model's constraints in AWS's usual wording."""
+"""The constraints of Systems Manager. Errors have AWS's usual text."""
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
 

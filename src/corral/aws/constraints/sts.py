@@ -1,4 +1,4 @@
-"""STS: the model's constraints in AWS's usual wording."""
+"""The constraints of STS. Errors have AWS's usual text."""
 
 from corral.aws.constraints.tables import ConstraintTable, usual_wording
 

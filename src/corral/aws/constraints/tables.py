@@ -1,4 +1,4 @@
-"""Constraint tables: the limits of a service, and the error code and text of their violations."""
+"""Constraint tables. A table contains limits of a service, and the error code and text for each violated limit."""
 
 from __future__ import annotations
 
@@ -13,54 +13,55 @@ from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 ConstraintKind = Literal["length", "value", "enum", "pattern"]
-DISPLAYED_MAX_CHARACTERS = 1024  # of a value in an error text
-# Services with their own table, a module of this package that is imported with the service's first request.
+DISPLAYED_MAX_CHARACTERS = 1024  # a longer value is truncated in error texts
+# The services that have a table. Each table is a module of this package, which is imported at the service's first request.
 WITH_TABLE = frozenset({"autoscaling", "cloudwatch", "ec2", "ecr", "ecs", "iam", "logs", "s3", "sqs", "ssm", "sts"})
-CODE_BY_PROTOCOL = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml": "InvalidArgument"}  # without a table
+# The error codes for services that have no table.
+CODE_BY_PROTOCOL = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml": "InvalidArgument"}
 
 
 class Limit(Struct, frozen=True):
-    """The constraints of one value. Where a field is None, the model's constraint applies.
+    """The constraints of one value. If a field is None, the constraint of botocore's model applies.
 
-    `min` and `max` limit the length of a string, blob, list or map, and the value of a number. A violation is reported in the
-    service's usual wording if there is no `text`. Texts are format strings with the fields value, path, name, length, min, max,
-    enum, pattern and index (of a list element, from 1).
+    For a string, blob, list or map, `min` and `max` limit the length. For a number, they limit the value. `text` is the error text;
+    if it is None, the error has the service's usual text. `text` is a format string with the fields value, path, name, length, min,
+    max, enum, pattern and index. `index` is the position of a list element, counted from 1.
     """
 
     min: float | None = None
     max: float | None = None
     enum: tuple[str | int, ...] | None = None
     pattern: str | None = None
-    in_bytes: bool = False  # the length is measured in bytes of UTF-8
+    in_bytes: bool = False  # True: `min` and `max` count the bytes of the value in UTF-8
     code: str | None = None
     status: int = 400
     text: str | None = None
-    members: Mapping[str, str] = field(default_factory=dict)  # members of the error: name -> format string
+    members: Mapping[str, str] = field(default_factory=dict)  # additional members of the error response: name -> format string
 
 
 class Unchecked(Struct, frozen=True):
-    """A constraint of the model that must not be checked."""
+    """A table entry for a value whose constraint in the model is not checked."""
 
     reason: str
 
 
-LimitEntry = Limit | tuple[Limit, ...] | Unchecked  # a tuple replaces the model's constraints and is checked in order
+LimitEntry = Limit | tuple[Limit, ...] | Unchecked  # a tuple replaces the model's constraints; its limits are checked in order
 
 
 class Violation(Struct):
-    """A value that violates a limit. `path` is in reverse order, the innermost member first."""
+    """A value that violates a limit. `path` contains member names in reverse order: the innermost member is the first."""
 
     kind: ConstraintKind
     limit: Limit
     value: Any
-    phrase: str  # "Member must have length less than or equal to 128"
-    location: str  # of the member in the request: "" for the body, else "header", "uri" or "querystring"
+    phrase: str  # AWS's phrase, for example "Member must have length less than or equal to 128"
+    location: str  # the part of the request that contains the member: "header", "uri", "querystring", or "" for the body
     is_displayed: bool = True  # False if the model marks the value as sensitive
     index: int = 0
     path: list[str] = field(default_factory=list)
 
     def where(self) -> str:
-        """Return the path as AWS writes it: `tags.1.member.key`."""
+        """Return the path in AWS's notation, for example `tags.1.member.key`."""
         return ".".join(part[:1].lower() + part[1:] for part in reversed(self.path))
 
 
@@ -68,11 +69,12 @@ Wording = Callable[[str, list[Violation]], ApiError]  # (operation, violations) 
 
 
 class ConstraintTable(Struct, frozen=True):
-    """The error wording of one service, and its corrections of the model.
+    """The limits of one service that differ from botocore's model, and the function that creates the service's errors.
 
-    A key of `limits` is `Owner.member`, where the owner is an operation (for a member of its input) or a structure. `*.member` is
-    that member of every operation's input, and `:Name` is every use of the shape with that name. The suffix `[]` selects the
-    elements of a list, `<key>` and `<value>` those of a map.
+    A key of `limits` selects values. `Operation.member` selects a member of an operation's input, and `Structure.member` a member
+    of a structure. `*.member` selects the member with this name in the input of every operation. `:Name` selects every value that
+    has the shape `Name`. The suffix `[]` selects the elements of a list. The suffixes `<key>` and `<value>` select the keys and the
+    values of a map.
     """
 
     wording: Wording
@@ -81,7 +83,10 @@ class ConstraintTable(Struct, frozen=True):
 
 @cache
 def table_of(service: str, protocol: str) -> ConstraintTable:
-    """Return the table of a service. A service without a table uses the usual wording with the code of its protocol."""
+    """Return the table of a service.
+
+    If the service has no table, its errors have AWS's usual text and the error code of the protocol.
+    """
     if service in WITH_TABLE:
         table: ConstraintTable = import_module(f"corral.aws.constraints.{service}").TABLE
         return table
@@ -89,7 +94,7 @@ def table_of(service: str, protocol: str) -> ConstraintTable:
 
 
 def usual_wording(code: str, by_operation: Mapping[str, str] | None = None) -> Wording:
-    """Return AWS's most common wording, which lists all violations."""
+    """Return a function that creates an error in AWS's most common format, which lists all violations."""
 
     def wording(operation: str, violations: list[Violation]) -> ApiError:
         return error_class((by_operation or {}).get(operation, code))(detected_text(violations))
@@ -98,7 +103,7 @@ def usual_wording(code: str, by_operation: Mapping[str, str] | None = None) -> W
 
 
 def detected_text(violations: list[Violation]) -> str:
-    """`2 validation errors detected: Value '' at 'name' failed to satisfy constraint: Member must ...; Value ...`."""
+    """Return a text such as `1 validation error detected: Value '' at 'name' failed to satisfy constraint: Member must ...`."""
     count = "1 validation error" if len(violations) == 1 else f"{len(violations)} validation errors"
     return f"{count} detected: " + "; ".join(_sentence(violation) for violation in violations)
 
@@ -109,7 +114,7 @@ def _sentence(violation: Violation) -> str:
 
 
 def displayed(value: Any) -> str:
-    """Format a value as AWS's error texts do, truncated to DISPLAYED_MAX_CHARACTERS."""
+    """Format a value for an error text as AWS does. Truncate it to DISPLAYED_MAX_CHARACTERS."""
     if isinstance(value, list):
         text = f"[{', '.join(displayed(each) for each in value[:DISPLAYED_MAX_CHARACTERS])}]"
     elif isinstance(value, dict):
@@ -122,7 +127,7 @@ def displayed(value: Any) -> str:
 
 
 def filled_text(violation: Violation, text: str) -> str:
-    """Fill in a text of a table."""
+    """Replace the fields of a format string by the values of a violation."""
     limit, value = violation.limit, violation.value
     return text.format(
         value=displayed(value) if violation.is_displayed else "***",

@@ -1,4 +1,4 @@
-"""Builds the tree of an input's constraints: those of the model, corrected by the service's table."""
+"""Builds a tree of all constraints of an operation's input. The entries of the service's table replace constraints of the model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NO_LIMIT = Limit()
 
 
 class ConstraintNode(Struct):
-    """A value of the input that has constraints, or contains a value that has."""
+    """A value of the input that has constraints itself, or contains values with constraints."""
 
     shape: Shape
     limits: tuple[Limit, ...] = ()
-    members: dict[str, ConstraintNode] = field(default_factory=dict)  # of a structure
-    element: ConstraintNode | None = None  # of a list
-    key: ConstraintNode | None = None  # of a map
+    members: dict[str, ConstraintNode] = field(default_factory=dict)  # if the value is a structure
+    element: ConstraintNode | None = None  # if the value is a list
+    key: ConstraintNode | None = None  # if the value is a map
     value: ConstraintNode | None = None
 
     @property
@@ -32,7 +32,7 @@ class ConstraintNode(Struct):
 
 
 def input_node(operation: OperationModel, limits: Mapping[str, LimitEntry]) -> ConstraintNode | None:
-    """Build the constraint tree of an operation's input; None if it has no constraints."""
+    """Build the constraint tree of an operation's input. Return None if the input has no constraints."""
     shape = operation.input_shape
     if shape is None:
         return None
@@ -46,11 +46,14 @@ class _Builder:
         self._structures: dict[str, ConstraintNode] = {}
 
     def structure(self, shape: Shape, operation: str = "") -> ConstraintNode:
-        """Return the node of a structure, which all its uses share. `operation` is given for the input of an operation."""
+        """Return the node of a structure.
+
+        All members with the same structure share one node. Pass `operation` only for its input shape.
+        """
         known = self._structures.get(shape.name)
         if known is not None and not operation:
             return known
-        node = self._structures[shape.name] = ConstraintNode(shape)  # added before its members, since a shape may contain itself
+        node = self._structures[shape.name] = ConstraintNode(shape)  # added first, because a member may have this shape
         if shape.is_document_type:
             return node
         for name, member in shape.members.items():
@@ -84,7 +87,7 @@ class _Builder:
 
 
 def _over_model(shape: Shape, limit: Limit) -> Limit:
-    """Return the limit with the model's constraints for the fields that are None."""
+    """Return a copy of the limit in which the model's constraints replace the fields that are None."""
     constraints = shape.constraints
     return replace(
         limit,
@@ -106,7 +109,7 @@ def _constrains(shape: Shape, limit: Limit) -> bool:
 def constrained(
     node: ConstraintNode, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], ConstraintNode]]:
-    """Yield every node with limits, with its path: member names, `[]`, `<key>` and `<value>`."""
+    """Yield the path and the node of every value that has limits. A path contains member names, `[]`, `<key>` and `<value>`."""
     if id(node) in above:
         return
     if node.limits:

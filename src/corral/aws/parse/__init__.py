@@ -1,1 +1,1 @@
-"""Parses request bytes into parameters. Each shape is compiled to a function on first use."""
+"""Parses the bytes of a request into parameters. On first use, each shape of the model is compiled into a function, its reader."""

@@ -1,7 +1,7 @@
-"""Parses JSON values into parameters.
+"""Parses JSON values into parameters. A reader is a function that converts the JSON value of one shape.
 
-Unknown members are skipped, and null means that a member is absent. This code runs for every request, so a member takes one
-dictionary lookup, and a string or boolean takes no function call.
+Readers ignore members that the model does not have. They treat a null like an absent member. Readers run for every request, so they
+are fast: each member takes one dictionary lookup, and a string or boolean takes no function call.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from corral.aws.timestamps import seconds_from_number, seconds_from_text
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 JsonReader = Callable[[Any], Any]
-JsonReaders = dict[str, JsonReader]  # by shape name; the operations of one service share them
+JsonReaders = dict[str, JsonReader]  # shape name -> reader; all operations of a service share one dictionary
 ScalarReader = Callable[[Shape], JsonReader]
 
 
 class _Never:
-    """A class that no JSON value has."""
+    """A class that matches no JSON value."""
 
 
-_UNCHANGED = {"string": str, "character": str, "boolean": bool}  # for these types the JSON value is the parameter
+_UNCHANGED = {"string": str, "character": str, "boolean": bool}  # values of these types are used without conversion
 _TOKENS = {
     str: "STRING_VALUE",
     int: "NUMBER_VALUE",
@@ -37,7 +37,7 @@ _TOKENS = {
 
 
 def value_from_bytes(body: bytes) -> Any:
-    """Parse the JSON of a body. An empty body is an empty object."""
+    """Parse a JSON body. An empty body is parsed as an empty object."""
     if not body:
         return {}
     try:
@@ -61,7 +61,10 @@ def json_scalar(shape: Shape) -> JsonReader:
 
 
 def json_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader = json_scalar) -> JsonReader:
-    """Return the reader of a shape. CBOR, which has the same compound types, passes its own `scalar`."""
+    """Return the reader of a shape.
+
+    `scalar` returns the readers of scalars. CBOR has other scalars, so it passes its own function.
+    """
     if shape.type_name not in _COMPOUND:
         return scalar(shape)
     if shape.type_name == "structure" and shape.is_document_type:
@@ -72,7 +75,7 @@ def json_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader = json_
 def members_reader(
     members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: JsonReaders, scalar: ScalarReader = json_scalar
 ) -> JsonReader:
-    """Return the reader of a structure, or of those members of it that are in the body."""
+    """Return a reader that reads these members of a structure."""
     by_wire_name = {
         shape.serialization.get("name", name): (
             name,
@@ -112,7 +115,7 @@ def members_reader(
 
 
 def check_depth(value: Any) -> None:
-    """Refuse a value that is nested too deep. Only `unbounded` shapes need this check."""
+    """Raise a ParseError if a value is nested too deep. Only values of `unbounded` shapes need this check."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -128,7 +131,10 @@ def check_depth(value: Any) -> None:
 
 
 def unbounded(shape: Shape) -> bool:
-    """Whether values of the shape can have any depth, because it contains itself or a document."""
+    """Return True if values of the shape can be nested to any depth.
+
+    Then the shape contains itself, or a member that accepts any JSON.
+    """
     return _reaches_itself(shape, frozenset(), set())
 
 
@@ -148,7 +154,7 @@ def _reaches_itself(shape: Shape, above: frozenset[str], bounded: set[str]) -> b
     below = above | {shape.name}
     if any(_reaches_itself(child, below, bounded) for child in inner):
         return True
-    bounded.add(shape.name)  # so that a shape that many members have is visited once
+    bounded.add(shape.name)  # many members may have this shape, but it is visited only once
     return False
 
 
@@ -156,7 +162,8 @@ def _compound_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -
     known = readers.get(shape.name)
     if known is not None:
         return known
-    # A shape that contains itself finds this entry while it is compiled.
+    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    # finds the reader later.
     readers[shape.name] = lambda value: readers[shape.name](value)
     readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers, scalar)
     return reader
@@ -239,7 +246,7 @@ def _timestamp_reader(form: str) -> JsonReader:
 
 
 def float_value(value: Any) -> float:
-    """Read a number, or the name of a float that JSON cannot write in digits."""
+    """Read a number, or one of the strings "NaN", "Infinity" and "-Infinity"."""
     if value.__class__ is float or value.__class__ is int:
         return float(value)
     if value.__class__ is str and value in SPECIAL_FLOATS:
@@ -270,7 +277,7 @@ def _same(value: Any) -> Any:
 
 
 def wrong_type(value: Any, wanted: str) -> ParseError:
-    """Return the error for a value of the wrong type, in AWS's wording."""
+    """Return the error for a value of the wrong type. Its text is the same as AWS's."""
     if value.__class__ is bool:
         found = "TRUE_VALUE" if value else "FALSE_VALUE"
     else:

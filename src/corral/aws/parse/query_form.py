@@ -1,4 +1,7 @@
-"""Parses the tree of a form's dotted names into parameters, for the query and ec2 protocols."""
+"""Parses a form into parameters, for the query and ec2 protocols.
+
+The input is the tree that `form_tree` builds from dotted names.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,26 @@ from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import ParseError
 
 QueryReader = Callable[[Any], Any]
-QueryReaders = dict[tuple[str, bool], QueryReader]  # by shape name and whether this use of it is flattened
+QueryReaders = dict[tuple[str, bool], QueryReader]  # (shape name, flattened) -> reader
 
 
 class Dialect(Struct, frozen=True):
-    """The differences between query and ec2."""
+    """The differences between the query and the ec2 protocol."""
 
     name: Callable[[str, Shape], str]  # returns the name of a member in a form
-    always_flat: bool  # there is no `member` between the name of a list and its indices
+    always_flat: bool  # True: a list element is named `List.1`, never `List.member.1`
 
 
 def query_reader(shape: Shape, readers: QueryReaders, dialect: Dialect) -> QueryReader:
-    """Return the reader of a shape. It reads a text or a subtree."""
+    """Return a function that converts a node of the form tree into a value of the shape. A node is a text or a subtree."""
     if shape.type_name not in _COMPOUND:
         return _scalar_reader(shape)
     key = (shape.name, bool(shape.serialization.get("flattened")))
     known = readers.get(key)
     if known is not None:
         return known
-    # A shape that contains itself finds this entry while it is compiled.
+    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    # finds the reader later.
     readers[key] = lambda node: readers[key](node)
     readers[key] = reader = _COMPOUND[shape.type_name](shape, readers, dialect)
     return reader
@@ -44,7 +48,7 @@ def _scalar_reader(shape: Shape) -> QueryReader:
 
     def read(node: Any) -> Any:
         if node.__class__ is not str:
-            raise ParseError.wrong_type("a single value is needed, not a structure")
+            raise ParseError.wrong_type("expected a single value, but found a structure")
         return read_text(node)
 
     return read
@@ -63,7 +67,7 @@ def _structure(shape: Shape, readers: QueryReaders, dialect: Dialect) -> QueryRe
         for name, wire_name, own_name, read_member in members:
             child = node.get(wire_name)
             if child is None:
-                child = node.get(own_name)  # clients send an empty flattened list under its own name
+                child = node.get(own_name)  # clients use this name for an empty flattened list
                 if child is None:
                     continue
             try:
@@ -117,7 +121,7 @@ def _map(shape: Shape, readers: QueryReaders, dialect: Dialect) -> QueryReader:
             if key_name not in entry:
                 raise ParseError.missing(key_name)
             try:
-                # An empty structure as a value adds nothing to a form.
+                # If the value is an empty structure, the form does not contain it.
                 params[read_key(entry[key_name])] = read_value(entry.get(value_name, ""))
             except ParseError as error:
                 error.path.append(value_name)
@@ -128,7 +132,7 @@ def _map(shape: Shape, readers: QueryReaders, dialect: Dialect) -> QueryReader:
 
 
 def _inside(node: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the subtree of a list or map. Other names are refused, since ignoring them would lose elements."""
+    """Return the subtree with the elements of a list or map. Refuse any other name, because ignoring it would lose elements."""
     if node and name not in node:
         raise ParseError.wrong_type(f"elements must be named {name}.N")
     return _subtree(node.get(name, ""))
@@ -138,9 +142,9 @@ def _subtree(node: Any) -> dict[str, Any]:
     if node.__class__ is dict:
         tree: dict[str, Any] = node
         return tree
-    if node == "":  # an empty list
+    if node == "":  # clients send an empty text for an empty list
         return {}
-    raise ParseError.wrong_type("a structure, list or map is needed, not a single value")
+    raise ParseError.wrong_type("expected a structure, list or map, but found a single value")
 
 
 QUERY = Dialect(form_name, always_flat=False)

@@ -1,4 +1,4 @@
-"""Parses REST requests: some members are in the path, the query string and the headers, the others in the body."""
+"""Parses REST requests. Members can be in the path, the query string, the headers and the body."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from corral.aws.timestamps import HEADER_TIMESTAMP_FORMAT, TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import ParseError
 from corral.aws.xml_tree import tree_from_xml
 
-Labels = Mapping[str, str]  # the undecoded labels of the path
+Labels = Mapping[str, str]  # the values of the path's labels, still percent-encoded
 MemberReader = Callable[[Request, Labels, dict[str, list[str]]], Any]  # returns None if the member is absent
 ReadBody = Callable[[Request], dict[str, Any]]
 RestParser = Callable[[Request, Labels], dict[str, Any]]
 
 
 def rest_json_parser(shape: Shape, readers: JsonReaders) -> RestParser:
-    """Return the parser of an operation's input that has a JSON body."""
+    """Return the parser of an input shape whose body is JSON."""
     return _parser(shape, _json_body_reader(shape, readers))
 
 
 def rest_xml_parser(shape: Shape, readers: xml_body.XmlReaders) -> RestParser:
-    """Return the parser of an operation's input that has an XML body."""
+    """Return the parser of an input shape whose body is XML."""
     return _parser(shape, _xml_body_reader(shape, readers))
 
 
 def _parser(shape: Shape, read_body: ReadBody) -> RestParser:
     always: list[tuple[str, MemberReader]] = []
-    by_header: dict[str, list[tuple[str, MemberReader]]] = {}  # S3's inputs have dozens of these members, and a request has few
+    # Header -> its members. S3's inputs have dozens of header members. A request has few headers, so `parse` loops over its
+    # headers.
+    by_header: dict[str, list[tuple[str, MemberReader]]] = {}
     for name, member in shape.members.items():
         if member.serialization.get("location") == "header":
             by_header.setdefault(member.serialization.get("name", name).lower(), []).append(
@@ -144,7 +146,7 @@ def _xml_body_reader(shape: Shape, readers: xml_body.XmlReaders) -> ReadBody:
         try:
             params = read_members(tree)
         except ParseError as error:
-            if error.kind == "missing":  # AWS reports an XML document without a required member as malformed
+            if error.kind == "missing":  # if a required member is missing, AWS calls the XML malformed
                 error.kind, error.detail = "syntax", f"required: {', '.join(error.names)}"
             raise
         return params if payload is None else {payload: params}
@@ -157,7 +159,7 @@ def _root_name(payload: str, member: Shape) -> str:
 
 
 def _raw_payload_reader(payload: str, shape: Shape) -> ReadBody | None:
-    """Return the reader of a payload that is the raw body: a blob or a string."""
+    """Return the reader of a payload that is a blob or a string, and None for other types. The value is the unparsed body."""
     kind = shape.members[payload].type_name
     if kind == "blob":
         return lambda request: {payload: request.body} if request.body else {}
@@ -210,7 +212,7 @@ def _query_reader(wire_name: str, member: Shape, whole: Shape) -> MemberReader:
 
 
 def _query_map_reader(member: Shape, whole: Shape) -> MemberReader:
-    """Return the reader of a map in the query string. It contains every parameter that no other member has."""
+    """Return the reader of a map in the query string. The map contains every query parameter that belongs to no other member."""
     claimed = {
         other.serialization.get("name", name)
         for name, other in whole.members.items()
@@ -230,7 +232,7 @@ def _header_reader(wire_name: str, member: Shape) -> MemberReader:
         read: Callable[[str], Any] = _json_from_header
     elif member.type_name == "list":
         read_element = text_reader(member.member, HEADER_TIMESTAMP_FORMAT)
-        commas = 2 if member.member.type_name == "timestamp" else 1  # an rfc822 date contains a comma
+        commas = 2 if member.member.type_name == "timestamp" else 1  # an rfc822 date contains a comma itself
         read = lambda text: [read_element(item) for item in _split_header(text, commas)]  # noqa: E731
     else:
         read = text_reader(member, HEADER_TIMESTAMP_FORMAT)
@@ -240,7 +242,7 @@ def _header_reader(wire_name: str, member: Shape) -> MemberReader:
 
 
 def _none_if_invalid(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Ignore invalid dates in HTTP's own headers, such as If-Modified-Since."""
+    """Return a reader that ignores invalid dates. HTTP requires this for its own headers, such as If-Modified-Since."""
 
     def read_or_none(text: str) -> Any:
         try:
@@ -262,14 +264,14 @@ def _header_map_reader(prefix: str) -> MemberReader:
 def _json_from_header(text: str) -> Any:
     try:
         value = orjson.loads(b64decode(text, validate=True))
-    except ValueError:  # from base64 or JSON
+    except ValueError:  # invalid base64 or invalid JSON
         raise ParseError.wrong_type("not a base64-encoded JSON value") from None
     check_depth(value)
     return value
 
 
 def _split_header(text: str, commas: int) -> list[str]:
-    """Split a list in a header. An element with a comma or a quote is quoted."""
+    """Split the elements of a list in a header. Clients put an element in quotes if it contains a comma or a quote."""
     elements: list[str] = []
     current, quoted, escaped, seen = "", False, False, 0
     for char in text:

@@ -1,4 +1,4 @@
-"""Parses scalars that arrive as text: in forms, XML, paths, query strings and headers."""
+"""Parses scalars that are sent as text: in forms, XML, paths, query strings and headers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TextReader = Callable[[str], object]
 INTEGER_BITS = {"integer": 32, "long": 64}
 SPECIAL_FLOATS = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")  # int() would also accept "1_0" and the digits of other alphabets
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")  # int() also accepts "1_0" and digits of other scripts
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _BOOLEANS = {"true": True, "false": False}
 
 
 def text_reader(shape: Shape, timestamp_format: str) -> TextReader:
-    """Return the reader of a scalar. `timestamp_format` applies if the model states none."""
+    """Return a function that parses a scalar. `timestamp_format` is used if the model defines no format."""
     kind = shape.type_name
     if kind in ("string", "character"):
         return _same
@@ -42,10 +42,10 @@ def text_reader(shape: Shape, timestamp_format: str) -> TextReader:
 
 
 def blob_from_base64(text: str) -> bytes:
-    """Decode base64 strictly, so that no bytes are stored that the client did not mean."""
+    """Decode base64. Refuse invalid characters and wrong padding, because ignoring them could change the client's data."""
     try:
         return a2b_base64(text, strict_mode=True)
-    except (Base64Error, ValueError):  # ValueError: not ASCII
+    except (Base64Error, ValueError):  # ValueError means that the text is not ASCII
         raise ParseError.wrong_type("not valid base64") from None
 
 

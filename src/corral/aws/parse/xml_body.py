@@ -1,4 +1,4 @@
-"""Parses XML elements into parameters. Unknown elements are skipped, and the order of members does not matter."""
+"""Parses XML elements into parameters. Elements that the model does not have are ignored. Members may have any order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import ParseError
 from corral.aws.xml_tree import Element
 
-XmlReader = Callable[[list[Element]], Any]  # all elements of one name: more than one if a list or map is flattened
-XmlReaders = dict[tuple[str, bool], XmlReader]  # by shape name and whether this use of it is flattened
+XmlReader = Callable[[list[Element]], Any]  # the argument has several elements if a list or map is flattened
+XmlReaders = dict[tuple[str, bool], XmlReader]  # (shape name, flattened) -> reader
 
 
 def xml_reader(shape: Shape, readers: XmlReaders) -> XmlReader:
@@ -23,7 +23,8 @@ def xml_reader(shape: Shape, readers: XmlReaders) -> XmlReader:
     known = readers.get(key)
     if known is not None:
         return known
-    # A shape that contains itself finds this entry while it is compiled.
+    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    # finds the reader later.
     readers[key] = lambda elements: readers[key](elements)
     readers[key] = reader = _COMPOUND[shape.type_name](shape, readers)
     return reader
@@ -32,7 +33,7 @@ def xml_reader(shape: Shape, readers: XmlReaders) -> XmlReader:
 def members_reader(
     members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: XmlReaders
 ) -> Callable[[Element], dict[str, Any]]:
-    """Return the reader of a structure, or of those members of it that are in the body."""
+    """Return a function that reads these members of a structure."""
     by_tag: dict[str, tuple[str, XmlReader]] = {}
     attributes: list[tuple[str, str, TextReader]] = []
     for name, member in members:
@@ -41,7 +42,7 @@ def members_reader(
             continue
         entry = (name, xml_reader(member, readers))
         by_tag[form_name(name, member)] = entry
-        by_tag.setdefault(member.serialization.get("name", name), entry)  # botocore names a flattened list by the member
+        by_tag.setdefault(member.serialization.get("name", name), entry)  # botocore uses this name for a flattened list
     needed = tuple(required)
 
     def read(element: Element) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _scalar_reader(shape: Shape) -> XmlReader:
     def read(elements: list[Element]) -> Any:
         element = elements[-1]
         if element.children:
-            raise ParseError.wrong_type("a single value is needed, not a structure")
+            raise ParseError.wrong_type("expected a single value, but found a structure")
         return read_text(element.text if exact else element.text.strip())
 
     return read

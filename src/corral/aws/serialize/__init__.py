@@ -1,1 +1,1 @@
-"""Serializes results to response bytes. Each shape is compiled to a function on first use."""
+"""Serializes results to the bytes of a response. On first use, each shape of the model is compiled into a function, its writer."""

@@ -84,7 +84,10 @@ def _ec2_error(model: ServiceModel | None, request: Request, error: ApiError, re
 
 
 def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
-    """Serialize an error of S3: one element without a namespace, with members of any name, and no body for HEAD."""
+    """Serialize an error of S3.
+
+    It has no XML namespace and may have members that the model lacks. A response to HEAD has no body.
+    """
     shape = error_shape(model, error.code) if model is not None else None
     status = _status(error, shape)
     headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *error.headers.items()]
@@ -110,7 +113,7 @@ def _cbor_error(model: ServiceModel | None, request: Request, error: ApiError, r
 def _query_error_header(
     model: ServiceModel | None, shape: Shape | None, request: Request, code: str, status: int
 ) -> list[tuple[str, str]]:
-    """Return the header with the service's older query code, for clients that request it."""
+    """Return the header with the error code of the query protocol, if the client requests it."""
     if request.headers.get("x-amzn-query-mode") != "true":
         return []
     old = query_code(model, shape) if model is not None and shape is not None else QUERY_CODES.get(code, code)
@@ -135,7 +138,7 @@ def _message_name(shape: Shape | None) -> str:
 
 
 def _sendable(message: str) -> str:
-    """Replace unpaired surrogates, which cannot be encoded. A message may contain them if it quotes the request."""
+    """Replace unpaired surrogates, which UTF-8 cannot encode. A message that quotes the request may contain them."""
     return message.encode("utf-8", "replace").decode()
 
 

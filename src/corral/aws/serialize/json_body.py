@@ -1,4 +1,7 @@
-"""Serializes results to JSON values. None is left out; an unknown member or a wrong type raises WrongResult, as it is a bug."""
+"""Serializes results to JSON values.
+
+Members whose value is None are omitted. A result that does not match the model raises WrongResult.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,30 @@ from corral.aws.timestamps import seconds_from_result, text_from_seconds
 from corral.aws.wire_errors import WrongResult
 
 JsonWriter = Callable[[Any], Any]
-JsonWriters = dict[str, JsonWriter]  # by shape name; the operations of one service share them
+JsonWriters = dict[str, JsonWriter]  # shape name -> writer; all operations of a service share one dictionary
 ScalarWriter = Callable[[Shape], JsonWriter]
 
 
 class _Never:
-    """A class that no value of a result has."""
+    """A class that matches no value of a result."""
 
 
-# A value of exactly this class is written unchanged. A StrEnum or IntEnum is converted first.
+# A value of exactly this class is written without conversion. Subclasses, such as StrEnum and IntEnum, are converted.
 _UNCHANGED = {"string": str, "character": str, "boolean": bool, "integer": int, "long": int}
 
 
 def json_scalar(shape: Shape) -> JsonWriter:
-    """Return the writer of a scalar."""
+    """Return a function that converts a scalar to its JSON value."""
     if shape.type_name == "timestamp":
         return _timestamp_writer(shape.serialization.get("timestampFormat", "unixtimestamp").lower())
     return SCALARS[shape.type_name]
 
 
 def json_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter = json_scalar) -> JsonWriter:
-    """Return the writer of a shape. CBOR, which has the same compound types, passes its own `scalar`."""
+    """Return the writer of a shape.
+
+    `scalar` returns the writers of scalars. CBOR has other scalars, so it passes its own function.
+    """
     if shape.type_name not in _COMPOUND:
         return scalar(shape)
     if shape.type_name == "structure" and shape.is_document_type:
@@ -43,7 +49,7 @@ def json_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter = json_
 def members_writer(
     name: str, members: Iterable[tuple[str, Shape]], writers: JsonWriters, scalar: ScalarWriter = json_scalar
 ) -> JsonWriter:
-    """Return the writer of a structure, or of those members of it that are in the body."""
+    """Return a writer that writes these members of a structure."""
     by_name = {
         member: (
             shape.serialization.get("name", member),
@@ -86,7 +92,8 @@ def _compound_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -
     known = writers.get(shape.name)
     if known is not None:
         return known
-    # A shape that contains itself finds this entry while it is compiled.
+    # A shape that contains itself needs its own writer while the writer is still being compiled. So first store a function that
+    # finds the writer later.
     writers[shape.name] = lambda value: writers[shape.name](value)
     writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers, scalar)
     return writer

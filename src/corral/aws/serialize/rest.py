@@ -1,4 +1,4 @@
-"""Serializes results of REST operations: some members are the status and the headers, the others the body."""
+"""Serializes results of REST operations. A member can be the status, a header, or a part of the body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ResponseHeaders = list[tuple[str, str]]
 
 
 class ResponseParts(Struct, frozen=True):
-    """The parts of a response that a result contains. If `status` is None, the operation's own status applies."""
+    """The parts of a response that come from the result. If `status` is None, the response has the operation's default status."""
 
     status: int | None
     headers: ResponseHeaders
@@ -33,7 +33,7 @@ WriteBody = Callable[[dict[str, Any]], bytes]
 
 
 def rest_json_writer(shape: Shape, writers: JsonWriters) -> WriteParts:
-    """Return the writer of an output or error shape that has a JSON body."""
+    """Return the writer of an output or error shape whose body is JSON."""
     payload = shape.serialization.get("payload")
     if payload is None:
         write_members = members_writer(shape.name, _in_body(shape), writers)
@@ -43,7 +43,10 @@ def rest_json_writer(shape: Shape, writers: JsonWriters) -> WriteParts:
 
 
 def rest_xml_writer(shape: Shape, root: str, namespace: str, writers: xml_body.XmlWriters) -> WriteParts:
-    """Return the writer of an output shape that has an XML body. `root` encloses the members if none is the payload."""
+    """Return the writer of an output shape whose body is XML.
+
+    If no member is the payload, `root` is the name of the root element.
+    """
     payload = shape.serialization.get("payload")
     if payload is None:
         members = _in_body(shape)

@@ -15,7 +15,7 @@ TextWriter = Callable[[Any], str]
 
 
 def text_writer(shape: Shape, timestamp_format: str) -> TextWriter:
-    """Return the writer of a scalar. `timestamp_format` applies if the model states none."""
+    """Return a function that formats a scalar. `timestamp_format` is used if the model defines no format."""
     kind = shape.type_name
     if kind == "timestamp":
         form = shape.serialization.get("timestampFormat", timestamp_format).lower()
@@ -30,7 +30,7 @@ def base64_text(value: Any) -> str:
 
 
 def special_float(value: float) -> str | None:
-    """Return the name of a float that JSON and XML cannot write in digits, else None."""
+    """Return "NaN", "Infinity" or "-Infinity" if the float has this value. Return None for all other floats."""
     if isnan(value):
         return "NaN"
     if isinf(value):
@@ -41,7 +41,7 @@ def special_float(value: float) -> str | None:
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise WrongResult.wrong_type("a string", value)
-    return str.__str__(value)  # also correct for a StrEnum
+    return str.__str__(value)  # also works for a StrEnum
 
 
 def _boolean(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Serializes results to XML. Tags are formatted when a shape is compiled, so that writing a result only joins strings."""
+"""Serializes results to XML. Tags are formatted once, when a shape is compiled. So a writer only joins strings."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import WrongResult
 
 XmlWriter = Callable[[Any, list[str]], None]  # appends the XML of a value to the list
-XmlWriters = dict[tuple[str, str, bool], XmlWriter]  # by shape name, tag and whether this use of it is flattened
+XmlWriters = dict[tuple[str, str, bool], XmlWriter]  # (shape name, tag, flattened) -> writer
 
 XML_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 _FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"  # characters that XML 1.0 cannot represent
 _SPECIAL = re.compile(f"[&<>\r{_FORBIDDEN}]")
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # parsers read an unescaped \r as \n
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # an XML parser converts an unescaped \r to \n
 
 
 def escaped(text: str) -> str:
-    """Escape text for XML. A character that XML cannot represent becomes U+FFFD."""
+    """Escape text for XML. Replace characters that XML cannot represent by U+FFFD."""
     if _SPECIAL.search(text) is None:
         return text
     return _SPECIAL.sub(lambda found: _ESCAPES.get(found[0], "\ufffd"), text)
 
 
 def xml_writer(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
-    """Return the writer of a shape in a tag."""
+    """Return a function that writes a value of the shape as an element with this tag."""
     if shape.type_name not in _COMPOUND:
         return _scalar_writer(shape, tag)
     key = (shape.name, tag, bool(shape.serialization.get("flattened")))
     known = writers.get(key)
     if known is not None:
         return known
-    # A shape that contains itself finds this entry while it is compiled.
+    # A shape that contains itself needs its own writer while the writer is still being compiled. So first store a function that
+    # finds the writer later.
     writers[key] = lambda value, out: writers[key](value, out)
     writers[key] = writer = _COMPOUND[shape.type_name](shape, tag, writers)
     return writer
 
 
 def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: XmlWriters) -> XmlWriter:
-    """Return the writer of a structure's members, or of those in the body, without an enclosing tag."""
+    """Return a function that writes these members of a structure. It writes no element around them."""
     by_name = {member: xml_writer(shape, form_name(member, shape), writers) for member, shape in members}
 
     def write(value: Any, out: list[str]) -> None:

@@ -1,20 +1,21 @@
-"""The image registry: OCI's distribution API, version 2, which Docker uses. ECR's API lists the same images (`services/ecr/`).
+"""The image registry: the API of the OCI distribution specification, which Docker uses to push and pull images.
 
-`dispatch.py` authenticates and dispatches requests. It is imported with the first of them.
+The API of ECR works on the same images (`services/ecr/`). `dispatch.py` authenticates and dispatches requests. The first request to
+the registry imports it.
 """
 
 import re
 
 from corral import aws
 
-_TASK_CREDENTIALS = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # server/task_endpoints.py
+_TASK_CREDENTIALS = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # this path belongs to `server/task_endpoints.py`
 
 
 def is_for_registry(head: aws.Request) -> bool:
-    """Whether a request is for the registry and not for S3.
+    """Whether a request is for the registry. All other requests with the path /v2/… are for S3.
 
-    A bucket name has at least three characters, so no path-style request begins with /v2/. A request with the bucket in the host
-    name can have an object key `v2/…`, but it is signed.
+    A bucket name has at least three characters, so no path-style S3 request begins with /v2/. A virtual-hosted-style S3 request can
+    have an object key `v2/…`, but it is signed, and requests to the registry are not.
     """
     path = head.path
     if not path.startswith("/v2") or path[3:4] not in ("", "/") or _TASK_CREDENTIALS.fullmatch(path):

@@ -1,6 +1,7 @@
-"""The registry's requests: authentication, and the handler for each path and method.
+"""Authenticates a request to the registry, and finds the handler for its path and method.
 
-The password names the caller and the region of the repositories (`services/ecr/registry_passwords.py`): the address does not.
+The password identifies the caller and the region of the repositories (`services/ecr/registry_passwords.py`). The address of the
+registry contains no region.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from corral.services.ecr.errors import RepositoryNotFoundException
 from corral.services.ecr.registry_passwords import USER
 from corral.store import Store
 
-# (kind of path, method) → the operation of ECR whose permission the request needs; "" stands for all other methods
+# (kind of path, method) → the ECR operation whose permission the request needs. The method "" means all other methods.
 OPERATIONS = {
     ("_catalog", ""): "DescribeRepositories",
     ("tags", ""): "ListImages",
@@ -75,7 +76,7 @@ class Registry:
 
 
 class RegistryExchange(Struct, eq=False):
-    """One request to the registry, for the front door."""
+    """A request to the registry, in the form that `FrontDoor` needs."""
 
     head: aws.Request
     receive: Receive
@@ -100,7 +101,7 @@ class RegistryExchange(Struct, eq=False):
         route, query = route_of(self.head.path, caller.region), query_of(self.head.query)
         operation = OPERATIONS.get((route.kind, self.head.method), OPERATIONS.get((route.kind, "")))
         if operation is None:
-            return None  # it only tests the password, or it is not served
+            return None  # a request that only tests the password, or a path that the registry does not serve
         names = [name for name in (route.name, plain_name(query["from"], caller.region) if "from" in query else "") if name]
         return RequiredOperation("ecr", operation, lambda: {"repositoryNames": names})
 
@@ -128,7 +129,7 @@ async def _welcome(_: RegistryRequest) -> aws.Response:
 
 
 def _password(authorization: str) -> str:
-    """The password in an Authorization header with Docker's user name; empty if there is none."""
+    """Return the password in an Authorization header with the user name AWS. Return an empty text if there is none."""
     scheme, _, encoded = authorization.partition(" ")
     try:
         user, _, password = b64decode(encoded.strip(), validate=True).decode().partition(":")

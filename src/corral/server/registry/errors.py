@@ -1,4 +1,4 @@
-"""Errors of the registry, with the codes of OCI's distribution specification."""
+"""Errors of the registry. Their codes are those of the OCI distribution specification."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TooManyRequests = api_error("TOOMANYREQUESTS", 429)
 Unauthorized = api_error("UNAUTHORIZED", 401)
 Unsupported = api_error("UNSUPPORTED", 405)
 
-# Errors of services/ecr/ have ECR's codes; these are the codes of the specification for them.
+# Errors of `services/ecr/` have ECR's codes. This table maps them to the codes of the specification.
 _CODES_OF_ECR = {
     "ImageDigestDoesNotMatchException": ("DIGEST_INVALID", 400),
     "ImageNotFoundException": ("MANIFEST_UNKNOWN", 404),

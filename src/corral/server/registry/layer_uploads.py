@@ -1,7 +1,7 @@
-"""Uploads of layers, over one request or several. A layer is durable only when it is complete.
+"""Uploads of layers. An upload takes one request or several.
 
-An upload that fails, that gets no request for an hour, or that is open when the server stops leaves nothing: Docker sends the layer
-again.
+A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if it gets no request for an hour, or
+if the server stops. Docker then sends the layer again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter
 
 SHA256 = "SHA256"
 UPLOADS_MAX = 256
-IDLE_MAX_S = 3600.0  # an upload that has been idle for this long is dropped
-EVICTABLE_S = 60.0  # when there are too many uploads, one that has been idle for this long is dropped for a new one
+IDLE_MAX_S = 3600.0  # an upload that has been idle for this long is deleted
+# When there are too many uploads, an upload that has been idle for this long is deleted to make room for a new one.
+EVICTABLE_S = 60.0
 
 log = logging.getLogger("corral")
 
@@ -31,8 +32,8 @@ class LayerUpload(Struct, eq=False):
     repository_id: int
     work: ThreadedBlobWriter | None = None  # None until the first bytes arrive
     size: int = 0
-    is_busy: bool = False  # a request is sending
-    idle_since_s: float = 0.0  # by the event loop's clock
+    is_busy: bool = False  # whether a request is sending bytes now
+    idle_since_s: float = 0.0  # by the clock of the event loop
     idle_timer: asyncio.TimerHandle | None = None
 
 
@@ -52,7 +53,7 @@ class LayerUploads:
         return upload
 
     def find(self, upload_id: str, repository_id: int) -> LayerUpload:
-        """An open upload to which no other request is sending."""
+        """Find an open upload. Raise an error if another request is sending bytes to it."""
         upload = self._open.get(upload_id)
         if upload is None or upload.repository_id != repository_id:
             why = "This upload does not exist: it was completed, it failed, or it was idle for an hour. Begin a new upload."
@@ -62,12 +63,15 @@ class LayerUploads:
         return upload
 
     async def take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> None:
-        """Add the bytes of a request; `announced` is their number by Content-Range. Any failure drops the upload."""
+        """Append the bytes of a request. Any failure deletes the upload.
+
+        `announced` is the number of bytes according to the Content-Range header.
+        """
         async with self._sending(upload):
             await self._take(upload, receive, announced)
 
     async def finish(self, upload: LayerUpload, receive: Receive, announced: int | None) -> StoredBlob:
-        """Add the last bytes and complete the blob. The caller must give it an owner, or call `BodyReceiver.erase`."""
+        """Append the last bytes and complete the blob. The caller must then commit a row for the blob, or erase the blob."""
         async with self._sending(upload):
             work = await self._take(upload, receive, announced)
             arrived, _ = await work.end()
@@ -118,13 +122,13 @@ class LayerUploads:
 
     def _drop_idle(self, upload: LayerUpload) -> None:
         if not upload.is_busy:
-            self._close(upload)  # at once, because a new upload takes its place
+            self._close(upload)  # now, because a new upload takes its place
             task = asyncio.get_running_loop().create_task(self.drop(upload))
             self._dropping.add(task)
             task.add_done_callback(self._dropping.discard)
 
     def _make_room(self) -> None:
-        """Drop the upload that has been idle for longest: a client that was killed during a push leaves such uploads."""
+        """Delete the upload that has been idle for the longest time. A client that was killed during a push leaves idle uploads."""
         idle = [upload for upload in self._open.values() if not upload.is_busy]
         oldest = min(idle, key=lambda upload: upload.idle_since_s, default=None)
         if oldest is None or asyncio.get_running_loop().time() < oldest.idle_since_s + EVICTABLE_S:

@@ -1,4 +1,4 @@
-"""Layers, which the specification calls blobs: existence checks, downloads, deletes and uploads."""
+"""Layers: existence checks, downloads, deletions and uploads. The OCI specification calls layers blobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Layers:
     # Existing layers
 
     async def show(self, request: RegistryRequest) -> aws.Response:
-        """HEAD: a client that checks for a layer is about to push an image with it, so an unused layer is kept for another hour."""
+        """Handle HEAD.
+
+        A client that checks for a layer will probably push an image with it, so an unused layer is kept for an hour more.
+        """
         layer, is_unused = self._read(partial(_found, request.caller, request.name, digest_of(request.reference)))
         if is_unused:
             await self._state.submit(partial(_hold, request.caller, request.name, layer.digest))
@@ -58,7 +61,7 @@ class Layers:
     # Uploads
 
     async def begin(self, request: RegistryRequest) -> aws.Response:
-        """Begin an upload. If the request has the bytes, or another repository has the layer, complete it at once."""
+        """Begin an upload. It is complete at once if the request contains the bytes, or if another repository has the layer."""
         query = request.query
         if "mount" in query and "from" in query:
             mount = partial(
@@ -75,13 +78,13 @@ class Layers:
         return _progress(204, request.name, self._upload(request))
 
     async def send(self, request: RegistryRequest) -> aws.Response:
-        """Add the bytes of one chunk, or all bytes of a layer."""
+        """Append one chunk, or all bytes of a layer."""
         upload = self._upload(request)
         await self._uploads.take(upload, request.receive, _announced(request, upload))
         return _progress(202, request.name, upload)
 
     async def finish(self, request: RegistryRequest) -> aws.Response:
-        """Complete an upload with the last bytes, if any, and check its digest."""
+        """Append the last bytes, if any, check the digest and complete the upload."""
         upload, digest = self._upload(request), digest_of(request.query.get("digest", ""))
         return await self._finish(request, upload, digest)
 
@@ -111,7 +114,10 @@ class Layers:
 
 
 def _announced(request: RegistryRequest, upload: LayerUpload) -> int | None:
-    """The number of bytes of this chunk by its Content-Range, which must begin where the upload ends; None without the header."""
+    """Return the number of bytes in this chunk according to its Content-Range header. Return None if there is no such header.
+
+    The range must begin where the upload ends.
+    """
     header = request.head.headers.get("content-range")
     if header is None:
         return None
@@ -127,7 +133,7 @@ def _position(name: str, upload: LayerUpload) -> list[tuple[str, str]]:
     return [
         ("Location", f"/v2/{name}/blobs/uploads/{upload.id}"),
         ("Range", f"0-{max(0, upload.size - 1)}"),
-        ("Docker-LayerUpload-UUID", upload.id),
+        ("Docker-Upload-UUID", upload.id),
     ]
 
 
@@ -154,7 +160,7 @@ def _headers(layer: Layer) -> list[tuple[str, str]]:
 
 
 def _found(caller: Caller, name: str, digest: str, tx: Tx[Store]) -> tuple[Layer, bool]:
-    """The layer, and whether it is unused: no image of this repository has it."""
+    """Return the layer, and whether it is unused. A layer is unused if no image of this repository contains it."""
     repository = find(tx, caller, name)
     layer = tx.store.images.layer(repository.id, digest)
     if layer is None:
@@ -194,7 +200,10 @@ def _drop(caller: Caller, name: str, digest: str, tx: Tx[Store]) -> None:
 
 
 def _mount(caller: Caller, name: str, digest: str, source: str, tx: Tx[Store]) -> Layer | None:
-    """Add a layer of another repository of the region to this one. None: there is no such layer, and the client must upload it."""
+    """Add a layer of another repository in the same region to this repository.
+
+    Return None if the other repository does not have the layer. The client must then upload it.
+    """
     repository, other = find(tx, caller, name), tx.store.images.repository(caller.region, source)
     layer = tx.store.images.layer(other.id, digest) if other is not None else None
     if layer is not None:

@@ -1,4 +1,7 @@
-"""Manifests by tag and by digest, lists of tags and repositories, and referrers: the images that refer to another image."""
+"""Manifests by tag and by digest, lists of tags and repositories, and referrers.
+
+A referrer is an image that refers to another image.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from corral.services.ecr.image_storage import MANIFEST_MAX_BYTES, drop_image, pu
 from corral.services.ecr.repository_names import find
 from corral.store import Store
 
-PULL_RECORD_INTERVAL_S = 60.0  # the time of a pull is stored at most this often for an image
+PULL_RECORD_INTERVAL_S = 60.0  # for each image, the time of a pull is stored at most once in this interval
 _TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 
 
@@ -42,7 +45,10 @@ class Manifests:
         return aws.Response(200, [*response.headers, ("Content-Length", str(len(response.body)))], b"")
 
     async def read(self, request: RegistryRequest) -> aws.Response:
-        """The manifest, byte for byte as it was pushed. The Accept header is ignored: a converted manifest has another digest."""
+        """Return the manifest with exactly the bytes that were pushed.
+
+        The Accept header is ignored, because a converted manifest would have another digest.
+        """
         response, pulled_image = self._find(request)
         if pulled_image is not None:
             await self._state.submit(lambda tx: tx.store.images.set_pulled(pulled_image, tx.now_s))
@@ -83,7 +89,7 @@ class Manifests:
         return aws.Response(200, headers, orjson.dumps(index))
 
     def _find(self, request: RegistryRequest) -> tuple[aws.Response, RegistryImage | None]:
-        """The manifest, and the image if the time of this pull is to be stored."""
+        """Return the manifest. Also return the image if the time of this pull must be stored; otherwise None."""
 
         def read(tx: Tx[Store]) -> tuple[RegistryImage, bytes, bool]:
             image = _image(tx, request.caller, request.name, request.reference)
@@ -96,7 +102,7 @@ class Manifests:
         return aws.Response(200, headers, manifest), None if recorded_lately else image
 
     def _list(self, request: RegistryRequest, what: str, names_after: Any, more: dict[str, Any]) -> aws.Response:
-        """One page of names in order, with a link to the next page."""
+        """Return one page of sorted names, with a link to the next page."""
         given = whole_number(request.query.get("n", ""), PAGE_MAX)
         limit = PAGE_MAX if given is None else given
         names: Sequence[str] = self._state.read_now(
@@ -160,7 +166,7 @@ def _repositories(caller: Caller, after: str, limit: int, tx: Tx[Store]) -> list
 
 
 def _referrers(caller: Caller, name: str, digest: str, artifact_type: str | None, tx: Tx[Store]) -> list[dict[str, Any]]:
-    """The referrers of an image, as an index lists them."""
+    """Return the referrers of an image, in the format of an image index."""
     found = tx.store.images.referrers(find(tx, caller, name).id, digest)
     return [_described(tx, image) for image in found[:PAGE_MAX] if artifact_type in (None, image.artifact_type)]
 

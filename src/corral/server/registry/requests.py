@@ -1,4 +1,4 @@
-"""A parsed request to the registry: its route, its caller and its query."""
+"""A parsed request to the registry: its path, its caller and its query."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from corral.services.caller import Caller
 from corral.services.ecr.image_names import region_prefix
 from corral.services.ecr.repository_names import NAME, NAME_MAX_CHARACTERS
 
-PAGE_MAX = 1000  # names in one response
+PAGE_MAX = 1000  # names per response
 
 _PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^/]*)")
 
 
 class RegistryRoute(Struct, frozen=True):
-    """A parsed path."""
+    """The parsed path of a request."""
 
     kind: str  # "", "_catalog", "manifests", "blobs", "blobs/uploads", "tags" or "referrers"
-    name: str = ""  # of the repository
+    name: str = ""  # the name of the repository
     reference: str = ""  # a tag, a digest or the id of an upload; may be empty
 
 
@@ -64,7 +64,10 @@ def route_of(path: str, region: str) -> RegistryRoute:
 
 
 def plain_name(name: str, region: str) -> str:
-    """The name of a repository at ECR. Hosts put the region before it, because an engine would mix up the images of two regions."""
+    """Return the name of a repository at ECR, without the region.
+
+    Hosts put the region before the name when they pull. Otherwise a Docker engine would confuse the images of two regions.
+    """
     return name.removeprefix(f"{region_prefix(region)}/")
 
 
@@ -73,7 +76,7 @@ def query_of(text: str) -> dict[str, str]:
 
 
 def digest_of(text: str) -> str:
-    """The text, checked to be a digest."""
+    """Return the text if it is a digest. Otherwise raise an error."""
     if not DIGEST.fullmatch(text):
         raise DigestInvalid(f"{text!r} is not a digest: use sha256: and 64 hexadecimal digits.")
     return text

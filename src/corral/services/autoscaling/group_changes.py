@@ -226,7 +226,7 @@ def release(tx: Tx[Store], member: Member) -> None:
     tx.store.groups.drop_member(member.instance_id)
     instance = tx.store.instances.get(member.instance_id)
     if instance is not None and instance.state is not InstanceState.TERMINATED:
-        tx.store.instances.put_row(instance.but(group=""))
+        instances.set_group(tx, instance, "")
 
 
 def _scaled(tx: Tx[Store], group: Group) -> None:

@@ -9,6 +9,7 @@ from corral.core import Tx
 from corral.decide.group_capacity import COUNTED, capacity_of
 from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import InstanceState, ec2_id
+from corral.services import instances
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault, ValidationError, instance_not_in_group
 from corral.services.autoscaling.groups import member_view
@@ -64,7 +65,7 @@ def attach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
         text = activities.sentence(tx, "an instance was attached in response to user request.")
         activities.record(tx, group, f"Attaching an existing EC2 instance: {ec2_id(instance.id)}", text)
         zone = instance.details.get("Placement", {}).get("AvailabilityZone") or group.settings["AvailabilityZones"][0]
-        tx.store.instances.put_row(instance.but(group=group.name))
+        instances.set_group(tx, instance, group.name)
         tx.store.groups.put_member(
             Member(
                 instance_id=instance.id,

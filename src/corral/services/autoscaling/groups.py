@@ -96,7 +96,7 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     _check_unit(settings)
     settings["Tags"] = new_tags(name, params.get("Tags", []))
     least, most = params["MinSize"], params["MaxSize"]
-    desired: int = params.get("DesiredCapacity", least)
+    desired: int = params["DesiredCapacity"] if "DesiredCapacity" in params else least
     _check_sizes(least, most, desired, settings.get("DesiredCapacityType", "units"))
     cause = f"a user request created an AutoScalingGroup changing the desired capacity from 0 to {desired}."
     group = Group(

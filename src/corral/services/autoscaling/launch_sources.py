@@ -14,7 +14,7 @@ from corral.decide.instance_mix import TypeOption, next_market, ordered
 from corral.decide.instance_requirements import TypeFacts, meets
 from corral.errors import ApiError
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
-from corral.model.instance import TypeMapping
+from corral.model.instance import GROUP_TAG, TypeMapping
 from corral.model.numbers import whole_number
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
@@ -27,7 +27,6 @@ from corral.services.tags import is_reserved
 from corral.store import Store
 
 SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")  # settings of a group that name one
-GROUP_TAG = "aws:autoscaling:groupName"
 WEIGHT_MAX = 999
 TYPES_MAX = 40  # that a launch tries
 ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # defaults

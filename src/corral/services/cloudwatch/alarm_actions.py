@@ -1,8 +1,8 @@
 """The actions of alarms: checks at creation, execution on a state change, and requests to scaling policies.
 
-Corral serves no action target yet, so every execution is recorded in the alarm's history as failed, with the name of the missing
-service. Requests to scaling policies are handed over to the state lane (`reconcile/receivers.py`), when the state of the
-alarm changes and again whenever a value changes.
+Corral supports no target of actions yet. So every execution is recorded in the history of the alarm as failed, with the name of the
+missing service. Requests to scaling policies are sent to the state lane, the thread that writes state.db
+(`reconcile/receivers.py`). They are sent when the state of the alarm changes, and again when a value changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTION_MEMBERS = {
     AlarmState.ALARM: "AlarmActions",
     AlarmState.INSUFFICIENT_DATA: "InsufficientDataActions",
 }
-SCALING = ":autoscaling:"  # part of the ARN of a scaling policy
+SCALING = ":autoscaling:"  # every ARN of a scaling policy contains this text
 SERVICES = {
     "sns": "Amazon SNS",
     "autoscaling": "Auto Scaling",
@@ -36,7 +36,7 @@ SERVICES = {
 
 
 def check_actions(params: Mapping[str, Any], unsupported: Sequence[str], alarm: str) -> None:
-    """Refuse duplicate actions, and actions of services that this type of alarm may not call."""
+    """Refuse duplicate actions, and actions of services that this type of alarm cannot call."""
     for member in ACTION_MEMBERS.values():
         actions = params.get(member, [])
         if len(set(actions)) < len(actions):
@@ -47,7 +47,7 @@ def check_actions(params: Mapping[str, Any], unsupported: Sequence[str], alarm: 
 
 
 def run_actions(tx: Tx[MetricStore], alarm: Alarm) -> None:
-    """Run the actions of the state that the alarm has entered."""
+    """Run the actions for the new state of the alarm."""
     if not alarm.actions_enabled:
         return
     for action in _current_actions(alarm):
@@ -58,7 +58,7 @@ def run_actions(tx: Tx[MetricStore], alarm: Alarm) -> None:
 
 
 def request_scaling(tx: Tx[MetricStore], alarm: Alarm, period_value: float | None, newest_value: float | None) -> None:
-    """Replace the alarm's requests to scaling policies."""
+    """Replace the requests of the alarm to scaling policies."""
     if SCALING in alarm.config:
         actions = dict.fromkeys(_current_actions(alarm)) if alarm.actions_enabled else ()
         policies = [action for action in actions if SCALING in action]
@@ -66,20 +66,20 @@ def request_scaling(tx: Tx[MetricStore], alarm: Alarm, period_value: float | Non
 
 
 def update_newest_value(tx: Tx[MetricStore], alarm: Alarm, newest_value: float) -> None:
-    """Repeat the alarm's requests with the value of a newer second and the same period value."""
+    """Send the requests of the alarm again, with the value of the newest second and an unchanged period value."""
     if SCALING in alarm.config:
         known = tx.store.alarms.requested(alarm.id)
         request_scaling(tx, alarm, known[0].period_value if known else None, newest_value)
 
 
 def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm) -> None:
-    """Withdraw the requests of an alarm that is disabled, deleted or configured anew."""
+    """Withdraw the requests of an alarm when the alarm is disabled, deleted or changed."""
     if SCALING in alarm.config:
         _request(tx, alarm, [])
 
 
 def _current_actions(alarm: Alarm) -> list[str]:
-    """The actions of the alarm's current state."""
+    """Return the actions for the current state of the alarm."""
     found: list[str] = stored_params(alarm.config).get(ACTION_MEMBERS[alarm.state], [])
     return found
 

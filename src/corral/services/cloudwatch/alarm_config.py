@@ -1,4 +1,4 @@
-"""The configuration of a metric alarm, parsed from the stored parameters of PutMetricAlarm."""
+"""The configuration of a metric alarm. It is parsed from the stored parameters of PutMetricAlarm."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
 
 HIGH_RESOLUTION_STEP_S = 10
-OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU"})  # Corral publishes these once a second
+OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU"})  # Corral publishes these metrics once a second
 CACHED_MAX = 10_000
 
 
 class AlarmConfig(Struct, frozen=True):
     criteria: Criteria
     period_s: int
-    step_s: int  # windows end at multiples of it
-    series: MetricStat | None  # None: the alarm is on an expression
+    step_s: int  # the end of every window is a multiple of this number
+    series: MetricStat | None  # None if the alarm is on an expression
     queries: tuple[MetricDataQuery, ...]
-    returned: str  # the id of the query that is evaluated
+    returned: str  # the id of the query whose result is evaluated
     metrics: tuple[Metric, ...]  # all metrics that the queries read
-    own: bool  # Corral publishes all these metrics itself, once a second
-    few_samples: str  # how to treat a percentile of too few samples: "evaluate" or "ignore"
-    warm_up_s: float  # how long a new alarm waits for enough data
-    warm_up_whole: bool  # the alarm waits for the whole warm-up, even with enough data
+    own: bool  # True if Corral publishes all these metrics itself, once a second
+    few_samples: str  # what to do with a percentile that has too few samples: "evaluate" or "ignore"
+    warm_up_s: float  # a new alarm waits this long for enough data
+    warm_up_whole: bool  # True if the alarm waits until the end of the warm-up, even if it has enough data
 
     def last_end_s(self, now_s: float) -> int:
-        """The end of the newest whole window."""
+        """Return the end of the newest complete window."""
         return int(now_s // self.step_s) * self.step_s
 
     @property
     def may_alarm_early(self) -> bool:
-        """Whether the alarm may go to ALARM before a window ends."""
-        if self.series is None or self.few_samples == "ignore":  # both need the samples of a whole window
+        """Whether the alarm may enter ALARM before a window ends."""
+        if self.series is None or self.few_samples == "ignore":  # both cases need the samples of a complete window
             return False
         kind = self.series.statistic.kind
         return is_level(kind) or is_conclusive(kind, self.criteria, 0.0)
@@ -54,13 +54,13 @@ def alarm_config(alarm: Alarm) -> AlarmConfig:
 
 @lru_cache(maxsize=CACHED_MAX)
 def stored_params(config: str) -> dict[str, Any]:
-    """The parameters of PutMetricAlarm or PutCompositeAlarm that an alarm was stored with. Callers must not change the dict."""
+    """Return the stored parameters of PutMetricAlarm or PutCompositeAlarm. Callers must not change the returned dict."""
     params: dict[str, Any] = json.loads(config)
     return params
 
 
 def config_json(params: Mapping[str, Any], members: Iterable[str]) -> str:
-    """The given members of a request as JSON. An update replaces all of them."""
+    """Return the given members of a request as JSON. An update of the alarm replaces all of them."""
     return json.dumps({member: params[member] for member in members if member in params}, separators=(",", ":"))
 
 
@@ -98,7 +98,7 @@ def _parsed(region: str, config: str) -> AlarmConfig:
 
 
 def queries_of(params: dict[str, Any]) -> list[dict[str, Any]]:
-    """The MetricDataQueries of an alarm; an alarm on one metric becomes one query."""
+    """Return the MetricDataQueries of an alarm. An alarm on one metric has one query."""
     if "Metrics" in params:
         return list(params["Metrics"])
     metric = {"Namespace": params["Namespace"], "MetricName": params["MetricName"], "Dimensions": params.get("Dimensions", [])}
@@ -108,9 +108,9 @@ def queries_of(params: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _step_s(period_s: int, periods: int, params: dict[str, Any]) -> int:
-    """The step by which windows slide.
+    """Return the distance between the ends of two windows.
 
-    It is a minute, or ten seconds for periods shorter than a minute, or an hour for windows that reach back more than a day.
+    It is normally a minute. It is ten seconds for periods shorter than a minute, and an hour for windows longer than a day.
     """
     if "WallClockWindow" in params.get("EvaluationWindow", {}):
         return period_s
@@ -118,4 +118,5 @@ def _step_s(period_s: int, periods: int, params: dict[str, Any]) -> int:
         return HOUR_S
     if period_s >= MINUTE_S:
         return MINUTE_S
-    return period_s if "Metrics" in params else HIGH_RESOLUTION_STEP_S  # short periods of expressions start at their own multiples
+    # The windows of an expression with a short period end at multiples of the period.
+    return period_s if "Metrics" in params else HIGH_RESOLUTION_STEP_S

@@ -1,4 +1,4 @@
-"""DescribeAlarmHistory, and the functions that add items to the history of an alarm."""
+"""DescribeAlarmHistory, and functions that add items to the history of an alarm."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add_item(tx: Tx[MetricStore], alarm: Alarm, item: str, summary: str, data: d
 
 
 def add_configuration_item(tx: Tx[MetricStore], alarm: Alarm, change: str) -> None:
-    """`change` is Create, Update or Delete."""
+    """Add an item about a change of the configuration. `change` is Create, Update or Delete."""
     config = {"alarmName": alarm.name, "actionsEnabled": alarm.actions_enabled, **json.loads(alarm.config)}
     data = {"type": change, f"{PAST_TENSE[change]}Alarm": config}
     add_item(tx, alarm, "ConfigurationUpdate", f'Alarm "{alarm.name}" {PAST_TENSE[change]}', data)
@@ -81,7 +81,7 @@ def _state(alarm: Alarm) -> dict[str, Any]:
 
 
 def _json_or_text(text: str) -> Any:
-    """SetAlarmState accepts any text as StateReasonData."""
+    """Return the parsed JSON, or the text itself. SetAlarmState accepts any text as StateReasonData."""
     try:
         return read_json(text)
     except ValueError:

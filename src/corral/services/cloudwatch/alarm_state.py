@@ -1,4 +1,7 @@
-"""State changes of alarms: the change itself with its history and actions, and the StateReason texts in CloudWatch's wording."""
+"""State changes of alarms: stores the new state, adds a history item, and runs actions.
+
+The texts of StateReason have the same form as on CloudWatch.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ COMPARISON_TEXTS = {
 FILLED_TEXTS = {MissingData.BREACHING: "Breaching", MissingData.NOT_BREACHING: "NonBreaching"}
 
 
-# Changes
+# State changes
 
 
 def set_state(tx: Tx[MetricStore], alarm: Alarm, state: AlarmState, reason: str, data: str) -> Alarm:
-    """Write the state and its reason. If the state is new: add it to the history, run actions, and evaluate parent alarms."""
+    """Store the state and its reason. If the state has changed, add a history item, run the actions and evaluate parent alarms."""
     changed = state is not alarm.state
     transitioned_s = tx.now_s if changed else alarm.transitioned_s
     after = alarm.but(state=state, reason=reason, reason_data=data, updated_s=tx.now_s, transitioned_s=transitioned_s)
@@ -42,12 +45,15 @@ def set_state(tx: Tx[MetricStore], alarm: Alarm, state: AlarmState, reason: str,
     if alarm.kind == METRIC:
         run_actions(tx, after)
         return after
-    waited = after.suppression.by == "WaitPeriod"  # that wait belonged to the previous state
+    waited = after.suppression.by == "WaitPeriod"  # the wait period belonged to the previous state
     return run_composite_actions(tx, after.but(suppression=Suppression()) if waited else after)
 
 
 def run_composite_actions(tx: Tx[MetricStore], alarm: Alarm) -> Alarm:
-    """Run a composite alarm's actions, unless they already ran for this state or the suppressor prevents them."""
+    """Run the actions of a composite alarm.
+
+    They do not run if they already ran for this state, or if the suppressor alarm prevents them.
+    """
     if alarm.acted_state is alarm.state:
         return _write(tx, alarm, alarm.but(suppression=Suppression()))
     params = stored_params(alarm.config)
@@ -75,11 +81,14 @@ def _write(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> Alarm:
     return after
 
 
-# Reasons
+# Texts of StateReason
 
 
 def reason_of(evaluation: AlarmEvaluation, criteria: Criteria, *, counted: bool) -> str:
-    """The StateReason of a metric alarm. `counted`: the alarm has DatapointsToAlarm, so the text says how many breached."""
+    """Return the StateReason of a metric alarm.
+
+    `counted` is True if the alarm has DatapointsToAlarm. The text then contains the number of breaching datapoints.
+    """
     points, filled = evaluation.points, evaluation.filled
     if evaluation.state is AlarmState.INSUFFICIENT_DATA:
         return f"Insufficient Data: {_many(filled, 'datapoint')} {_were(filled)} unknown."
@@ -94,7 +103,7 @@ def reason_of(evaluation: AlarmEvaluation, criteria: Criteria, *, counted: bool)
 
 
 def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarming: bool, counted: bool) -> str:
-    """`points` are sorted newest first."""
+    """Return the text for datapoints that crossed the threshold. `points` are sorted, newest first."""
     listed = ", ".join(f"{value!r} ({datetime.fromtimestamp(at_s, UTC):%d/%m/%y %H:%M:%S})" for at_s, value in points)
     many = f"{len(points)} out of the last {criteria.periods} datapoints" if counted else _many(len(points), "datapoint")
     comparison = f"{'' if alarming else 'not '}{COMPARISON_TEXTS[criteria.comparison]} the threshold ({criteria.threshold!r})"
@@ -104,7 +113,7 @@ def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarm
 
 
 def newest_second_reason(at_s: float, value: float, criteria: Criteria) -> str:
-    """The StateReason of an alarm that the newest second set off, before the end of its period."""
+    """Return the StateReason of an alarm that entered ALARM because of the newest second, before the end of its period."""
     one = Criteria(criteria.comparison, criteria.threshold, 1, 1)
     return _crossed([(at_s, value)], one, alarming=True, counted=False)
 
@@ -119,7 +128,7 @@ def reason_data(
     unit: str | None,
     **more: Any,
 ) -> str:
-    """StateReasonData: JSON for programs, such as scaling policies."""
+    """Return StateReasonData: JSON that programs read, for example scaling policies."""
     points = evaluation.points
     return json.dumps(
         {
@@ -143,7 +152,7 @@ def composite_reason(child: Alarm, arn: str) -> str:
 
 
 def composite_reason_data(children: Sequence[tuple[str, Alarm]]) -> str:
-    """`children`: the alarms that decided the rule, with their ARNs."""
+    """Return StateReasonData of a composite alarm. `children` are the ARNs and the alarms that decided the rule."""
     listed = [
         {"arn": arn, "state": {"value": child.state.value, "timestamp": _timestamp(child.transitioned_s)}}
         for arn, child in children
@@ -152,7 +161,7 @@ def composite_reason_data(children: Sequence[tuple[str, Alarm]]) -> str:
 
 
 def _timestamp(at_s: float) -> str:
-    """2019-10-01T13:56:40.985+0000"""
+    """Format a time, for example as 2019-10-01T13:56:40.985+0000."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S}.{int(at_s * 1000) % 1000:03d}+0000"
 
 

@@ -1,4 +1,4 @@
-"""DescribeAlarms, DeleteAlarms, SetAlarmState, and EnableAlarmActions and DisableAlarmActions."""
+"""The operations DescribeAlarms, DeleteAlarms, SetAlarmState, EnableAlarmActions and DisableAlarmActions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Describe = Callable[[Alarm], dict[str, Any]]
 
 
 def describe_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Alarms by name. Composite alarms are listed only if AlarmTypes names them."""
+    """Describe alarms, sorted by name. Composite alarms are included only if AlarmTypes contains their type."""
     relative = next((member for member in RELATIVES if member in params), None)
     if relative is not None:
         return _describe_relatives(tx, params, caller, relative)
@@ -44,7 +44,7 @@ def describe_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 
 
 def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """The alarms on one metric. As on CloudWatch, alarms on expressions are not listed."""
+    """Describe the alarms on one metric. As on CloudWatch, alarms on expressions are omitted."""
     metric = Metric(caller.region, params["Namespace"], params["MetricName"], dimensions_of(params.get("Dimensions", ())))
     wanted = {member: params[member] for member in ("Statistic", "ExtendedStatistic", "Period", "Unit") if member in params}
     found = [
@@ -56,14 +56,18 @@ def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], call
 
 
 def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Delete all named alarms, or none if one of them cannot be deleted. Unknown names are skipped, unless all are unknown."""
+    """Delete all named alarms, or none if one of them cannot be deleted.
+
+    Unknown names are ignored. If all names are unknown, an error is raised.
+    """
     names = dict.fromkeys(params["AlarmNames"])
     found = [alarm for name in names if (alarm := tx.store.alarms.get(caller.region, name)) is not None]
     if names and not found:
         raise ResourceNotFound(f"Alarms do not exist: {', '.join(names)}")
     if sum(alarm.kind == COMPOSITE for alarm in found) > 1:
         raise ValidationException("Only one composite alarm can be deleted at a time.")
-    for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):  # composite first: its rule may name the others
+    # Composite alarms are deleted first, because their rules may name the other alarms.
+    for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):
         if tx.store.alarms.named_in_rules(caller.region, alarm.name):
             raise ValidationException(f"Cannot delete {alarm.name} as there are composite alarm(s) depending on it.")
         withdraw_requests(tx, alarm)
@@ -76,9 +80,10 @@ def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -
 
 
 def set_alarm_state(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Set a state until the next evaluation.
+    """Set a state, which is valid until the next evaluation.
 
-    A metric alarm is evaluated again at the end of its window, a composite alarm when an alarm of its rule changes.
+    A metric alarm is evaluated again at the end of its window. A composite alarm is evaluated again when an alarm in its rule
+    changes.
     """
     alarm = tx.store.alarms.get(caller.region, params["AlarmName"])
     if alarm is None:
@@ -106,7 +111,7 @@ def disable_alarm_actions(tx: Tx[MetricStore], params: dict[str, Any], caller: C
 
 
 def _set_enabled(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, *, enabled: bool) -> dict[str, Any]:
-    """Unknown names are skipped, as on CloudWatch."""
+    """Enable or disable the actions of alarms. Unknown names are ignored, as on CloudWatch."""
     for name in params["AlarmNames"]:
         alarm = tx.store.alarms.get(caller.region, name)
         if alarm is not None and alarm.actions_enabled is not enabled:
@@ -126,13 +131,13 @@ def _is_object(text: str) -> bool:
 
 
 def _last_datapoint(data: str) -> float | None:
-    """The value that scaling policies use after SetAlarmState: the last of `recentDatapoints` in StateReasonData."""
+    """Return the last of `recentDatapoints` in StateReasonData. Scaling policies use this value after SetAlarmState."""
     recent = read_json(data).get("recentDatapoints") if data else None
     last = recent[-1] if isinstance(recent, list) and recent else None
     return float(last) if isinstance(last, int | float) else None
 
 
-# Descriptions
+# Descriptions of alarms
 
 
 def _listed(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, after: str) -> Iterator[Alarm]:
@@ -144,7 +149,10 @@ def _listed(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, after: 
 
 
 def _describe_relatives(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, member: str) -> dict[str, Any]:
-    """As on CloudWatch, children have a name and a state, parents only a name."""
+    """Describe the children or the parents of an alarm.
+
+    As on CloudWatch, a child has a name and a state, and a parent only a name.
+    """
     if len([each for each in (*RELATIVES, *FILTERS) if each in params]) > 1:
         raise ValidationException(f"{member} cannot be specified together with other parameters except MaxRecords and NextToken.")
     alarms, name, after = tx.store.alarms, params[member], ALARM_PAGES.after(params)

@@ -1,4 +1,4 @@
-"""Page rules, ARNs and checks of names that several CloudWatch operations share."""
+"""Pagination, ARNs and checks of names, which several CloudWatch operations share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 
 
 def dimensions_of(listed: Iterable[Mapping[str, Any]]) -> Dimensions:
-    """The dimensions of a request, sorted: their order has no meaning."""
+    """Return the dimensions of a request, sorted by name, because their order has no meaning."""
     return tuple(sorted((each["Name"], each["Value"]) for each in listed))
 
 
 def text_faults(value: str, member: str) -> list[str]:
-    """Error texts, in CloudWatch's wording, for the name or value of a metric or dimension."""
+    """Return CloudWatch's error texts for an invalid name or value of a metric or dimension."""
     if not PRINTABLE_ASCII.fullmatch(value):
         return [f"The parameter {member} must contain only ASCII characters."]
     if not value.strip():
@@ -49,7 +49,7 @@ def alarm_arn(region: str, account: str, name: str) -> str:
 
 
 def alarm_name(name_or_arn: str) -> str:
-    """The name of an alarm, which rules and suppressors may give as an ARN."""
+    """Return the name of an alarm. Rules and suppressors may contain its name or its ARN."""
     is_arn = name_or_arn.startswith("arn:") and name_or_arn.count(":") >= 6
     return name_or_arn.split(":", 6)[6] if is_arn else name_or_arn
 

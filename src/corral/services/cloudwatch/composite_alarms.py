@@ -1,4 +1,4 @@
-"""Composite alarms: PutCompositeAlarm, and the evaluation of the rule over the states of other alarms."""
+"""Composite alarms: PutCompositeAlarm, and the evaluation of a rule over the states of other alarms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STORED_MEMBERS = (
     "ActionsSuppressorWaitPeriod", "ActionsSuppressorExtensionPeriod", "ActionConfiguration",
 )  # fmt: skip
 PERIODS = ("ActionsSuppressorWaitPeriod", "ActionsSuppressorExtensionPeriod")
-UNSUPPORTED_ACTIONS = ("autoscaling", "automate", "swf")  # services that composite alarms may not call
+UNSUPPORTED_ACTIONS = ("autoscaling", "automate", "swf")  # a composite alarm cannot call these services
 CACHED_RULES_MAX = 1000
 
 
@@ -81,7 +81,8 @@ def _check_suppressor(tx: Tx[MetricStore], params: dict[str, Any], caller: Calle
 def evaluate_composite(tx: Tx[MetricStore], alarm: Alarm, cause: str | None = None) -> None:
     """Evaluate the rule, then run or suppress the actions.
 
-    `cause` begins the StateReason after the alarm is created or updated. None: an alarm of the rule has changed its state.
+    `cause` is the beginning of StateReason after the alarm was created or updated. It is None if an alarm in the rule has changed
+    its state.
     """
     alarms, rule = tx.store.alarms, _rule_of(alarm)
     if not _in_cycle(tx, alarm):
@@ -98,7 +99,7 @@ def evaluate_composite(tx: Tx[MetricStore], alarm: Alarm, cause: str | None = No
 
 
 def _in_cycle(tx: Tx[MetricStore], alarm: Alarm) -> bool:
-    """Whether the alarm depends on itself. CloudWatch does not evaluate such an alarm."""
+    """Whether the alarm depends on itself. As on CloudWatch, such an alarm is not evaluated."""
     seen, ahead = set[str](), rule_alarm_names(alarm)
     while ahead:
         name = ahead.pop()
@@ -112,12 +113,12 @@ def _in_cycle(tx: Tx[MetricStore], alarm: Alarm) -> bool:
 
 
 def rule_alarm_names(alarm: Alarm) -> list[str]:
-    """The names of the alarms in a composite alarm's rule, without duplicates."""
+    """Return the names of the alarms in the rule of a composite alarm, without duplicates."""
     return _names_in(_rule_of(alarm))
 
 
 def suppression_members(alarm: Alarm) -> dict[str, Any]:
-    """The members of DescribeAlarms that say why actions are suppressed."""
+    """Return the members of DescribeAlarms that explain why actions are suppressed."""
     by = alarm.suppression.by
     return {"ActionsSuppressedBy": by, "ActionsSuppressedReason": f"Actions suppressed by {by}"} if by else {}
 

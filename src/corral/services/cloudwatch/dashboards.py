@@ -1,4 +1,4 @@
-"""Dashboards are stored, validated and returned. Corral does not draw them."""
+"""Dashboards. Corral validates, stores and returns them, but does not draw them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _messages(faults: list[Fault]) -> list[dict[str, str]]:
 
 
 def _faults(body: str) -> tuple[list[Fault], list[Fault]]:
-    """(errors, warnings)"""
+    """Return the errors and the warnings for a dashboard body."""
     if len(body.encode()) > BODY_MAX_BYTES:
         return [("/", f"The field DashboardBody must not be larger than {BODY_MAX_BYTES} bytes")], []
     try:

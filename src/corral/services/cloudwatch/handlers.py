@@ -1,4 +1,4 @@
-"""CloudWatch's operations and their handlers."""
+"""The operations of CloudWatch and their handlers."""
 
 from corral.services.cloudwatch import (
     alarm_history,

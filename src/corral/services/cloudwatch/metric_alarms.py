@@ -1,4 +1,4 @@
-"""PutMetricAlarm: it checks the parameters, with CloudWatch's error texts, and stores them unchanged."""
+"""PutMetricAlarm: checks the parameters, with CloudWatch's error texts, and stores them unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALARM_SHORT_PERIODS_S = (10, 20, 30)
 
 
 def put_metric_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Create an alarm, or replace the configuration of an existing alarm, which keeps its state."""
+    """Create an alarm, or replace the configuration of an existing alarm. An existing alarm keeps its state."""
     name, alarms = params["AlarmName"], tx.store.alarms
     _check_unserved(params)
     _check_source(tx, params, caller.region)
@@ -72,7 +72,7 @@ def _check_unserved(params: dict[str, Any]) -> None:
 
 
 def _check_source(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> None:
-    """An alarm is on one metric with a statistic and a period, or on the queries in Metrics."""
+    """Check what the alarm evaluates: one metric with a statistic and a period, or the queries in Metrics."""
     if "Metrics" in params:
         for member in ONE_METRIC:
             if member in params:
@@ -116,7 +116,7 @@ def _check_queries(listed: list[dict[str, Any]], region: str) -> list[MetricData
 
 
 def _check_computes(tx: Tx[MetricStore], queries: list[MetricDataQuery], region: str) -> None:
-    """Refuse an invalid expression at creation, not at the first evaluation."""
+    """Refuse an invalid expression when the alarm is created. Otherwise its first evaluation would fail."""
     results = compute(tx, region, queries, tx.now_s - HOUR_S, tx.now_s).results
     returned = next(query.id for query in queries if query.returned)
     if not isinstance(results[returned], Series):

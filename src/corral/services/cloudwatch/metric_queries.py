@@ -1,7 +1,7 @@
-"""MetricDataQueries of GetMetricData and of alarms: parsing, checks, and computation.
+"""MetricDataQueries of GetMetricData and of alarms: parses, checks and computes them.
 
-A query reads one series from the store (`MetricStat`), evaluates an expression over other queries, or runs a Metrics Insights
-query (`Select`). `series_values` and `newest_second` read the statistics of one series.
+A query has one of three sources. A `MetricStat` reads one series from the store. An `Expression` is evaluated over the results of
+other queries. A `Select` is a Metrics Insights query. `series_values` and `newest_second` read the statistics of one series.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from corral.telemetry import MetricStore
 
 DEFAULT_PERIOD_S = MINUTE_S
 DATAPOINTS_MAX = 100_800
-COMPUTED_MAX = 10 * DATAPOINTS_MAX  # datapoints that one request reads and fills in, over all its queries
-SEARCHES_MAX = 100  # in one request
-STEP_SERIES = 200  # series that a search examines between two steps
-VISIBLE_S = 14 * DAY_S  # lists and searches hide a series that has had no data for this long
-SELECT_METRICS_MAX = 10_000  # series that one Metrics Insights query aggregates
+COMPUTED_MAX = 10 * DATAPOINTS_MAX  # the maximum number of datapoints that all queries of one request read or compute
+SEARCHES_MAX = 100  # per request
+STEP_SERIES = 200  # a search calls `Tx.step` each time it has examined this many series
+VISIBLE_S = 14 * DAY_S  # lists and searches omit a series that has had no data for this long
+SELECT_METRICS_MAX = 10_000  # the maximum number of series that one Metrics Insights query aggregates
 TOO_MANY_SELECTED = (
     "MaxMetricsExceeded",
     f"The maximum number of allowed metrics exceeded: the query aggregates only the first {SELECT_METRICS_MAX:,}.",
@@ -54,7 +54,7 @@ class MetricStat(Struct, frozen=True):
     metric: Metric
     statistic: Statistic
     period_s: int
-    stat: str  # the statistic as the request writes it
+    stat: str  # the statistic as it is written in the request
     unit: str | None = None
 
 
@@ -75,7 +75,7 @@ class QueryResults(Struct):
 
 
 def parse_queries(listed: Sequence[dict[str, Any]], region: str, member: str = "MetricDataQueries") -> list[MetricDataQuery]:
-    """The queries in the order of the request."""
+    """Parse the queries. The result has the order of the request."""
     if not listed:
         raise ValidationException(f"The parameter {member} must contain at least one query.")
     queries = [_query(each, region, f"{member}.member.{number}") for number, each in enumerate(listed, 1)]
@@ -95,7 +95,7 @@ def period_fault(period_s: int, member: str) -> str | None:
 
 
 def _by_dependency(queries: Sequence[MetricDataQuery]) -> list[MetricDataQuery]:
-    """The queries, each after those that its expression names."""
+    """Sort the queries, so that each query follows the queries that its expression refers to."""
     by_id = {query.id: query for query in queries}
     found: dict[str, MetricDataQuery] = {}
     under_way: set[str] = set()
@@ -170,13 +170,13 @@ def _check_period(period_s: int, member: str) -> None:
         raise ValidationException(fault)
 
 
-# Reading one series
+# Values of one series
 
 
 def series_values(
     tx: Tx[MetricStore], metric: Metric, statistic: Statistic, *, start_s: int, end_s: int, period_s: int, unit: str | None = None
 ) -> dict[int, float]:
-    """The second at which each period with samples begins → its value. The first period begins at `start_s`."""
+    """Return the value of each period that has samples, by the start of the period. The first period begins at `start_s`."""
     summaries = tx.store.read(
         metric, start_s=start_s, end_s=end_s, period_s=period_s, now_s=tx.now_s, unit=unit, values=statistic.needs_values
     )
@@ -187,7 +187,7 @@ def series_values(
 def newest_second(
     tx: Tx[MetricStore], metric: Metric, statistic: Statistic, *, since_s: int, unit: str | None = None
 ) -> tuple[int, float] | None:
-    """The newest second with samples at or after `since_s`, and its value."""
+    """Return the newest second that has samples, at or after `since_s`, and the value of this second."""
     newest = tx.store.newest(metric, since_s=since_s, now_s=tx.now_s, unit=unit)
     if newest is None:
         return None
@@ -199,7 +199,7 @@ def newest_second(
 
 
 def compute(tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float) -> QueryResults:
-    """The results of all queries by id, including those with ReturnData false."""
+    """Return the results of all queries by id, including queries with ReturnData false."""
     return _Computation(tx, region, queries, start_s, end_s).run()
 
 
@@ -211,8 +211,8 @@ class _Computation:
         self._start_s = start_s
         self._end_s = end_s
         self._computed = QueryResults()
-        self._listed: dict[tuple[str | None, str | None], list[Metric]] = {}  # many searches list the same series
-        self._series_left = SERIES_MAX  # that searches may still return
+        self._listed: dict[tuple[str | None, str | None], list[Metric]] = {}  # cached, because many searches list the same series
+        self._series_left = SERIES_MAX  # the number of series that searches may still return
         self._computed_points = 0
         periods = [query.source.period_s for query in queries if isinstance(query.source, MetricStat)]
         self._period_s = min(periods, default=DEFAULT_PERIOD_S)
@@ -241,7 +241,7 @@ class _Computation:
         return self._computed
 
     def _times(self, period_s: int) -> range:
-        """The start times of the periods that have begun."""
+        """Return the start times of the periods that have already begun."""
         end_s = min(ceil(self._end_s), int(self._tx.now_s) + 1)
         times = range(first_period(self._start_s, period_s, self._tx.now_s), end_s, period_s)
         if len(times) > DATAPOINTS_MAX:
@@ -250,7 +250,7 @@ class _Computation:
         return times
 
     def _count(self, datapoints: int) -> None:
-        """Limit the memory of a request."""
+        """Count datapoints, and refuse a request that has too many of them, to limit its memory."""
         self._tx.step()
         self._computed_points += datapoints
         if self._computed_points > COMPUTED_MAX:
@@ -289,7 +289,10 @@ class _Computation:
         )
 
     def _select(self, select: Select, period_s: int) -> Series | tuple[Series, ...]:
-        """One series for each group, aggregated over its metrics. Without GROUP BY all metrics are one group."""
+        """Return one series for each group, aggregated over the metrics of the group.
+
+        Without GROUP BY, all metrics are one group.
+        """
         tx = self._tx
         statistic = parse_statistic(select.statistic)
         assert statistic is not None
@@ -334,7 +337,7 @@ class _Computation:
 
 
 def _ordered(found: list[Series], statistic: str, *, descending: bool) -> list[Series]:
-    """The series sorted by a statistic of their values; series without values come last."""
+    """Sort the series by a statistic of their values. Series without values are last."""
     parsed = parse_statistic(statistic)
     assert parsed is not None
     full: list[tuple[float, Series]] = []

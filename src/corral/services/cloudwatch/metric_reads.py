@@ -1,4 +1,4 @@
-"""GetMetricData, GetMetricStatistics and ListMetrics."""
+"""The operations GetMetricData, GetMetricStatistics and ListMetrics."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from corral.telemetry.metrics import ACTIVE_STEP_S
 
 DATA_PAGES = Pagination(InvalidNextToken, None, "NextToken", "NextToken")
 LIST_PAGES = Pagination(InvalidParameterValueException, None, "NextToken", "NextToken", default=500)
-STATISTICS_DATAPOINTS_MAX = 1440  # of GetMetricStatistics
-RECENT_S = 3 * HOUR_S  # RecentlyActive of ListMetrics
+STATISTICS_DATAPOINTS_MAX = 1440  # the maximum number of datapoints in a response of GetMetricStatistics
+RECENT_S = 3 * HOUR_S  # the time span of RecentlyActive in ListMetrics
 TIME_ZONE = re.compile(r"([+-])(\d\d)(\d\d)")
 POSITION = re.compile(r"([0-9]{1,6})/([0-9]{0,12})")
 
@@ -57,7 +57,7 @@ class LabelledSeries(Struct, frozen=True):
 
 
 def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Many series and expressions in one response, in pages of datapoints."""
+    """Return many series and results of expressions, in pages of datapoints."""
     queries = parse_queries(params["MetricDataQueries"], caller.region)
     start_s, end_s = params["StartTime"], params["EndTime"]
     if start_s == end_s:
@@ -83,7 +83,10 @@ def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 
 
 def _labelled(query: MetricDataQuery, found: Series | tuple[Series, ...], context: LabelContext) -> list[tuple[str, Series]]:
-    """Each series with its label. If an expression returns several, each label starts with the label of the expression."""
+    """Return each series with its label.
+
+    If an expression returns several series, each label starts with the label of the expression.
+    """
     if isinstance(found, Series):
         default = found.label if isinstance(query.source, MetricStat) else query.id
         return [(default if query.label is None else fill_label(query.label, found, default, context), found)]
@@ -100,7 +103,10 @@ def _labelled(query: MetricDataQuery, found: Series | tuple[Series, ...], contex
 def _page(
     results: list[LabelledSeries], limit: int, position: tuple[int, int | None], *, descending: bool
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of at most `limit` datapoints. The token has the index of the next series and the time of its last datapoint."""
+    """Return one page of at most `limit` datapoints, and the token of the next page.
+
+    The token contains the index of the next series, and the time of the last datapoint that was returned from it.
+    """
     page: list[dict[str, Any]] = []
     at, after_s = position
     while at < len(results) and limit:
@@ -179,7 +185,7 @@ def _statistics(params: dict[str, Any]) -> dict[str, Statistic]:
 
 
 def _window(tx: Tx[MetricStore], params: dict[str, Any]) -> tuple[int, int, int]:
-    """(period, start, end), rounded as CloudWatch does."""
+    """Return the period, the start and the end of a request, rounded as CloudWatch rounds them."""
     period_s: int = params["Period"]
     if fault := period_fault(period_s, "Period"):
         raise InvalidParameterValueException(fault)
@@ -196,7 +202,7 @@ def _window(tx: Tx[MetricStore], params: dict[str, Any]) -> tuple[int, int, int]
 
 
 def _datapoint(at_s: int, unit: str, summary: Summary, statistics: dict[str, Statistic]) -> dict[str, Any] | None:
-    """None if the samples allow none of the requested statistics."""
+    """Return a datapoint. Return None if no requested statistic can be computed from the samples."""
     values = {name: value_of(summary, statistic) for name, statistic in statistics.items()}
     known = {name: value for name, value in values.items() if value is not None}
     if not known:

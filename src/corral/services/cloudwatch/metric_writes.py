@@ -1,6 +1,7 @@
-"""PutMetricData, and `record`, through which every datapoint enters the metric store.
+"""PutMetricData, and the function `record`, which writes all datapoints to the metric store.
 
-Datapoints come from PutMetricData, from log events (`hand_over_points`), and from Corral's own measurements (`own=True`).
+Datapoints come from PutMetricData, from log events (`hand_over_points`), and from Corral's own measurements (`own=True`). A lane is
+the thread that writes one database. The metrics lane writes the metric store.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from corral.services.cloudwatch.errors import (
 )
 from corral.telemetry import MetricStore
 
-HANDED_OVER_MAX = 100  # series in one payload: new series take the metrics lane about 5 ms
-DATA_MAX = 1000  # datapoints of one request, over all its entities
+HANDED_OVER_MAX = 100  # series per payload; storing this many new series takes the metrics lane about 5 ms
+DATA_MAX = 1000  # the maximum number of datapoints in one request, over all its entities
 ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 
 
-# Recording
+# Storing datapoints
 
 
 def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -> None:
-    """Store points and wake the alarms on their series.
+    """Store points, and evaluate or schedule the alarms on their series.
 
-    The points are on disk when this transaction commits. Points that Corral measures itself each second (`own`) stay in memory
-    and are written every few seconds: readers see them at once, and a crash may lose the last of them.
+    The points are on disk when this transaction has committed. Points that Corral measures itself each second (`own`) are
+    different: they stay in memory and are written every few seconds. Readers see them at once, but a crash may lose the last of
+    them.
     """
     if own:
         tx.store.append_buffered(points, tx.now_s)
@@ -43,7 +45,10 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
 
 
 def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> None:
-    """Evaluate alarms when the window of a new point ends, or now if the point is late or may set off the alarm early."""
+    """Schedule the alarms on these points for the end of the window of each point.
+
+    An alarm is evaluated now if the window has already ended, or if the alarm may change its state before the window ends.
+    """
     from corral.services.cloudwatch.alarm_config import alarm_config  # imported here because most users have no alarms
 
     alarms = tx.store.alarms
@@ -61,7 +66,7 @@ def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> None:
 
 
 def hand_over_points(tx: Tx[Any], points: Sequence[Point]) -> None:
-    """Send points from another lane to the metrics lane, which records them in `receive_points`.
+    """Send points from another lane to the metrics lane, where `receive_points` records them.
 
     As on CloudWatch, points that are too old or too far in the future are dropped.
     """
@@ -87,7 +92,7 @@ def receive_points(tx: Tx[MetricStore], series: list[list[Any]]) -> None:
 
 
 def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Store all datapoints of a request, or none: the error text lists every fault."""
+    """Store all datapoints of a request, or none of them. The error text lists all faults of the request."""
     namespace: str = params["Namespace"]
     groups = _groups(params)
     if not any(data for _, _, data in groups):
@@ -100,7 +105,7 @@ def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
         if entity is not None and (fault := _entity_fault(entity)):
             if params.get("StrictEntityValidation"):
                 raise InvalidParameterValueException(fault)
-            entity = None  # CloudWatch stores the data without an invalid entity
+            entity = None  # as on CloudWatch, the data is stored without the invalid entity
         points = [_point(tx, caller.region, namespace, datum, f"{member}.{number}", faults) for number, datum in enumerate(data, 1)]
         parsed.append((entity, points))
     if faults:
@@ -114,7 +119,7 @@ def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 
 
 def _groups(params: dict[str, Any]) -> list[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]]:
-    """(path in the request, entity, data)"""
+    """Return (path in the request, entity, data) for each group of data in the request."""
     entities = params.get("EntityMetricData", [])
     found: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]] = [
         ("MetricData.member", None, params.get("MetricData", []))
@@ -127,7 +132,7 @@ def _groups(params: dict[str, Any]) -> list[tuple[str, dict[str, Any] | None, li
 def _entity_fault(entity: dict[str, Any]) -> str | None:
     keys, attributes = entity.get("KeyAttributes", {}), entity.get("Attributes", {})
     if not 2 <= len(keys) <= 4 or not set(keys) <= ENTITY_KEYS or "Type" not in keys:
-        return "The KeyAttributes of an Entity must be from 2 to 4 of Type, ResourceType, Identifier, Name and Environment."
+        return "The KeyAttributes of an Entity must have Type, and 1 to 3 of ResourceType, Identifier, Name and Environment."
     texts = [*keys.values(), *attributes.keys(), *attributes.values()]
     if len(attributes) > 10 or not all(1 <= len(text) <= 2048 for text in texts):
         return "An Entity must have at most 10 Attributes, of up to 2048 characters each."
@@ -135,10 +140,10 @@ def _entity_fault(entity: dict[str, Any]) -> str | None:
 
 
 def _point(tx: Tx[MetricStore], region: str, namespace: str, datum: dict[str, Any], member: str, faults: list[str]) -> Point:
-    """Parse one datum. Faults are appended to `faults`."""
+    """Parse one datum of a request. Append the error texts to `faults`."""
     name, listed = datum["MetricName"], datum.get("Dimensions", ())
     metric = Metric(region, namespace, name, dimensions_of(listed) if listed else ())
-    if not tx.store.knows(metric):  # the names of a known series were checked with its first point
+    if not tx.store.knows(metric):  # the names of a known series were checked when its first point was stored
         faults += text_faults(name, f"{member}.MetricName")
         faults += dimension_faults(listed, f"{member}.Dimensions.member")
     unit, resolution_s = datum.get("Unit", "None"), datum.get("StorageResolution", 60)

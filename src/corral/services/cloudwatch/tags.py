@@ -31,15 +31,15 @@ def list_tags_for_resource(tx: Tx[MetricStore], params: dict[str, Any], caller: 
 
 
 def tag_new(tx: Tx[MetricStore], arn: str, params: dict[str, Any]) -> None:
-    """Store the tags of the request that creates a resource."""
+    """Store the tags in a request that creates a resource."""
     tx.store.tags.put(arn, RULES.read(params.get("Tags", [])))
 
 
 def _existing(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> str:
-    """The ARN in a request, if the alarm or dashboard exists."""
+    """Return the ARN in a request. Raise an error if the alarm or dashboard does not exist."""
     arn: str = params["ResourceARN"]
     if not arn.startswith("arn:aws:cloudwatch:"):
-        raise InvalidParameterValueException(f"The ARN {arn} is not that of a CloudWatch resource.")
+        raise InvalidParameterValueException(f"The ARN {arn} is not the ARN of a CloudWatch resource.")
     dashboards = dashboard_arn(caller, "")
     if arn.startswith(alarm_arn(caller.region, caller.account, "")):
         exists = tx.store.alarms.get(caller.region, alarm_name(arn)) is not None

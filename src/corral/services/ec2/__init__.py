@@ -1,1 +1,1 @@
-"""EC2's network resources. They are stored only: they route and filter no packets."""
+"""EC2's network resources. They are stored only: Corral does not route or filter packets by them."""

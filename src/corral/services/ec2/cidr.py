@@ -12,13 +12,13 @@ from corral.services.ec2.errors import (
     invalid_value,
 )
 
-LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # of a VPC and of a subnet
-RESERVED_ADDRESSES = 5  # of each subnet
+LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths that a VPC or a subnet may have
+RESERVED_ADDRESSES = 5  # addresses that EC2 reserves in each subnet
 NOT_A_BLOCK = "This is not a valid CIDR block."
 
 
 def ipv4(text: str, member: str = "cidrBlock") -> IPv4Network:
-    """An IPv4 block; host bits are cleared, as EC2 does."""
+    """Parse an IPv4 block. Host bits are cleared, as on EC2."""
     try:
         address, slash, _ = text.partition("/")
         network = ip_network(text, strict=False)
@@ -47,7 +47,7 @@ def vpc_block(text: str) -> IPv4Network:
 
 
 def subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv4Network:
-    """The IPv4 block of a new subnet. It lies in a block of the VPC and overlaps with no other subnet."""
+    """Parse the IPv4 block of a new subnet. It must be inside a block of the VPC, and must not overlap with another subnet."""
     network = ipv4(text)
     is_inside = any(network.subnet_of(IPv4Network(block)) for block in vpc)
     _check_subnet(
@@ -59,7 +59,7 @@ def subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv4Network:
 
 
 def ipv6_subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv6Network:
-    """The IPv6 block of a new subnet, by the same rules."""
+    """Parse the IPv6 block of a new subnet. It must be inside a block of the VPC, and must not overlap with another subnet."""
     network = ipv6(text)
     _check_subnet(
         text,
@@ -77,7 +77,7 @@ def _check_subnet(text: str, *, is_valid: bool, overlaps: bool) -> None:
 
 
 def destination(params: dict[str, str]) -> tuple[str, str]:
-    """The member and the value that identify the destination of a route."""
+    """Return the member that contains the destination of a route, and its value."""
     if "DestinationCidrBlock" in params:
         return "DestinationCidrBlock", str(ipv4(params["DestinationCidrBlock"], "destinationCidrBlock"))
     if "DestinationIpv6CidrBlock" in params:

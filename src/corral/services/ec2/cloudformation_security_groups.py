@@ -12,7 +12,7 @@ from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-SOURCES = {  # property of a rule → list and member of an IpPermission
+SOURCES = {  # property of a rule → the list and the member of an IpPermission
     "CidrIp": ("IpRanges", "CidrIp"),
     "CidrIpv6": ("Ipv6Ranges", "CidrIpv6"),
     "SourcePrefixListId": ("PrefixListIds", "PrefixListId"),
@@ -21,14 +21,14 @@ SOURCES = {  # property of a rule → list and member of an IpPermission
     "DestinationSecurityGroupId": ("UserIdGroupPairs", "GroupId"),
     "SourceSecurityGroupName": ("UserIdGroupPairs", "GroupName"),
 }
-EVERYTHING = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}  # the egress rule of a new group
+EVERYTHING = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}  # a new group has this egress rule
 AUTHORIZE = {False: rules.authorize_security_group_ingress, True: rules.authorize_security_group_egress}
 REVOKE = {False: rules.revoke_security_group_ingress, True: rules.revoke_security_group_egress}
-EMBEDDED = {"SecurityGroupIngress": False, "SecurityGroupEgress": True}  # property of a group → whether its rules are egress rules
+EMBEDDED = {"SecurityGroupIngress": False, "SecurityGroupEgress": True}  # property of a group → whether it contains egress rules
 
 
 def _permission(properties: Properties) -> Document:
-    """Convert the properties of a rule to an IpPermission. Templates may write numbers as text."""
+    """Convert the properties of a rule to an IpPermission. Templates may contain numbers as text."""
     permission: Document = {"IpProtocol": str(properties["IpProtocol"])}
     permission |= {name: int(properties[name]) for name in ("FromPort", "ToPort") if name in properties}
     for name, (target, member) in SOURCES.items():
@@ -50,7 +50,7 @@ def _request(properties: Properties) -> Params:
 
 
 def _set_rules(tx: Tx[Store], caller: Caller, group: Document, old: Properties, new: Properties) -> None:
-    """Revoke the removed rules and authorize the new ones. Without egress rules, a group allows all egress."""
+    """Revoke the removed rules, and authorize the new rules. A group without egress rules in the template allows all egress."""
     for name, egress in EMBEDDED.items():
         before = old.get(name) or ([EVERYTHING] if egress else [])
         after = new.get(name) or ([EVERYTHING] if egress else [])

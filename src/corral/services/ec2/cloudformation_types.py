@@ -34,7 +34,7 @@ from corral.services.ssm.parameters import delete_parameter, put_parameter
 from corral.services.stored_resources import Document, Params, ResourceType, put
 from corral.store import Store
 
-DHCP_KEYS = {  # property → key of a DHCP option
+DHCP_KEYS = {  # property → key of the DHCP option
     "DomainName": "domain-name",
     "DomainNameServers": "domain-name-servers",
     "NtpServers": "ntp-servers",
@@ -45,7 +45,7 @@ DHCP_KEYS = {  # property → key of a DHCP option
 
 
 def tagged(type_: str, properties: Properties) -> Params:
-    """Convert properties to a request, in which Tags are TagSpecifications."""
+    """Convert properties to a request. Tags become TagSpecifications."""
     request = {name: value for name, value in properties.items() if name != "Tags"}
     tags = properties.get("Tags")
     return {**request, "TagSpecifications": [{"ResourceType": type_, "Tags": tags}]} if tags else request
@@ -101,7 +101,7 @@ def _association_id(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, A
 
 
 def _associate_instance(tx: Tx[Store], caller: Caller, address: Document, old: Properties, new: Properties) -> None:
-    """Associate an address with the instance of the new properties, or disassociate it."""
+    """Associate an address with the instance in the new properties. If they have no instance, disassociate the address."""
     if "InstanceId" in new:
         target = {"AllocationId": address["AllocationId"], "InstanceId": new["InstanceId"], "AllowReassociation": True}
         elastic_ips.associate_address(tx, target, caller)
@@ -124,7 +124,11 @@ def _address_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[s
 
 
 def _disassociate_address(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Disassociate an address. A replaced association has already ended when the new one took the address."""
+    """Disassociate an address.
+
+    If a stack has replaced the association, the new association has already ended the old one. So a missing association is no
+    error.
+    """
     with suppress(InvalidAssociationNotFound):
         elastic_ips.disassociate_address(tx, {"AssociationId": identity}, caller)
 
@@ -153,7 +157,7 @@ def _modify_endpoint(tx: Tx[Store], caller: Caller, endpoint: Document, old: Pro
 
 
 def _create_key_pair(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    """Create or import a key pair. A generated private key is stored in the Parameter Store, as on AWS."""
+    """Create or import a key pair. As on AWS, a generated private key is stored in Parameter Store."""
     request = tagged("key-pair", properties)
     if "PublicKeyMaterial" in properties:
         material = properties["PublicKeyMaterial"].encode()
@@ -213,7 +217,11 @@ def _acl_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, 
 
 
 def _return_acl(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Return a subnet to its default ACL. A replaced association has already ended when the new one took the subnet."""
+    """Give a subnet the default ACL of its VPC again.
+
+    If a stack has replaced the association, the new association has already ended the old one. So a missing association is no
+    error.
+    """
     with suppress(InvalidAssociationNotFound):
         network_acls.return_to_default(tx, caller, identity)
 
@@ -231,7 +239,7 @@ def _associate_dhcp(tx: Tx[Store], caller: Caller, properties: Properties) -> st
 
 
 def _disassociate_dhcp(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Remove the options from a VPC, unless it uses other options now."""
+    """Remove the options from a VPC, unless the VPC uses other options now."""
     options_id, _, vpc_id = identity.partition("|")
     if existing(tx, caller, "vpc", vpc_id)["DhcpOptionsId"] == options_id:
         dhcp_options.associate_dhcp_options(tx, {"DhcpOptionsId": dhcp_options.DEFAULT, "VpcId": vpc_id}, caller)
@@ -242,7 +250,7 @@ def _stored(name: str, type_: ResourceType, **more: Any) -> TemplateType:
 
 
 def _in_default_network(type_: TemplateType) -> TemplateType:
-    """A template type that creates its region's default network first, as every EC2 request does."""
+    """Return a template type that creates the default network of its region first, as every EC2 request does."""
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         default_vpc.ensure(tx, caller)

@@ -1,7 +1,7 @@
 """The default network of a region: DHCP options, a VPC with one subnet per zone, an internet gateway and a route to it.
 
-The first EC2 request in a region creates it, with ids that depend on the account and the region alone. That request may be a read:
-its response is the same whether or not the network was stored before. A deleted default VPC is created again only by request.
+The first EC2 request in a region creates the network. Its ids depend only on the account and the region. So a read returns the same
+response whether or not the network was stored before. If a caller deletes the default VPC, only CreateDefaultVpc creates it again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from corral.store import Store
 
 CIDR = "172.31.0.0/16"
 SUBNET_PREFIX = 20
-MARK = ("ec2", "default-network")  # the row of a region that has had its default network
+MARK = ("ec2", "default-network")  # a region has this row if its default network was created once
 
 
 def ensure(tx: Tx[Store], caller: Caller) -> None:
-    """Create the default network of a region that never had one."""
+    """Create the default network of a region, unless it was created before."""
     if tx.store.stored.get(*MARK, caller.region, "") is not None:
         return
     tx.store.stored.add(*MARK, caller.region, "", {}, tx.now_s)

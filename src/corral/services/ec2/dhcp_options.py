@@ -1,4 +1,4 @@
-"""DHCP option sets, and the set that a VPC uses."""
+"""Sets of DHCP options, and the association of a set with a VPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = (
     "domain-name", "domain-name-servers", "ntp-servers", "netbios-name-servers", "netbios-node-type",
     "ipv6-address-preferred-lease-time",
 )  # fmt: skip
-DEFAULT = "default"  # AssociateDhcpOptions: the VPC uses no set
+DEFAULT = "default"  # with this value in AssociateDhcpOptions, the VPC uses no set
 
 
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:

@@ -1,4 +1,4 @@
-"""Elastic IP addresses. They are from 198.18.0.0/15, which is never routed, so they lead nowhere."""
+"""Elastic IP addresses. They are in 198.18.0.0/15, which is never routed, so no traffic reaches them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def release_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 
 
 def associate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Store the association with an instance or a network interface. Corral does not check that it exists."""
+    """Store the association with an instance or a network interface. Corral does not check whether the target exists."""
     address = _requested(tx, caller, params)
     target: Document = {member: params[member] for member in TARGET if member in params}
     if not target.keys() & {"InstanceId", "NetworkInterfaceId"}:
@@ -114,7 +114,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> Docu
 
 
 def associate(tx: Tx[Store], caller: Caller, allocation_id: str, interface: Document) -> Document:
-    """Associate an address with the interface of a NAT gateway. Return the members that the gateway shows."""
+    """Associate an address with the network interface of a NAT gateway. Return the members for the description of the gateway."""
     address = find(tx, caller, ELASTIC_IP, {"AllocationId": allocation_id})
     if "AssociationId" in address:
         raise _already_associated(address)

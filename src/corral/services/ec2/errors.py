@@ -1,4 +1,4 @@
-"""EC2's errors: one class for each of its error codes, and the texts that several operations share."""
+"""The errors of EC2: one class per error code, and the texts that several operations share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TagLimitExceeded = api_error("TagLimitExceeded")
 UnsupportedOperation = api_error("UnsupportedOperation")
 VPCIdNotSpecified = api_error("VPCIdNotSpecified")
 
-NOT_FOUND = {  # type → the error for an id that does not exist
+NOT_FOUND = {  # resource type → the error for an id that does not exist
     "vpc": (api_error("InvalidVpcID.NotFound"), "The vpc ID '{}' does not exist"),
     "subnet": (api_error("InvalidSubnetID.NotFound"), "The subnet ID '{}' does not exist"),
     "internet-gateway": (api_error("InvalidInternetGatewayID.NotFound"), "The internetGateway ID '{}' does not exist"),
@@ -85,7 +85,7 @@ def not_found(type_: str, name: str) -> ApiError:
 
 
 def in_use(type_: str, name: str) -> ApiError:
-    """The refusal to delete a resource that others depend on."""
+    """Return the error for deleting a resource on which other resources depend."""
     return DependencyViolation(f"The {type_} '{name}' has dependencies and cannot be deleted.")
 
 

@@ -1,7 +1,8 @@
 """Filters of the Describe operations, for all resource types.
 
-A type declares its filters as paths into its document: `State`, `Attachments[].VpcId`. Every type has filters by tag.
-A resource is selected if each filter has a value that matches one of the resource's values; `*` and `?` are wildcards.
+A type declares each filter as a path into its document, for example `State` or `Attachments[].VpcId`. Every type also has filters
+by tag. A resource is selected if it matches every filter of the request. It matches a filter if one of the filter's values matches
+one of the values at the path. `*` and `?` are wildcards.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SPECIAL = re.compile(r"\\[*?\\]|[*?\[]")
 
 
 def filtered(paths: Mapping[str, str], member: str = "Filters") -> Callable[[Tx[Store], Caller, Params], Selects]:
-    """The `selects` of a resource type with these filters."""
+    """Return the function `selects` for a resource type with these filters."""
     known = {**COMMON, **paths}
 
     def selects(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
@@ -48,7 +49,7 @@ def _test(name: str, values: list[str], paths: Mapping[str, str]) -> Selects:
 
 
 def _values(value: Any, steps: list[str]) -> Iterator[str]:
-    """The texts at a path; `name[]` descends into each element of a list."""
+    """Return the values at a path as texts. A step `name[]` continues in each element of a list."""
     if not steps:
         if isinstance(value, bool):
             yield "true" if value else "false"
@@ -62,7 +63,10 @@ def _values(value: Any, steps: list[str]) -> Iterator[str]:
 
 
 def matcher(value: str) -> Callable[[str], bool]:
-    """Return a function that matches texts with the value of a filter. A backslash makes a wildcard literal."""
+    """Return a function that compares a text with the value of a filter.
+
+    A backslash before a wildcard makes it a plain character.
+    """
     if not SPECIAL.search(value):
         return value.__eq__
     pattern = SPECIAL.sub(lambda found: found[0] if found[0] in "*?" else f"[{found[0][-1]}]", value)

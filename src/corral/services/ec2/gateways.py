@@ -21,7 +21,7 @@ from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
-FIRST_HOST = 4  # the addresses before it are reserved in every subnet
+FIRST_HOST = 4  # EC2 reserves the addresses before this one in every subnet
 
 
 def _check_detached(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
@@ -87,7 +87,7 @@ def gateway_of(tx: Tx[Store], caller: Caller, vpc_id: str) -> Document | None:
 
 def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if params.get("AvailabilityMode", "zonal") != "zonal":
-        raise UnsupportedOperation("Corral has no regional NAT gateways: give a SubnetId.")
+        raise UnsupportedOperation("Corral has no regional NAT gateways: specify a SubnetId.")
     subnet = existing(tx, caller, "subnet", required(params, "SubnetId"))
     is_public = params.get("ConnectivityType", "public") == "public"
     address: Document = {

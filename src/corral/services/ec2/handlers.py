@@ -32,7 +32,7 @@ from corral.services.ec2.errors import DryRunOperation
 from corral.services.stored_resources import Params, handlers
 from corral.store import Store
 
-FUNCTIONS: dict[str, Handler] = {  # operations that a `ResourceType` cannot declare
+FUNCTIONS: dict[str, Handler] = {  # operations that the declaration of a `ResourceType` cannot express
     "AssociateAddress": elastic_ips.associate_address,
     "AssociateDhcpOptions": dhcp_options.associate_dhcp_options,
     "AssociateRouteTable": route_tables.associate_route_table,
@@ -114,7 +114,7 @@ def _operation(name: str, handler: Handler) -> Handler:
         if name not in HEAVY:
             default_vpc.ensure(tx, caller)
         reply = handler(tx, params, caller)
-        if params.get("DryRun"):  # the error rolls back what the handler did
+        if params.get("DryRun"):  # raising this error rolls back all changes of the handler
             raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
         return reply
 

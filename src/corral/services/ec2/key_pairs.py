@@ -1,4 +1,4 @@
-"""Key pairs: real RSA and ED25519 keys. CreateKeyPair returns the private key, which is not stored."""
+"""Key pairs. Their RSA and ED25519 keys are real. CreateKeyPair returns the private key, and Corral does not store it."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def generate_key(params: Params) -> Params:
 
 def create_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if params.get("KeyFormat", "pem") != "pem":
-        raise UnsupportedOperation(
-            "Corral writes private keys as PEM only: leave KeyFormat out, and convert the key with puttygen."
-        )
+        raise UnsupportedOperation("Corral writes private keys as PEM only: omit KeyFormat, and convert the key with puttygen.")
     if params.get("KeyType", "rsa") == "ed25519":
         key: PrivateKey = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(tx.ids.hex32() + tx.ids.hex32()))
         fingerprint = _openssh_fingerprint(key.public_key())
@@ -112,7 +110,7 @@ def describe_key_pairs(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 
 def delete_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Deleting a key pair that does not exist succeeds, as on EC2."""
+    """Delete a key pair. As on EC2, it is no error if the key pair does not exist."""
     if "KeyName" not in params and "KeyPairId" not in params:
         raise MissingParameter("The request must contain the parameter KeyName or KeyPairId")
     wanted = {member: params[member] for member in ("KeyName", "KeyPairId") if member in params}

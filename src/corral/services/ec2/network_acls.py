@@ -1,4 +1,4 @@
-"""Network ACLs: their entries, and their associations with subnets."""
+"""Network ACLs, their entries, and their associations with subnets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from corral.services.stored_resources import Document, Params, ResourceType, fin
 from corral.store import Store
 
 RULE_NUMBER_MAX = 32_766
-LAST_RULE_NUMBER = 32_767  # the entry that denies what no other entry matches
+LAST_RULE_NUMBER = 32_767  # the number of the last entry, which denies everything that no other entry matches
 TCP, UDP, ICMP, ICMPV6 = "6", "17", "1", "58"
 PROTOCOLS = {"tcp": TCP, "udp": UDP, "icmp": ICMP, "icmpv6": ICMPV6, "all": "-1"}
 
@@ -169,7 +169,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> tupl
 
 
 def association_of(tx: Tx[Store], caller: Caller, subnet: Document) -> tuple[Document, Document]:
-    """The ACL of a subnet, and the association: every subnet has one."""
+    """Return the ACL of a subnet, and the association between them. Every subnet has exactly one association."""
     return next(
         (acl, association)
         for acl in every(tx, caller, "network-acl", VpcId=subnet["VpcId"])
@@ -188,7 +188,7 @@ def associate_subnet(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
 
 
 def forget_subnet(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
-    """Drop the association of a subnet that is deleted."""
+    """Delete the association of a subnet when the subnet is deleted."""
     _drop(tx, caller, *association_of(tx, caller, subnet))
 
 

@@ -1,4 +1,4 @@
-"""What EC2's resource types share: how they are found and named, and the service's pagination and tags."""
+"""Functions that all EC2 resource types share: lookup, ids and names, pagination and tags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESERVED_TAG_KEY = "Value ( {key} ) for parameter key is invalid. Tag keys start
 
 
 def existing(tx: Tx[Store], caller: Caller, type_: str, name: str) -> Document:
-    """Return a resource that a request refers to; raise EC2's error if it does not exist."""
+    """Return a resource that a request refers to. Raise EC2's error if it does not exist."""
     document = tx.store.stored.get("ec2", type_, caller.region, name)
     if document is None:
         raise not_found(type_, name)
@@ -33,13 +33,13 @@ def existing(tx: Tx[Store], caller: Caller, type_: str, name: str) -> Document:
 
 
 def every(tx: Tx[Store], caller: Caller, type_: str, **members: str) -> list[Document]:
-    """The resources of a type that have these members."""
+    """Return the resources of a type whose members have these values."""
     found = (document for _, document in tx.store.stored.listed("ec2", type_, caller.region))
     return [document for document in found if all(document.get(name) == value for name, value in members.items())]
 
 
 def new_id(tx: Tx[Store], prefix: str) -> str:
-    """An id in EC2's form: a prefix and 17 hexadecimal digits that begin with 0."""
+    """Return a new id in the form of EC2: a prefix, and 17 hexadecimal digits of which the first is 0."""
     return f"{prefix}-0{tx.ids.hex32()[:16]}"
 
 
@@ -48,19 +48,21 @@ def arn(caller: Caller, resource: str) -> str:
 
 
 def required(params: Params, member: str) -> Any:
-    """Return a member that EC2's model does not require, but the operation does."""
+    """Return a member of a request. Raise an error if it is missing.
+
+    The operation requires this member, although EC2's model declares it as optional.
+    """
     if params.get(member) is None:
         raise MissingParameter(f"The request must contain the parameter {member}")
     return params[member]
 
 
 def digest_of(text: str) -> str:
-    """A hex digest of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _specified_tags(type_: str, params: Params) -> list[dict[str, str]]:
-    """The tags of TagSpecifications. Each specification must name the type of the new resource."""
+    """Return the tags in TagSpecifications. Each specification must have the type of the new resource."""
     tags = list[dict[str, str]]()
     for specification in params.get("TagSpecifications", ()):
         if specification.get("ResourceType") != type_:

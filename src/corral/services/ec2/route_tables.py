@@ -52,7 +52,10 @@ def _check_delete(tx: Tx[Store], caller: Caller, table: Document) -> None:
 
 
 def _view(tx: Tx[Store], caller: Caller, table: Document) -> Document:
-    """Add the routes of gateway endpoints to a table. A route whose target no longer exists is a blackhole."""
+    """Return a table with the routes of gateway endpoints, and the state of each route.
+
+    The state of a route is `blackhole` if its target does not exist any more.
+    """
     routes = [{**route, "State": "active" if _has_target(tx, caller, table, route) else "blackhole"} for route in table["Routes"]]
     routes += [
         {
@@ -202,7 +205,7 @@ def disassociate_route_table(tx: Tx[Store], params: Params, caller: Caller) -> d
 
 
 def replace_route_table_association(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Move a subnet, or the role of main table, to another table."""
+    """Associate a subnet with another table, or make another table the main table of the VPC."""
     table, association = find_association(tx, caller, params["AssociationId"])
     target = find(tx, caller, ROUTE_TABLE, params)
     if target["VpcId"] != table["VpcId"]:
@@ -225,7 +228,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> tupl
 
 
 def forget_subnet(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
-    """Drop the associations of a subnet that is deleted."""
+    """Delete the associations of a subnet when the subnet is deleted."""
     for table in every(tx, caller, "route-table", VpcId=subnet["VpcId"]):
         for association in table["Associations"]:
             if association.get("SubnetId") == subnet["SubnetId"]:

@@ -1,4 +1,4 @@
-"""Rules of security groups: operations that authorize, revoke, describe and change them. Rules are stored with their group."""
+"""Rules of security groups: the operations that authorize, revoke, describe and change them. Each rule is stored in its group."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def find_rule(tx: Tx[Store], caller: Caller, rule_id: str) -> tuple[Document, Document]:
-    """Return the group of a rule, and the rule."""
+    """Return the group that contains a rule, and the rule."""
     for group in every(tx, caller, "security-group"):
         for rule in group["_rules"]:
             if rule["SecurityGroupRuleId"] == rule_id:
@@ -111,7 +111,7 @@ def find_rule(tx: Tx[Store], caller: Caller, rule_id: str) -> tuple[Document, Do
 
 
 def set_rule(tx: Tx[Store], caller: Caller, group: Document, rule: Document, changed: Document | None) -> None:
-    """Replace a rule of a group, or delete it."""
+    """Replace a rule of a group. If `changed` is None, delete the rule."""
     rules = (changed if other is rule else other for other in group["_rules"])
     put(tx, caller, SECURITY_GROUP, {**group, "_rules": [other for other in rules if other is not None]})
 
@@ -163,7 +163,7 @@ def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: 
 
 
 def _requested_rules(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> list[Document]:
-    """The rules of a group that a request names, by id or by content."""
+    """Return the rules of a group that a request identifies by id or by content."""
     if ids := params.get("SecurityGroupRuleIds"):
         return [_with_id(group, rule_id) for rule_id in ids]
     by_key = {_key(rule): rule for rule in group["_rules"]}
@@ -182,14 +182,14 @@ def _with_id(group: Document, rule_id: str) -> Document:
 
 
 def _key(rule: Document) -> tuple[Any, ...]:
-    """Two rules with the same key are the same rule."""
+    """Return a key that is equal for two rules with the same content."""
     group_id = rule.get("ReferencedGroupInfo", {}).get("GroupId")
     target = rule.get("CidrIpv4"), rule.get("CidrIpv6"), rule.get("PrefixListId"), group_id
     return rule["IsEgress"], rule["IpProtocol"], rule["FromPort"], rule["ToPort"], *target
 
 
 def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> Iterator[Document]:
-    """Convert the permissions of a request to rules: one for each source or destination of each permission."""
+    """Convert the permissions in a request to rules. Each source or destination of a permission becomes one rule."""
     given = params.get("IpPermissions") or _plain_permission(params)
     for permission in given:
         protocol, low, high = _ports(permission)
@@ -205,7 +205,7 @@ def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *,
 
 
 def _plain_permission(params: Params) -> list[Document]:
-    """The permission of a request that has the members of one permission at its top level."""
+    """Return the permission of a request that contains the members of one permission at its top level, without IpPermissions."""
     permission: Document = {member: params[member] for member in ("IpProtocol", "FromPort", "ToPort") if member in params}
     if "CidrIp" in params:
         return [{**permission, "IpRanges": [{"CidrIp": params["CidrIp"]}]}]

@@ -1,4 +1,7 @@
-"""Security groups. Their rules are in `security_group_rules.py`; a group shows them as IpPermissions."""
+"""Security groups. Responses contain the rules of a group as IpPermissions.
+
+The module `security_group_rules.py` changes the rules.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ DEFAULT = "default"
 TEXT = re.compile(r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]*")
 TEXT_MAX_CHARACTERS = 255
 ANY_PROTOCOL = "-1"
-TARGETS = {  # member of a rule → the list of an IpPermission that shows it, and the member of its elements
+# Member of a rule → the list in an IpPermission, and the member in the elements of this list.
+TARGETS = {
     "CidrIpv4": ("IpRanges", "CidrIp"),
     "CidrIpv6": ("Ipv6Ranges", "CidrIpv6"),
     "PrefixListId": ("PrefixListIds", "PrefixListId"),
@@ -122,7 +126,7 @@ def _view(tx: Tx[Store], caller: Caller, group: Document) -> Document:
 
 
 def permissions(rules: list[Document]) -> list[Document]:
-    """Convert rules to IpPermissions: rules of the same protocol and port range are one permission."""
+    """Convert rules to IpPermissions. Rules with the same protocol and port range become one permission."""
     found: dict[tuple[Any, ...], Document] = {}
     for rule in rules:
         protocol, low, high = rule["IpProtocol"], rule["FromPort"], rule["ToPort"]
@@ -172,7 +176,7 @@ SECURITY_GROUP = ResourceType(
 
 
 def find_group(tx: Tx[Store], params: Params, caller: Caller) -> Document:
-    """The group that a request names by id, or by name in the default VPC."""
+    """Return the group that a request identifies by id, or by its name in the default VPC."""
     if "GroupId" in params:
         return find(tx, caller, SECURITY_GROUP, params)
     if "GroupName" not in params:
@@ -194,7 +198,7 @@ def delete_security_group(tx: Tx[Store], params: Params, caller: Caller) -> dict
 
 
 def describe_security_groups(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Describe groups by id, or by the names of groups of the default VPC."""
+    """Describe groups. The request may contain ids, and names of groups in the default VPC."""
     if names := params.get("GroupNames"):
         vpc_id = default_vpc_id(tx, caller)
         ids = [named_group(tx, caller, name, vpc_id)["GroupId"] for name in names]

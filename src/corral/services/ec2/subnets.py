@@ -15,7 +15,7 @@ from corral.services.stored_resources import Document, Params, ResourceType, fin
 from corral.store import Store
 
 FLAGS = ("AssignIpv6AddressOnCreation", "MapPublicIpOnLaunch", "MapCustomerOwnedIpOnLaunch", "EnableDns64")
-HOSTNAME_OPTIONS = {  # of ModifySubnetAttribute → of PrivateDnsNameOptionsOnLaunch
+HOSTNAME_OPTIONS = {  # member of ModifySubnetAttribute → member of PrivateDnsNameOptionsOnLaunch
     "PrivateDnsHostnameTypeOnLaunch": "HostnameType",
     "EnableResourceNameDnsARecordOnLaunch": "EnableResourceNameDnsARecord",
     "EnableResourceNameDnsAAAARecordOnLaunch": "EnableResourceNameDnsAAAARecord",
@@ -25,7 +25,7 @@ HOSTNAMES = {"HostnameType": "ip-name", "EnableResourceNameDnsARecord": False, "
 
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if "OutpostArn" in params or params.get("Ipv6Native") or any(member.endswith("IpamPoolId") for member in params):
-        raise UnsupportedOperation("Corral has no Outposts, no IPAM pools and no IPv6-only subnets: give VpcId and CidrBlock.")
+        raise UnsupportedOperation("Corral has no Outposts, no IPAM pools and no IPv6-only subnets: specify VpcId and CidrBlock.")
     vpc, zone = existing(tx, caller, "vpc", params["VpcId"]), check_zone(caller.region, params)
     siblings = every(tx, caller, "subnet", VpcId=vpc["VpcId"])
     blocks = [each["CidrBlock"] for each in vpc["CidrBlockAssociationSet"]]

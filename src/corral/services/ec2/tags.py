@@ -1,4 +1,4 @@
-"""Tags of EC2 resources: CreateTags, DeleteTags and DescribeTags work on every type by the prefix of its ids."""
+"""Tags of EC2 resources. CreateTags and DeleteTags find the type of a resource by the prefix of its id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from corral.services.stored_resources import Document, Params, put
 from corral.services.tags import Tags
 from corral.store import Store
 
-TYPES = {  # prefix of an id → the type
+TYPES = {  # prefix of an id → resource type
     "acl": NETWORK_ACL,
     "ami": IMAGE,
     "dopt": DHCP_OPTIONS,
@@ -57,7 +57,10 @@ def create_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
 
 
 def delete_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """A tag with a value is deleted only if the resource has that value; without Tags all tags are deleted but AWS's own."""
+    """Delete tags. If a given tag has a value, it is deleted only if the resource has the same value.
+
+    Without Tags, all tags are deleted, except those that AWS reserves.
+    """
     for name in params["Resources"]:
         tags = _tags(tx, caller, name)
         if params.get("Tags"):

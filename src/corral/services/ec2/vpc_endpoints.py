@@ -1,4 +1,4 @@
-"""VPC endpoints. They connect to nothing: programs use Corral's own address."""
+"""VPC endpoints. They are stored only: programs use the address of Corral."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corral.store import Store
 
 SERVICE_NAME = re.compile(r"(com\.amazonaws|aws)\.[a-z0-9.-]+")
 EVERYTHING = {"Version": "2008-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]}
-LISTS = {"RouteTableIds": "route-table", "SubnetIds": "subnet"}  # members that list resources → their type
+LISTS = {"RouteTableIds": "route-table", "SubnetIds": "subnet"}  # member that lists resources → resource type
 
 
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:

@@ -1,4 +1,4 @@
-"""VPCs. A new VPC gets a main route table, a default security group and a default network ACL, which are deleted with it."""
+"""VPCs. A new VPC gets a main route table, a default security group and a default network ACL. They are deleted with the VPC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from corral.services.ec2.security_groups import DEFAULT, SECURITY_GROUP
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
-ATTRIBUTES = {  # of DescribeVpcAttribute → the member of Modify and Describe, and its value in a new VPC
+# Attribute name in DescribeVpcAttribute → member of requests and responses, and its value in a new VPC.
+ATTRIBUTES = {
     "enableDnsSupport": ("EnableDnsSupport", True),
     "enableDnsHostnames": ("EnableDnsHostnames", False),
     "enableNetworkAddressUsageMetrics": ("EnableNetworkAddressUsageMetrics", False),
@@ -26,7 +27,7 @@ ATTRIBUTES = {  # of DescribeVpcAttribute → the member of Modify and Describe,
 
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if any(member.endswith("IpamPoolId") for member in params):
-        raise UnsupportedOperation("Corral has no IPAM pools: give the CidrBlock.")
+        raise UnsupportedOperation("Corral has no IPAM pools: specify the CidrBlock.")
     block = str(cidr.vpc_block(required(params, "CidrBlock")))
     vpc_id = new_id(tx, "vpc")
     return {
@@ -56,7 +57,7 @@ def _ipv6_block(tx: Tx[Store], caller: Caller) -> Document:
 
 
 def _shared_dhcp_options(tx: Tx[Store], caller: Caller) -> str:
-    """The DHCP options that every new VPC of the region uses."""
+    """Return the id of the DHCP options that every new VPC in the region uses."""
     return next(
         (str(options["DhcpOptionsId"]) for options in every(tx, caller, "dhcp-options") if options.get("_default")), "default"
     )

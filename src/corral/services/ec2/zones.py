@@ -1,4 +1,4 @@
-"""Regions and availability zones. The regions are those of botocore's partitions; every region has the zones a, b and c."""
+"""Regions and availability zones. The regions are read from botocore's partitions. Every region has the zones a, b and c."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 LETTERS = "abc"
-WORDS = re.compile(r"north|south|east|west|\d+|.+")  # of a region's name
+WORDS = re.compile(r"north|south|east|west|\d+|.+")  # the parts of a region's name, for `zone_id`
 REGION_FILTERS = filtered({"region-name": "RegionName", "endpoint": "Endpoint", "opt-in-status": "OptInStatus"})
 ZONE_FILTERS = filtered(
     {
@@ -31,7 +31,7 @@ ZONE_FILTERS = filtered(
 
 @cache
 def region_names(region: str) -> tuple[str, ...]:
-    """The regions of the partition that `region` belongs to, and `region` itself."""
+    """Return the regions of the partition that contains `region`. The result always contains `region`."""
     package = find_spec("botocore")
     assert package is not None and package.origin is not None
     partitions = orjson.loads((Path(package.origin).parent / "data" / "partitions.json").read_bytes())["partitions"]
@@ -44,14 +44,14 @@ def zone_names(region: str) -> list[str]:
 
 
 def zone_id(zone: str) -> str:
-    """us-east-1a → use1-az1, ap-southeast-2b → apse2-az2"""
+    """Return the id of a zone. Examples: us-east-1a → use1-az1, ap-southeast-2b → apse2-az2."""
     area, *parts = zone[:-1].split("-")
     words = "".join(word[0] if word.isalpha() else word for part in parts for word in WORDS.findall(part))
     return f"{area}{words}-az{LETTERS.index(zone[-1]) + 1}"
 
 
 def check_zone(region: str, params: Params) -> str:
-    """Return the zone that a request names, or the first zone of the region."""
+    """Return the zone in a request. If there is none, return the first zone of the region."""
     zones = zone_names(region)
     if "AvailabilityZoneId" in params:
         found = next((zone for zone in zones if zone_id(zone) == params["AvailabilityZoneId"]), None)
@@ -98,7 +98,7 @@ def describe_availability_zones(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def _named(documents: list[Document], member: str, names: list[str] | None, parameter: str) -> list[Document]:
-    """The documents that a request names; all of them if it names none."""
+    """Return the documents with these names. Without names, return all documents."""
     if not names:
         return documents
     by_name = {each[member]: each for each in documents}

@@ -1,1 +1,1 @@
-"""Amazon ECR: repositories and images. Docker pushes to the registry (`server/registry/`), which works on the same rows."""
+"""Amazon ECR: repositories and images. Docker pushes images to the registry in `server/registry/`, which uses the same tables."""

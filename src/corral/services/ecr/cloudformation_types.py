@@ -1,4 +1,4 @@
-"""CloudFormation types of ECR: the registry policy."""
+"""ECR resource types of CloudFormation templates: the registry policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image names that refer to this registry: ECR addresses of this account, and Corral's port on this machine."""
+"""Image names that refer to this registry: ECR addresses of this account, and addresses on Corral's port of this machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,33 @@ from corral.model.settings import Settings
 from corral.services.ecr.registry_passwords import LIFETIME_S, RegistryAccess, docker_auth, password
 from corral.services.sessions import HOST_ROLE, role_session
 
-# 123456789012.dkr.ecr.eu-west-1.amazonaws.com/name:tag, and the variants for IPv6, FIPS and China.
+# For example 123456789012.dkr.ecr.eu-west-1.amazonaws.com/name:tag. Addresses for IPv6, FIPS and China also match.
 _ECR_NAME = re.compile(
     r"([0-9]{12})\.dkr[.-]ecr(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws|on\.amazonwebservices\.com\.cn)/(.+)"
 )
 _LOCAL_NAME = re.compile(r"(?:localhost|127\.0\.0\.1):([0-9]{1,5})/(.+)")
-_ROTATION_S = 3600  # pulls of an image within this time use the same password, so that an engine can pull once for all of them
+# Within this time, all pulls of an image use the same password, so that a Docker engine can combine them into one pull.
+_ROTATION_S = 3600
 
 
 class RegistryPull(NamedTuple):
-    image: str  # a name at localhost, which a Docker engine trusts without TLS; it includes the region
-    auth: str  # X-Registry-Auth
+    image: str  # a name at localhost, because a Docker engine accepts localhost without TLS; the name contains the region
+    auth: str  # the value of the header X-Registry-Auth
 
 
 def region_prefix(region: str) -> str:
-    """The first part of a repository's name when a host pulls from it: an engine must not mix up two regions."""
+    """Return the first part of a repository name in a pull by a host.
+
+    It lets a Docker engine distinguish the images of two regions.
+    """
     return f"ecr.{region}"
 
 
 def pull_from_here(settings: Settings, image: str, region: str, now_s: float) -> RegistryPull | None:
-    """How a host pulls an image of this registry; None for an image of another registry. `region` is for names without one."""
+    """Return how a host pulls an image from this registry. Return None for an image in another registry.
+
+    `region` is used if the name of the image contains no region.
+    """
     if (found := _ECR_NAME.fullmatch(image)) is not None:
         account, region, name = found.groups()
         is_ours = account == settings.account

@@ -1,4 +1,4 @@
-"""Add and delete images and layers: the steps that ECR's API and the registry share."""
+"""Adds and deletes images and layers. The API of ECR and the registry share these functions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ from corral.services.ecr.errors import (
 )
 from corral.store import Store
 
-UNUSED_LAYERS = "layers:"  # key of the reconciler that deletes layers which no image has
-UNUSED_KEPT_S = 3600.0  # a push sends the layers first and the image that has them last
-DELETED_REPOSITORIES = "repositories:"  # key of the reconciler that deletes the contents of deleted repositories
+UNUSED_LAYERS = "layers:"  # the key of the reconciler that deletes unused layers
+# An unused layer is kept this long, because a push sends the layers first and the image at the end.
+UNUSED_KEPT_S = 3600.0
+DELETED_REPOSITORIES = "repositories:"  # the key of the reconciler that deletes the contents of deleted repositories
 MANIFEST_MAX_BYTES = 4 * 1024 * 1024
 
 
 class PushedImage(NamedTuple):
     image: RegistryImage
-    existed: bool  # with this tag too: nothing has changed
+    existed: bool  # True if the image already existed with this tag, so that nothing has changed
 
 
 def put_image(
     tx: Tx[Store], repository: Repository, body: bytes, media_type: str | None, tag: str | None, digest: str | None = None
 ) -> PushedImage:
-    """Add an image whose layers or images the repository has, and set its tag. `digest` is the digest that the client expects."""
+    """Add an image and set its tag. The repository must already have the layers of the image, or the images of an index.
+
+    `digest` is the digest that the client expects.
+    """
     found = f"sha256:{sha256(body).hexdigest()}"
     if digest is not None and digest != found:
         raise ImageDigestDoesNotMatchException(f"The digest of the manifest is {found}, but the request has {digest}.")
@@ -62,7 +66,7 @@ def put_image(
 
 
 def is_immutable(repository: Repository, tag: str) -> bool:
-    """Whether a tag of this repository must not move to another image."""
+    """Whether a tag of this repository must not be moved to another image."""
     mutability = repository.about.get("imageTagMutability", "MUTABLE")
     filters = repository.about.get("imageTagMutabilityExclusionFilters", ())
     excluded = mutability.endswith("_WITH_EXCLUSION") and any(fnmatchcase(tag, each["filter"]) for each in filters)
@@ -78,7 +82,10 @@ def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
 
 
 def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> int:
-    """Bytes of all layers, or of the largest image of an index, as on ECR. An error if a layer or image is missing."""
+    """Return the size of all layers, or the size of the largest image in an index, as on ECR.
+
+    Raise an error if a layer or an image is missing.
+    """
     images = tx.store.images
     if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
         raise LayersNotFoundException(
@@ -95,13 +102,13 @@ def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) ->
 
 
 def drop_image(tx: Tx[Store], image: RegistryImage) -> None:
-    """Delete an image and its tags. Its layers are deleted later, unless another image has them."""
+    """Delete an image and its tags. Layers that no other image uses are deleted later."""
     tx.store.images.drop_image(image, tx.now_s)
     schedule_layer_cleanup(tx)
 
 
 def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: StoredBlob) -> Layer:
-    """Add an uploaded layer to a repository. If the registry has a layer with this digest already, the new bytes are discarded."""
+    """Add an uploaded layer to a repository. If the registry already has a layer with this digest, the new bytes are discarded."""
     part = ContentPart(1, arrived.blob, arrived.size, "", {}, tx.now_s)
     content = tx.store.objects.add_content(part)
     layer = tx.store.images.any_layer(digest)
@@ -115,31 +122,31 @@ def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Store
 
 
 def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
-    """Add an existing layer to a repository."""
+    """Add an existing layer to a repository, or keep it there for longer."""
     tx.store.images.hold_layer(repository.id, layer.digest, tx.now_s)
     schedule_layer_cleanup(tx)
 
 
 def drop_layer(tx: Tx[Store], repository: Repository, digest: str) -> None:
-    """Delete a layer at once; no image of this repository may have it."""
+    """Delete a layer at once. The caller has checked that no image of this repository uses it."""
     release(tx, tx.store.images.drop_layer(repository.id, digest))
 
 
 def drop_repository(tx: Tx[Store], repository: Repository) -> None:
-    """Delete a repository. The reconciler deletes its images and layers later, some at a time."""
+    """Delete a repository. A reconciler deletes its images and layers later, in batches."""
     tx.store.images.mark_repository_deleted(repository.id)
     tx.mark(DELETED_REPOSITORIES)
 
 
 def schedule_layer_cleanup(tx: Tx[Store]) -> None:
-    """Make the reconciler due when the first unused layer is old enough to be deleted."""
+    """Schedule the reconciler for the time when the first unused layer can be deleted."""
     since_s = tx.store.images.first_unused_s()
     if since_s is not None:
         tx.due(UNUSED_LAYERS, max(since_s + UNUSED_KEPT_S, tx.now_s))
 
 
 def release(tx: Tx[Store], contents: list[int]) -> None:
-    """Release contents that no layer has any more."""
+    """Release contents that no layer uses any more."""
     released = [tx.store.objects.release(content) for content in contents]
     if any(released):
         tx.changed(GARBAGE)

@@ -1,4 +1,4 @@
-"""Operations on the images of a repository. Layers are pushed and pulled through the registry (`server/registry/`)."""
+"""Operations on the images of a repository. Clients push and pull layers through the registry (`server/registry/`)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from corral.store import Store
 
 TAG = re.compile(TAG_PATTERN)
 TAGGED = {"ANY": None, "TAGGED": True, "UNTAGGED": False}
-ACTIVE = "ACTIVE"  # the status of every image: Corral has no archive
+ACTIVE = "ACTIVE"  # every image has this status, because Corral has no archive
 
 
 class ImageIdFailure(Exception):
-    """An imageId of a batch request cannot be served. Arguments: failureCode and failureReason."""
+    """Raised if an image of a batch request cannot be returned or deleted. The arguments are failureCode and failureReason."""
 
 
 def list_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """List each image once for each of its tags; an image without tags once."""
+    """List images. An image is listed once for each of its tags. An image without tags is listed once."""
     repository = requested_repository(tx, params, caller)
 
     def listed(after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
@@ -40,7 +40,7 @@ def list_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 
 def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Describe images in the order of their push, or those that the request names: all of them must exist."""
+    """Describe images in the order of their push. If the request contains image ids, describe these; all of them must exist."""
     repository = requested_repository(tx, params, caller)
     if (ids := params.get("imageIds")) is not None:
         check_unpaged(params, "imageIds", "filter")
@@ -58,7 +58,10 @@ def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def batch_get_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Return manifests byte for byte as they were pushed. Corral converts none: the result would have another digest."""
+    """Return manifests with exactly the bytes that were pushed.
+
+    Corral does not convert manifests, because a converted manifest would have another digest.
+    """
     repository, accepted = requested_repository(tx, params, caller), params.get("acceptedMediaTypes")
     images, failures = list[dict[str, Any]](), list[dict[str, Any]]()
     for given in params["imageIds"]:
@@ -76,7 +79,7 @@ def batch_get_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def put_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Add an image whose layers the repository has, or another tag to an existing image."""
+    """Add an image whose layers are already in the repository, or add a tag to an existing image."""
     repository, tag = requested_repository(tx, params, caller), params.get("imageTag")
     body = params["imageManifest"].encode()
     pushed = image_storage.put_image(tx, repository, body, params.get("imageManifestMediaType"), tag, params.get("imageDigest"))
@@ -90,7 +93,10 @@ def put_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 
 
 def batch_delete_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """By digest, delete an image with all its tags. By tag, delete the tag; with its last tag the image is deleted."""
+    """Delete images. A digest deletes the image with all its tags.
+
+    A tag deletes only this tag. If it was the last tag, the image is deleted too.
+    """
     repository = requested_repository(tx, params, caller)
     deleted, failures = list[dict[str, Any]](), list[dict[str, Any]]()
     for given in params["imageIds"]:
@@ -117,13 +123,13 @@ def batch_check_layer_availability(tx: Tx[Store], params: dict[str, Any], caller
 
 
 def requested_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> tuple[Repository, RegistryImage]:
-    """The image of a request that names one."""
+    """Return the repository and the image that a request refers to."""
     repository = requested_repository(tx, params, caller)
     return repository, _existing(tx, repository, params["imageId"], caller)
 
 
 def image_id_text(image_id: dict[str, str]) -> str:
-    """An imageId in the form of ECR's messages."""
+    """Format an imageId in the same form as ECR's error messages."""
     digest, tag = image_id.get("imageDigest", "null"), image_id.get("imageTag", "null")
     return f"{{imageDigest:'{digest}', imageTag:'{tag}'}}"
 
@@ -142,7 +148,7 @@ def _delete(tx: Tx[Store], repository: Repository, given: dict[str, str]) -> lis
 
 
 def _find_image(tx: Tx[Store], repository: Repository, given: dict[str, str]) -> RegistryImage:
-    """The image that an imageId refers to; ImageIdFailure if there is none."""
+    """Return the image that an imageId refers to. Raise ImageIdFailure if it does not exist."""
     digest, tag = given.get("imageDigest"), given.get("imageTag")
     if digest is None and tag is None:
         raise ImageIdFailure("MissingDigestAndTag", "Invalid request parameters: both tag and digest cannot be null")
@@ -173,7 +179,7 @@ def _existing(tx: Tx[Store], repository: Repository, given: dict[str, str], call
 
 
 def _details(caller: Caller, repository: Repository, image: RegistryImage) -> dict[str, Any]:
-    """The description of an image. It has no scan status, because Corral does not scan images."""
+    """Describe an image. The description has no scan status, because Corral does not scan images."""
     optional = {
         "imageTags": list(image.tags) or None,
         "artifactMediaType": image.artifact_type,

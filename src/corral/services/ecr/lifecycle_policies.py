@@ -1,4 +1,4 @@
-"""Check lifecycle policies by ECR's documented rules. A policy is stored but has no effect."""
+"""Checks lifecycle policies by the rules in ECR's documentation. A policy is stored, but Corral deletes no images by it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIONS = ("expire", "transition")
 
 
 def check_lifecycle_policy(text: str) -> None:
-    """Raise the error that ECR would raise for this policy."""
+    """Raise the same error as ECR if the policy is not valid."""
     try:
         policy = read_json(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Lifecycle policies and access policies of repositories: checked, stored and returned, but not enforced."""
+"""Lifecycle policies and access policies of repositories. Corral checks, stores and returns them, but does not enforce them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ PolicyHandler = Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]
 
 
 class PolicyKind(Struct, frozen=True):
-    """One kind of policy of a repository, and the operations that put, get and delete it."""
+    """A kind of policy that a repository can have, and the operations that put, get and delete it."""
 
-    member: str  # of requests, of responses and of the stored settings
+    member: str  # the name of the member in requests, in responses and in the stored settings
     put: str
     get: str
     delete: str
     check: Callable[[str], None]
-    title: str  # in error messages: "Repository policy"
+    title: str  # for error messages, for example "Repository policy"
     missing: type[ApiError]
 
 
 def check_policy(text: str, owner: str) -> None:
-    """Raise an error if the policy of a repository or of the registry is not a JSON object with a Statement."""
+    """Raise an error if the policy is not a JSON object with a Statement. `owner` is "repository" or "registry"."""
     try:
         policy = read_json(text)
     except ValueError:

@@ -1,7 +1,8 @@
-"""Passwords for the image registry: GetAuthorizationToken issues them and `docker login` stores them.
+"""Passwords for the image registry. GetAuthorizationToken issues them, and `docker login` stores them.
 
-A password is a signed token (`services/sessions.py`) with its principal, its region and its expiry, so no row is stored for it.
-The address of the registry does not name a region, as ECR's address does: the password selects the region's repositories.
+A password is a signed token (`services/sessions.py`) that contains a principal, a region and an expiry time. So no row is stored
+for it. The address of ECR contains a region, but the address of this registry does not. So the region in the password selects the
+repositories.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import orjson
 from corral.services.sessions import opened, sealed
 
 USER = "AWS"
-LIFETIME_S = 12 * 3600  # as on ECR
+LIFETIME_S = 12 * 3600  # the same as on ECR
 PURPOSE = "image registry"
 
 
 class RegistryAccess(NamedTuple):
-    principal: str  # an ARN
+    principal: str  # the ARN of the caller that requested the password
     region: str
     expires_at_s: int
-    task_id: str | None  # a password of a task ends with the task
-    confined: bool = False  # as of the session that requested it
+    task_id: str | None  # the password of a task is valid until the task stops
+    confined: bool = False  # the value of the session that requested the password
     epoch: str = "0"
 
 
@@ -32,12 +33,12 @@ def password(key: bytes, access: RegistryAccess) -> str:
 
 
 def access_of(key: bytes, password: str) -> RegistryAccess | None:
-    """The content of a password; None if Corral did not issue it. The caller checks the expiry."""
+    """Return the content of a password. Return None if Corral did not issue the password. The caller checks the expiry time."""
     payload = opened(key, PURPOSE, password)
     return RegistryAccess(*orjson.loads(payload)) if payload is not None else None
 
 
 def docker_auth(server: str, password: str) -> str:
-    """The header X-Registry-Auth of a pull request to a Docker engine."""
+    """Return the header X-Registry-Auth for a request that makes a Docker engine pull an image."""
     login = orjson.dumps({"username": USER, "password": password, "serveraddress": server})
     return b64encode(login, altchars=b"-_").decode()

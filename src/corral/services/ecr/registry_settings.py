@@ -1,4 +1,4 @@
-"""Settings of the registry in each region: stored and returned, without effect. Corral does not scan or replicate images."""
+"""Settings of the registry in each region. They are stored and returned only: Corral does not scan or replicate images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.services.ecr.policies import check_policy
 from corral.services.ecr.repository_names import violated
 from corral.store import Store
 
-KIND = "registry"  # stored only
+KIND = "registry"  # the kind of the stored resource
 POLICY, SCANNING, REPLICATION, SETTINGS = "policy", "scanning", "replication", "settings"
 
 
@@ -60,7 +60,7 @@ def put_registry_scanning_configuration(tx: Tx[Store], params: dict[str, Any], c
 
 
 def describe_image_scan_findings(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Always an error: a response without findings would make an image that was not scanned look clean."""
+    """Raise ScanNotFoundException. A response without findings would suggest that an image was scanned and has no problems."""
     repository, _ = requested_image(tx, params, caller)
     raise ScanNotFoundException(
         f"Image scan does not exist for the image with '{image_id_text(params['imageId'])}' in the repository with name "

@@ -32,11 +32,11 @@ from corral.services.ecr.repository_names import (
 from corral.services.tags import TagRules
 from corral.store import Store
 
-WILDCARDS_MAX = 2  # in a filter
+WILDCARDS_MAX = 2  # per filter
 WITH_EXCLUSION = "_WITH_EXCLUSION"
 MUTABILITY, FILTERS = "imageTagMutability", "imageTagMutabilityExclusionFilters"
 SCANNING, ENCRYPTION = "imageScanningConfiguration", "encryptionConfiguration"
-DESCRIBED = (MUTABILITY, FILTERS, SCANNING, ENCRYPTION)  # the settings in the description of a repository
+DESCRIBED = (MUTABILITY, FILTERS, SCANNING, ENCRYPTION)  # these settings are in the description of a repository
 TAG_RULES = TagRules(
     InvalidTagParameterException,
     errors={"count": TooManyTagsException},
@@ -60,7 +60,7 @@ def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 
 def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """List repositories, or describe those that the request names: all of them must exist."""
+    """Describe all repositories, or those in the request. All repositories in the request must exist."""
     if (names := params.get("repositoryNames")) is not None:
         check_unpaged(params, "repositoryNames")
         named = [requested_repository(tx, {**params, "repositoryName": name}, caller) for name in dict.fromkeys(names)]
@@ -95,7 +95,7 @@ def put_image_tag_mutability(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 
 def put_image_scanning_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Stored and returned only: Corral does not scan images, and no response suggests that it does."""
+    """Store the configuration. It has no effect, because Corral does not scan images."""
     repository = requested_repository(tx, params, caller)
     changed = {SCANNING: _scanning(params)}
     tx.store.images.set_repository(replace(repository, about=repository.about | changed))
@@ -147,7 +147,7 @@ def _scanning(params: dict[str, Any]) -> dict[str, bool]:
 
 
 def _mutability(params: dict[str, Any]) -> dict[str, Any]:
-    """The tag mutability of a request, checked by ECR's rules."""
+    """Return the tag mutability in a request, after checking it by ECR's rules."""
     mutability, filters = params[MUTABILITY], params.get(FILTERS)
     if (filters is not None) != mutability.endswith(WITH_EXCLUSION):
         both = f"IMMUTABLE{WITH_EXCLUSION} and MUTABLE{WITH_EXCLUSION}"
@@ -162,5 +162,5 @@ def _mutability(params: dict[str, Any]) -> dict[str, Any]:
 def _tagged(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
     given, own = params["resourceArn"], arn(caller, "")
     if not given.startswith(own):
-        raise violated("resourceArn", f"Invalid ARN: {given} is not the ARN of a repository of this account and region, {own}NAME")
+        raise violated("resourceArn", f"Invalid ARN: {given} is not a repository of this account and region ({own}NAME)")
     return find(tx, caller, given.removeprefix(own))

@@ -1,4 +1,4 @@
-"""Names, ARNs and addresses of repositories, and the errors that several operations of ECR raise."""
+"""Names, ARNs and addresses of repositories, and the errors that several ECR operations raise."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from corral.store import Store
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
 NAME_MAX_CHARACTERS = 256
 PAGES = Pagination(InvalidParameterException)
-THIS_MACHINE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # as its programs and its containers address it
+# Host names under which programs and containers reach this machine.
+THIS_MACHINE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")
 
 
 def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
-    """The repository of this name in the caller's region."""
+    """Return the repository with this name in the caller's region. Raise an error if it does not exist."""
     found = tx.store.images.repository(caller.region, name)
     if found is None:
         raise _no_repository(name, caller.account)
@@ -32,7 +33,7 @@ def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
 
 
 def requested_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
-    """The repository that a request names. The only registry is that of the caller's account."""
+    """Return the repository that a request refers to. The only registry is the registry of the caller's account."""
     name = params["repositoryName"]
     if params.get("registryId", caller.account) != caller.account:
         raise _no_repository(name, params["registryId"])
@@ -40,7 +41,7 @@ def requested_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
 
 
 def identity(caller: Caller, repository: Repository) -> dict[str, Any]:
-    """The members with which most responses begin."""
+    """Return the members that most responses contain."""
     return {"registryId": caller.account, "repositoryName": repository.name}
 
 
@@ -49,22 +50,26 @@ def arn(caller: Caller, name: str) -> str:
 
 
 def registry_address(tx: Tx[Store], caller: Caller) -> str:
-    """Host and port by which the caller's Docker reaches the registry.
+    """Return the host and port at which the caller's Docker reaches the registry.
 
-    Docker trusts a registry without TLS on localhost only, and stores a login under the address that was given. So every name of
-    this machine becomes `localhost`. The port is always included: Docker would look for "box/name" on Docker Hub.
+    Docker accepts a registry without TLS only on localhost, and stores a login under the given address. So every name of this
+    machine is replaced with `localhost`. The port is always included. Without a port, Docker would search for "box/name" on Docker
+    Hub.
     """
     try:
         address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
         host, port = address.hostname or "localhost", address.port or 80
-    except ValueError:  # the Host header of the request is not an address
+    except ValueError:  # the Host header of the request is not a valid address
         return urlsplit(tx.settings.endpoint_url).netloc
     host = "localhost" if THIS_MACHINE.fullmatch(host) else f"[{host}]" if ":" in host else host
     return f"{host}:{port}"
 
 
 def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:
-    """A request that names its items returns all of them, so it must not have the members of a paged list."""
+    """Raise an error if a request contains both names of items and members for pagination.
+
+    A request with names returns all items.
+    """
     for member in ("nextToken", "maxResults", *others):
         if member in params:
             raise violated(member, f"cannot be used together with {named}")

@@ -1,4 +1,4 @@
-"""Account settings: stored per principal. The settings of the root user are the account's default."""
+"""Account settings. They are stored per principal. The settings of the root user are the defaults of the account."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.store import Store
 SWITCH = ("enabled", "disabled")
 ON_OFF = ("on", "off")
 
-# Name → (AWS's default, allowed values).
+# Name → (the default of AWS, the allowed values).
 SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "awsvpcTrunking": ("disabled", SWITCH),
     "containerInsights": ("disabled", (*SWITCH, "enhanced")),
@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tagResourceAuthorization": ("on", ON_OFF),
     "taskLongArnFormat": ("enabled", SWITCH),
 }
-AWS_MANAGED = frozenset({"guardDutyActivate"})  # callers can read it and not set it
+AWS_MANAGED = frozenset({"guardDutyActivate"})  # callers can read these settings, but cannot set them
 
 
 def put_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -40,7 +40,10 @@ def put_account_setting_default(tx: Tx[Store], params: dict[str, Any], caller: C
 
 
 def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """List the settings of a principal; with `effectiveSettings`, also those that it takes from the account or from AWS."""
+    """List the settings of a principal.
+
+    With `effectiveSettings`, also list the settings that the principal inherits from the account or from AWS.
+    """
     principal, only = params.get("principalArn", caller.principal), params.get("name")
     if only is None and "value" in params:
         raise InvalidParameterException("A filter by value needs the name of a setting: specify name and value.")
@@ -64,7 +67,7 @@ def delete_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def effective_value(tx: Tx[Store], caller: Caller, name: str) -> str:
-    """The value of a setting for the caller."""
+    """Return the value of a setting that applies to the caller."""
     return str(_effective(tx, caller, name, caller.principal)["value"])
 
 

@@ -1,6 +1,6 @@
 """Capacity providers, and the capacity of a request to run tasks: a launch type or a capacity provider strategy.
 
-Capacity providers of Auto Scaling groups are stored only: nothing scales by them yet.
+Capacity providers of Auto Scaling groups are stored only: Corral does not scale by them yet.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ NO_INSTANCES = "No Container Instances were found in your cluster."
 
 
 class Capacity(Struct, frozen=True):
-    """Where the tasks of a request get their capacity, and whether they wait for it."""
+    """The pools (sets of instances) in which the tasks of a request are placed, and whether the tasks wait for free capacity."""
 
     launch_type: str  # EC2 or FARGATE
-    pools: tuple[str, ...]  # tried in this order; a task that waits is a claim in one of them
+    pools: tuple[str, ...]  # tried in this order; a task that waits becomes a claim in one of them
     waits: bool  # False: a task that does not fit now fails
     providers: tuple[str, ...] = ()  # the capacity provider of each task; empty if the request has a launch type
     pool_of: Mapping[str, str] = field(default_factory=dict)  # provider → its pool, which its tasks use instead of `pools`
@@ -135,7 +135,7 @@ def describe_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: C
 
 
 def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str]) -> None:
-    """Raise InvalidParameterException unless a cluster can have these providers."""
+    """Raise InvalidParameterException if these providers cannot belong to the cluster."""
     if len(set(names)) != len(names):
         raise InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
     for name in names:
@@ -150,7 +150,7 @@ def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str
 
 
 def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]) -> list[dict[str, Any]]:
-    """The strategy with default weights and bases. Raise InvalidParameterException if it breaks a rule of ECS."""
+    """Return the strategy with default weights and bases added. Raise InvalidParameterException if it violates a rule of ECS."""
     full = [{"weight": 0, "base": 0, **item, "capacityProvider": short(item["capacityProvider"])} for item in strategy]
     names = [item["capacityProvider"] for item in full]
     if len(set(names)) != len(names):
@@ -172,7 +172,7 @@ def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]
 
 
 def _group(before: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """An Auto Scaling group provider: the given members replace those of `before`, which replace AWS's defaults."""
+    """Return an Auto Scaling group provider. Members that are not in `given` come from `before`, and then from AWS's defaults."""
     scaling = {**MANAGED_SCALING, **before.get("managedScaling", {}), **given.get("managedScaling", {})}
     if scaling["minimumScalingStepSize"] > scaling["maximumScalingStepSize"]:
         raise ClientException("The managed scaling minimumScalingStepSize is larger than the maximumScalingStepSize.")
@@ -186,7 +186,7 @@ def _group(before: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _created(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
-    """The document of a provider that a request created. The built-in providers cannot be changed."""
+    """Return the document of a provider that a request has created. Raise an error for a built-in provider."""
     if name in BUILT_IN_PROVIDERS:
         raise ClientException(f"The capacity provider {name} is reserved and cannot be changed or deleted.")
     document = tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
@@ -210,7 +210,7 @@ def _arn(caller: Caller, name: str) -> str:
     return arn(caller.account, caller.region, f"capacity-provider/{name}")
 
 
-# The capacity of a request
+# Capacity of a request
 
 
 def capacity_of(
@@ -222,9 +222,9 @@ def capacity_of(
     cluster_details: dict[str, Any],
     count: int,
 ) -> Capacity:
-    """The capacity that a request names, or the default strategy of its cluster.
+    """Return the capacity for a request. If the request has none, use the default strategy of the cluster.
 
-    With the launch type EC2, a task that does not fit now fails. With a capacity provider or on Fargate, it waits.
+    With the launch type EC2, a task that does not fit now fails. With a capacity provider or on Fargate, the task waits.
     """
     if launch_type and strategy:
         raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
@@ -234,7 +234,7 @@ def capacity_of(
         raise InvalidParameterException("Managed instances need a capacity provider strategy instead of a launch type.")
     if not launch_type and not strategy:
         strategy = cluster_details.get("defaultCapacityProviderStrategy")
-        if strategy == HOST_CLUSTER_DETAILS["defaultCapacityProviderStrategy"]:  # the common case
+        if strategy == HOST_CLUSTER_DETAILS["defaultCapacityProviderStrategy"]:  # the most frequent case, so it is handled first
             return Capacity("EC2", pools_of(tx, region, cluster)[:1], waits=True, providers=(HOST_PROVIDER,) * count)
     if strategy:
         return _provider_capacity(tx, strategy, region, cluster, cluster_details, count)

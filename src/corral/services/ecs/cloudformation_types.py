@@ -14,7 +14,7 @@ from corral.store import Store
 
 
 def _camel(value: Any) -> Any:
-    """Template properties as ECS parameters: names begin with a lower-case letter."""
+    """Convert template properties to ECS parameters, whose names begin with a lower-case letter."""
     if isinstance(value, dict):
         return {name[0].lower() + name[1:]: _camel(inner) for name, inner in value.items()}
     return [_camel(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Operations on ECS clusters: create, update, delete, describe, list."""
+"""Operations that create, update, delete, describe and list ECS clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from corral.services.instances import join_created_cluster
 from corral.services.pagination import names
 from corral.store import Store
 
-STORED_FIELDS = ("configuration", "serviceConnectDefaults")  # stored and returned; Corral does not act on them
+STORED_FIELDS = ("configuration", "serviceConnectDefaults")  # stored and returned, but without effect
 
 
 def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def _checked_details(tx: Tx[Store], caller: Caller, name: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The details of a cluster from a request, checked and in the form that is stored."""
+    """Check the details of a cluster in a request, and return them in the form that is stored."""
     details: dict[str, Any] = {key: params[key] for key in STORED_FIELDS if key in params}
     if "tags" in params:
         details["tags"] = check_tags(params["tags"])
@@ -145,13 +145,13 @@ def _description(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict
         description["configuration"] = details["configuration"]
     if "serviceConnectDefaults" in details:
         description["serviceConnectDefaults"] = details["serviceConnectDefaults"]
-    if "ATTACHMENTS" in include:  # on ECS these are the scaling plans of capacity providers; Corral has none yet
+    if "ATTACHMENTS" in include:  # on ECS, attachments are the scaling plans of capacity providers; Corral has none yet
         description |= {"attachments": [], "attachmentsStatus": "UPDATE_COMPLETE"}
     return description
 
 
 def _statistics(tx: Tx[Store], caller: Caller, name: str) -> list[dict[str, str]]:
-    """Counts of tasks and services by launch type. Corral has no external instances."""
+    """Count the tasks and services by launch type. Corral has no external instances."""
     counts = tx.store.clusters.task_statistics(caller.region, name)
     services = tx.store.ecs_services.statistics(caller.region, name)
     statistics: dict[str, int] = {}

@@ -1,6 +1,6 @@
-"""ECS container instances: the instances that joined a cluster.
+"""ECS container instances: the instances that have joined a cluster.
 
-A host's own instance belongs to no region. Its status and its attributes are the same in every region.
+Each host is itself an instance. Such an instance belongs to no region: its status and its attributes are the same in every region.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from corral.services.ecs.task_progress import mark_service
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
-ATTRIBUTES_MAX = 10  # custom attributes of an instance, without those that reserve GPUs
+ATTRIBUTES_MAX = 10  # the maximum number of custom attributes, not counting those that reserve GPUs
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
 HOLD_REASON = re.compile(r"[^\x00-\x1f]{0,128}")
 BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")
@@ -58,7 +58,7 @@ def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: 
 
 
 def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Set instances to ACTIVE or DRAINING. A draining instance gets no new tasks and keeps the tasks that it has."""
+    """Set instances to ACTIVE or DRAINING. A draining instance gets no new tasks, but its tasks continue."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     given, status = params["containerInstances"], params["status"]
 
@@ -100,7 +100,7 @@ def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         name, value = attribute["name"], attribute.get("value", "")
         _check_attribute(name, value)
         tx.store.instances.put_attribute(slot_id, name, value)
-        tx.mark(f"pool:{pool}")  # a task may have waited for this attribute
+        tx.mark(f"pool:{pool}")  # a waiting task may require this attribute
         tx.mark(f"daemons:{pool}")
     for slot_id in {slot_id for _, slot_id, _ in targets}:
         custom = [name for name in tx.store.instances.attributes(slot_id) if not name.startswith(HOLD_PREFIX)]
@@ -139,7 +139,7 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:
-    """A handler for an operation that only ECS's own agents call: it refuses, and says what to do instead."""
+    """Return a handler for an operation that only the agents of ECS call. It raises an error with the text `instead`."""
 
     def refused(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> NoReturn:
         raise ClientException(f"Corral does not serve {operation}: {instead}")
@@ -154,7 +154,7 @@ def _arn(caller: Caller, cluster: str, slot_id: str) -> str:
 def _for_each_slot(
     tx: Tx[Store], caller: Caller, cluster: str, given: list[str], describe: Callable[[Slot], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Call `describe` for each container instance that exists, and report a failure for each of the others."""
+    """Call `describe` for each container instance that exists, and return a failure for each that does not exist."""
     instances, failures = [], []
     for name in given:
         found = find_slot(tx, caller.region, cluster, short(name))
@@ -166,7 +166,7 @@ def _for_each_slot(
 
 
 def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tuple[str, str, dict[str, Any]]]:
-    """(pool, slot id, attribute) for each attribute of a request, in its order."""
+    """Return (pool, slot id, attribute) for each attribute in a request, in the same order."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     found = []
     for attribute in params["attributes"]:
@@ -243,7 +243,7 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
 
 
 def _health(tx: Tx[Store], slot: Slot, instance: Instance) -> dict[str, Any]:
-    """The health of an instance: Corral knows only whether the agent of its host is connected."""
+    """Describe the health of an instance. Corral only checks whether the agent of the host is connected."""
     seen_at_s = (tx.store.hosts.get(str(instance.host_id)) or {}).get("seen_at")
     status = "OK" if slot.connected else "IMPAIRED"
     check = {"type": "AGENT_CONNECTIVITY", "status": status, "lastUpdated": seen_at_s}

@@ -1,4 +1,4 @@
-"""Rules for task definitions: ECS refuses a definition that breaks one. The error texts are ECS's own where they are known."""
+"""Rules for task definitions. A definition that violates a rule is refused, with the error text of ECS where it is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ PORT_MAX = 65_535
 
 
 def check_definition(definition: Definition) -> None:
-    """Raise ClientException for what ECS refuses. `cpu` and `memory` of the task are plain numbers already."""
+    """Raise ClientException if ECS would refuse the definition.
+
+    `cpu` and `memory` of the task were already converted to numbers.
+    """
     if len(orjson.dumps(definition)) > DOCUMENT_MAX_BYTES:
         raise ClientException(
             f"Actual length: '{len(orjson.dumps(definition))}'. Max allowed length is '{DOCUMENT_MAX_BYTES}' bytes."
@@ -39,7 +42,7 @@ def check_definition(definition: Definition) -> None:
 
 
 def compatibilities(definition: Definition) -> list[str]:
-    """The launch types that can run the definition."""
+    """Return the launch types that can run the definition."""
     on_a_vpc = definition.get("networkMode") == "awsvpc"
     return [*(() if on_a_vpc else ("EXTERNAL",)), "EC2", *(() if unfit_for_fargate(definition) else ("FARGATE",))]
 
@@ -226,7 +229,7 @@ def check_dependencies(containers: list[Container]) -> None:
 
 
 def _in_a_cycle(after: dict[str, list[str]]) -> set[str]:
-    """The containers that can never start, because each waits for another of them."""
+    """Return the containers that can never start, because each of them waits for another of them."""
     left = dict(after)
     while free := [name for name, needed in left.items() if not any(other in left for other in needed)]:
         for name in free:

@@ -1,4 +1,4 @@
-"""ECS task definitions: register, describe, list, deregister, delete."""
+"""Operations that register, describe, list, deregister and delete ECS task definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corral.services.ecs.task_spec import HEALTH_CHECK_DEFAULTS, cpu_units, gpus
 from corral.services.pagination import names
 from corral.store import Store
 
-DELETION_SHOWN_S = 1.0  # a deleted revision is shown as DELETE_IN_PROGRESS for at least this long
+DELETION_SHOWN_S = 1.0  # a deleted revision has the status DELETE_IN_PROGRESS for at least this long
 CONTAINER_DEFAULTS: dict[str, Any] = {
     "cpu": 0, "essential": True, "portMappings": [], "environment": [], "mountPoints": [], "volumesFrom": [], "systemControls": [],
 }  # fmt: skip
@@ -72,7 +72,7 @@ def deregister_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Ca
 
 
 def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Mark revisions as deleted. `reconcile/tasks.py` drops a revision once no task refers to it, running or stopped."""
+    """Mark revisions as deleted. `reconcile/tasks.py` deletes a revision when no running or stopped task refers to it."""
     given = params["taskDefinitions"]
     deleted, failures = [], []
     for name in given:
@@ -94,7 +94,7 @@ def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 
 def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """List revisions. `familyPrefix` is the whole name of a family, as on ECS."""
+    """List revisions. As on ECS, `familyPrefix` is the complete name of a family."""
     status = params.get("status", "ACTIVE")
 
     def listed(after: str, limit: int) -> list[str]:
@@ -128,7 +128,7 @@ def definition_arn(caller: Caller, family: str, revision: int) -> str:
 
 
 def _response(caller: Caller, revision: int, status: str, document: dict[str, Any]) -> dict[str, Any]:
-    """The definition as ECS returns it."""
+    """Return the definition in the form of ECS's responses."""
     family = document["family"]
     return {
         **{key: value for key, value in document.items() if key != "tags"},
@@ -139,7 +139,7 @@ def _response(caller: Caller, revision: int, status: str, document: dict[str, An
 
 
 def _with_defaults(given: dict[str, Any], network_mode: str | None) -> dict[str, Any]:
-    """A container with the defaults that ECS returns."""
+    """Return a container definition with the defaults that ECS adds."""
     container = {**CONTAINER_DEFAULTS, **given}
     container["portMappings"] = [_with_ports(given, network_mode) for given in container["portMappings"]]
     if "healthCheck" in container:
@@ -148,7 +148,7 @@ def _with_defaults(given: dict[str, Any], network_mode: str | None) -> dict[str,
 
 
 def _with_ports(mapping: dict[str, Any], network_mode: str | None) -> dict[str, Any]:
-    if "containerPort" not in mapping:  # a port range, or an error that check_definition reports
+    if "containerPort" not in mapping:  # a port range, or an error that `check_definition` reports
         return mapping
     same = network_mode in ("awsvpc", "host")
     return {"hostPort": mapping["containerPort"] if same else 0, "protocol": "tcp", **mapping}

@@ -17,5 +17,6 @@ ServiceNotActiveException = api_error("ServiceNotActiveException")
 ServiceNotFoundException = api_error("ServiceNotFoundException")
 TargetNotConnectedException = api_error("TargetNotConnectedException")
 TargetNotFoundException = api_error("TargetNotFoundException")
-TaskNotFound = api_error("ResourceNotFoundException", 404)  # the agent's API has HTTP status 404 for it, ECS's API has 400
+# Status 404 is for the API of the ECS agent; the API of ECS responds with 400.
+TaskNotFound = api_error("ResourceNotFoundException", 404)
 UnsupportedFeatureException = api_error("UnsupportedFeatureException")

@@ -1,7 +1,7 @@
-"""ExecuteCommand: permission to run one command in a container within a minute.
+"""ExecuteCommand: issues a permit to run one command in a container within a minute.
 
-A session that was not opened yet is not stored: its token holds the permit, sealed by `services/sessions.py`.
-`server/data_channel.py` opens sessions.
+The permit is not stored. It is in the token of the session, sealed by `services/sessions.py`. `server/data_channel.py` opens the
+session.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOT_ENABLED = (
 
 
 class Permit(Struct, frozen=True):
-    """The content of a session token: one command in one run."""
+    """The content of a session token. It permits one command in one run, which is one execution of a container."""
 
     session_id: str
     run_id: str
@@ -78,12 +78,12 @@ def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def is_session_address(settings: Settings, session_id: str, address: str) -> bool:
-    """Whether ExecuteCommand returned this address for the session. A guessed address fails."""
+    """Whether ExecuteCommand returned this address for the session. The address contains a secret, so a client cannot guess it."""
     return sessions.opened(settings.session_key, "exec address", address) == session_id.encode()
 
 
 def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -> Permit | None:
-    """The permit for this session; None if the token is not valid, belongs to another session or has expired."""
+    """Return the permit in a token. Return None if the token is not valid, has expired or belongs to another session."""
     content = sessions.opened(settings.session_key, "exec", token)
     permit = Permit(*orjson.loads(content)) if content is not None else None
     if permit is None or permit.session_id != session_id or not permit.issued_at_s <= now_s <= permit.issued_at_s + OPEN_WITHIN_S:
@@ -92,7 +92,7 @@ def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -
 
 
 def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
-    """(host, order) for a permit. The run can have ended since ExecuteCommand, so the checks are repeated."""
+    """Return the host and the order for a permit. The checks are repeated, because the run can have ended after ExecuteCommand."""
     task = tx.store.tasks.of_run(permit.run_id)
     run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None
     if task is None or run is None or run.state is not RunState.RUNNING:
@@ -121,7 +121,7 @@ def _connected_host(tx: Tx[Store], task: Task) -> str:
 
 
 def _split_command(command: str) -> list[str]:
-    """Split the command as a shell does. There is no shell: callers that need one use `sh -c '…'`."""
+    """Split the command into words, as a shell does. The command runs without a shell. A caller can start one with `sh -c '…'`."""
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Fargate: what it refuses in task definitions and requests.
+"""Fargate: the checks that refuse task definitions and requests that Fargate does not support.
 
-A Fargate task names no container instance. Corral places it on the hosts' own pool, whichever cluster the request names.
+A Fargate task has no container instance in its description. Corral places it on the hosts, whatever the cluster of the request is.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 from corral.services.ecs.errors import ClientException, InvalidParameterException, PlatformUnknownException
 from corral.services.ecs.task_spec import TaskSpec, cpu_units, gpu_count, memory_mib
 
-PLATFORM_VERSION = "1.4.0"  # what LATEST stands for
+PLATFORM_VERSION = "1.4.0"  # the version that LATEST means
 PLATFORM_VERSIONS = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", PLATFORM_VERSION)
-STORAGE_GIB = 20  # default of `ephemeralStorage`
+STORAGE_GIB = 20  # the default of `ephemeralStorage`
 START_TIMEOUT_S = (2, 120)
 STOP_TIMEOUT_MAX_S = 120
 
@@ -23,7 +23,7 @@ REFUSED_IN_CONTAINER = (
 )  # fmt: skip
 REFUSED_IN_LINUX_PARAMETERS = ("devices", "sharedMemorySize", "tmpfs", "maxSwap", "swappiness")
 
-# CPU units of a Fargate task → the amounts of memory in MiB that it may have.
+# CPU units of a Fargate task → the allowed amounts of memory in MiB.
 SIZES: dict[int, Collection[int]] = {
     256: (512, 1024, 2048),
     512: range(1024, 4096 + 1, 1024),
@@ -39,12 +39,13 @@ def check_task(spec: TaskSpec) -> None:
     """Refuse a task that cannot run on Fargate, as ECS does."""
     document, overrides = spec.document, spec.overrides
     problem = unfit_for_fargate(document)
-    if problem is None and any(gpu_count(container.definition) for container in spec.containers.values()):  # by an override
+    # An override can require GPUs even if the definition does not.
+    if problem is None and any(gpu_count(container.definition) for container in spec.containers.values()):
         problem = "Fargate compatible task definitions do not support resourceRequirements of type GPU"
     if problem is not None:
         raise InvalidParameterException(f"Task definition does not support launch_type FARGATE. {problem}")
     if "cpu" in overrides or "memory" in overrides:
-        assert spec.cpu is not None and spec.memory is not None, "a task definition that fits Fargate has sizes"
+        assert spec.cpu is not None and spec.memory is not None, "a task definition for Fargate has a CPU and a memory size"
         if problem := _wrong_size(str(cpu_units(spec.cpu)), str(memory_mib(spec.memory))):
             raise ClientException(problem)
 
@@ -58,7 +59,7 @@ def platform_version(given: str | None) -> str:
 
 
 def unfit_for_fargate(document: dict[str, Any]) -> str | None:
-    """Why Fargate refuses a task definition; None if it accepts it."""
+    """Return why Fargate refuses a task definition. Return None if Fargate accepts it."""
     if document.get("networkMode") != "awsvpc":
         return "Fargate only supports network mode ‘awsvpc’."
     if problem := _wrong_size(document.get("cpu"), document.get("memory")):
@@ -79,7 +80,7 @@ def unfit_for_fargate(document: dict[str, Any]) -> str | None:
 
 
 def _wrong_size(cpu: str | None, memory: str | None) -> str | None:
-    """Why Fargate refuses the size of a task, in CPU units and MiB; None if it accepts it."""
+    """Return why Fargate refuses the size of a task, in CPU units and MiB. Return None if Fargate accepts it."""
     for name, value in (("cpu", cpu), ("memory", memory)):
         if value is None:
             return f"Fargate requires that '{name}' be defined at the task level."

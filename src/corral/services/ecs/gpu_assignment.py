@@ -1,4 +1,4 @@
-"""GPU assignment: which GPUs each container of a placed task gets."""
+"""GPU assignment: decides which GPUs each container of a placed task gets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from corral.store import Store
 def assign_gpus(
     tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None
 ) -> tuple[Run, ...]:
-    """The runs of a task with their GPUs, before the task is stored as placed. `claim` is None for a task that did not wait."""
+    """Assign the GPUs of a placement to the runs of a task, before the task is stored as placed.
+
+    `claim` is None for a task that did not wait.
+    """
     pool = tx.store.fleet.pool(pool_name)
     runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
     if any(run.gpus == FREE_GPUS for run in runs):
@@ -26,16 +29,16 @@ def assign_gpus(
 
 
 def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) -> tuple[Task, Run] | None:
-    """Give free GPUs to a run whose image sets NVIDIA_VISIBLE_DEVICES to `visible`, as its host reported.
+    """Assign free GPUs to a run whose image sets NVIDIA_VISIBLE_DEVICES to `visible`. The host of the run has reported this value.
 
-    Return the task and the run, which the caller must order to start. None: the run has started, or its task is stopping.
+    Return the task and the run; the caller must order the run to start. Return None if the run has started or its task is stopping.
     """
     task = tx.store.tasks.get(task_id)
     assert task is not None and task.instance_id is not None
     run = next((run for run in task.runs if run.attempt_id == attempt_id and run.state is RunState.PENDING), None)
     if run is None or task.desired is not TaskState.RUNNING:
         return None
-    if run.gpus != FREE_GPUS:  # else it has its GPUs already, and the order to start was lost
+    if run.gpus != FREE_GPUS:  # otherwise the run already has its GPUs, and the order to start was lost
         pool, placement = tx.store.fleet.pool(task.pool), Placement(task.instance_id, ())
         indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(task.instance_id)}
         [run] = _share_spare_gpus((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: visible}, indexes)
@@ -47,7 +50,10 @@ def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) 
 
 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
-    """Divide a task's GPUs among its containers, in the order of the task definition. The GPUs of each are close to each other."""
+    """Divide the GPUs of a task among its containers, in the order of the task definition.
+
+    The GPUs of one container are as close to each other as possible.
+    """
     if len(runs) == 1:
         return runs if runs[0].gpus in (0, FREE_GPUS) else (runs[0].but(gpu_ids=gpu_ids),)
     counts = [len(gpu_ids) if run.gpus == ALL_GPUS else run.gpus for run in runs if run.gpus not in (0, FREE_GPUS)]
@@ -61,7 +67,10 @@ def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | Non
 def _share_spare_gpus(
     runs: tuple[Run, ...], spare: tuple[str, ...], visible: dict[str, str | None], indexes: dict[str, str]
 ) -> tuple[Run, ...]:
-    """Give each free GPU to the first container whose NVIDIA_VISIBLE_DEVICES names it. Privileged containers name all."""
+    """Assign each free GPU to the first container whose NVIDIA_VISIBLE_DEVICES contains it.
+
+    The value of a privileged container contains all GPUs.
+    """
     shared, left = [], list(spare)
     for run in runs:
         if run.gpus == FREE_GPUS:

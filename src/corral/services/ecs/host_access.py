@@ -1,6 +1,6 @@
-"""Settings of a task definition that give its containers access to the host: with any of them, a task can take over the machine.
+"""Settings of a task definition that give its containers access to the host. With such a setting, a task can control the machine.
 
-`corral up --isolate` refuses them, and a program in a container may use them only if a policy allows `corral:RunOnHost`.
+`corral up --isolate` refuses these settings. A program in a container may use them only if a policy allows `corral:RunOnHost`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from corral.services.ecs.errors import ClientException
 from corral.services.ecs.task_spec import is_host_image
 
 HOST = "host"
-# Linux capabilities that lead out of a container. The others concern the container's own files, processes and network.
+# Linux capabilities that let a container control the host. Other capabilities affect only the container itself.
 STRONG_CAPABILITIES = frozenset(
     {"ALL", "BPF", "DAC_READ_SEARCH", "MAC_ADMIN", "MAC_OVERRIDE", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE",
      "SYS_PTRACE", "SYS_RAWIO", "SYS_TIME", "SYSLOG"}
@@ -20,19 +20,22 @@ STRONG_CAPABILITIES = frozenset(
 
 
 def setting_with_host_access(definition: Mapping[str, Any]) -> str | None:
-    """The first setting of a task definition that gives access to the host, as the definition writes it; None: it has none."""
+    """Return the first setting in a task definition that gives access to the host. Return None if there is none."""
     return next(_settings(definition), None)
 
 
 def check_isolated(definition: Mapping[str, Any]) -> None:
-    """Refuse a task definition under `--isolate`."""
+    """Refuse a task definition that gives access to the host. Called with `--isolate` only."""
     setting = setting_with_host_access(definition)
     if setting is not None:
         raise ClientException(refusal(setting))
 
 
 def refusal(setting: str) -> str:
-    return f"{setting} gives a task access to the host, which `corral up --isolate` forbids. Remove it, or restart without it."
+    return (
+        f"{setting} gives a task access to the host, which `corral up --isolate` forbids. "
+        "Remove the setting, or start Corral without --isolate."
+    )
 
 
 def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
@@ -44,7 +47,7 @@ def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
         if (path := (volume.get("host") or {}).get("sourcePath")) is not None:
             yield f"host.sourcePath {path} of volume {name}"
         docker = volume.get("dockerVolumeConfiguration") or {}
-        if "device" in (docker.get("driverOpts") or {}):  # the driver `local` mounts any path or device of the host
+        if "device" in (docker.get("driverOpts") or {}):  # the volume driver `local` can mount any path or device of the host
             yield f"dockerVolumeConfiguration.driverOpts of volume {name}"
     for container in definition.get("containerDefinitions") or ():
         for setting in _container_settings(container):

@@ -1,6 +1,6 @@
-"""Task launches: from a `LaunchRequest` to tasks that are placed or wait for capacity.
+"""Task launches: creates the tasks of a `LaunchRequest`. Each task is placed at once, waits for capacity, or fails.
 
-RunTask and StartTask build requests from their parameters.
+A task that waits is called a claim. RunTask and StartTask build a `LaunchRequest` from their parameters.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfig
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
-    """A request to launch equal tasks. Definition, overrides, constraints and strategies have ECS's shape."""
+    """A request to launch equal tasks. Definition, overrides, constraints and strategies have the same form as in ECS's API."""
 
     region: str
     cluster: str
-    definition: dict[str, Any]  # the task definition: the store's own copy
+    definition: dict[str, Any]  # the task definition; it is a shared object of the store, so it must not be changed
     revision: int
     capacity: Capacity
     count: int = 1
-    instance_ids: Sequence[str] = ()  # StartTask: one task on each of these instances; `count` is not used
+    instance_ids: Sequence[str] = ()  # for StartTask: one task on each of these instances; `count` is ignored
     overrides: dict[str, Any] = field(default_factory=dict)
-    group: str = ""  # empty: family:NAME of the definition
+    group: str = ""  # if empty, the group is family:NAME with the family of the definition
     started_by: str | None = None
-    tags: list[dict[str, str]] = field(default_factory=list)  # all tags, including those of the definition
+    tags: list[dict[str, str]] = field(default_factory=list)  # all tags, including the tags of the definition
     network_configuration: dict[str, Any] | None = None
     platform_version: str | None = None
     reference_id: str | None = None
     enable_execute_command: bool = False
-    placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the definition's
+    placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
 
 
 class LaunchFailure(Struct, frozen=True):
-    """A task that was not launched."""
+    """A task that could not be launched."""
 
-    instance_id: str | None  # the container instance that was tried; None: the cluster has none
-    why: Unplaceable | None  # None: the cluster has no container instance with this id
+    instance_id: str | None  # the container instance that was tried; None if the cluster has no instance
+    why: Unplaceable | None  # None if the cluster has no container instance with this id
 
 
 class LaunchResult(Struct, frozen=True):
@@ -65,7 +65,10 @@ class LaunchResult(Struct, frozen=True):
 
 
 def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
-    """Launch the tasks of a request. Each is placed and ordered to start in this transaction, or waits as a claim, or fails."""
+    """Launch the tasks of a request.
+
+    In this transaction, each task is placed and ordered to start, or becomes a claim that waits, or fails.
+    """
     _check_container_overrides(request)
     spec = task_spec(request.definition, request.overrides)
     _check_spec(tx, spec)
@@ -74,7 +77,7 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
         if tx.store.fleet.pool(pool).lines_depending_on_tasks:
-            tx.mark(f"pool:{pool}")  # a waiting task may depend on a task of this group
+            tx.mark(f"pool:{pool}")  # a waiting task may have a placement constraint that refers to this group
     return launched
 
 
@@ -97,7 +100,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
         if not isinstance(found, Placement):
             unfit[pools] = pool, found
         if isinstance(found, Unplaceable):
-            tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # ECS names one instance in a failure
+            tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # as on ECS, a failure contains one of the instances
             failures.append(LaunchFailure(tried.id if tried else None, found))
         else:
             provider = capacity.providers[at] if capacity.providers else None
@@ -109,7 +112,10 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
 def _find_placement(
     tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
-    """(pool, placement). If no slot has room: None for a task that waits, else the reason from the first pool with slots."""
+    """Return the pool and the placement. If no slot has room, the placement is None for a task that waits.
+
+    For a task that does not wait, it is the reason from the first pool that has slots.
+    """
     first = pools[0]
     if waits:
         for name in pools:
@@ -129,7 +135,7 @@ def _find_placement(
 
 
 def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
-    """StartTask: the caller names the instances, so placement rules do not apply."""
+    """Handle StartTask. The caller chooses the instances, so placement rules do not apply."""
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     for instance_id in request.instance_ids:
@@ -147,7 +153,7 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
 
 
 def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None, *, roams: bool = False) -> Task:
-    """Store one task: placed with its GPUs, or waiting as a claim if there is no placement."""
+    """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim."""
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
@@ -162,14 +168,14 @@ def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement |
 
 
 def _with_provider(prototype: Task, provider: str | None) -> Task:
-    """Record the capacity provider of a task, unless it is the default: the host's own."""
+    """Store the capacity provider of a task, unless it is the provider of the host, which is the default."""
     if provider is None or provider == HOST_PROVIDER:
         return prototype
     return prototype.but(details={**prototype.details, "capacityProviderName": provider})
 
 
 def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
-    """The task to launch, without ids."""
+    """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
     runs = spec.runs
@@ -197,7 +203,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
 
 
 def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
-    """The parts of the request that DescribeTasks returns or that later operations need."""
+    """Return the parts of the request that DescribeTasks returns, or that later operations need."""
     capacity, given = request.capacity, request.platform_version
     platform_version = None
     if capacity.launch_type == "FARGATE":
@@ -258,16 +264,19 @@ def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
     name = container.definition["name"]
     if container.is_host_image:
         raise ClientException(
-            f"Container {name}: {why}. The image {container.image} means a plain process of this machine: use another image, "
-            "and `corral up --runtime docker`."
+            f"Container {name}: {why}. The image {container.image} runs as a plain process of this machine. Use another image, "
+            "and start Corral with `corral up --runtime docker`."
         )
     raise ClientException(
-        f"Container {name}: {why}, and tasks run as processes of this machine here. Use `corral up --runtime docker`."
+        f"Container {name}: {why}, but this Corral runs tasks as plain processes. Start it with `corral up --runtime docker`."
     )
 
 
 def _check_network(request: LaunchRequest) -> None:
-    """A request has a network configuration if and only if the network mode is awsvpc. The configuration is stored only."""
+    """Check that a request has a network configuration if the network mode is awsvpc, and has none otherwise.
+
+    The configuration is stored only.
+    """
     given: Mapping[str, Any] = request.network_configuration or {}
     if request.definition.get("networkMode") == "awsvpc":
         if not given.get("awsvpcConfiguration"):

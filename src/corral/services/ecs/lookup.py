@@ -1,4 +1,4 @@
-"""ECS names and ARNs, and lookup of what they name: clusters and their container instances (slots), and task definitions."""
+"""Names and ARNs of ECS, and functions that find clusters, their container instances (slots) and task definitions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from corral.store import Store
 PAGES = Pagination(InvalidParameterException, default=100, largest=100)
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."
 
-HOST_PROVIDER = "host"  # the capacity provider of the cluster that this machine joins
-HOST_CLUSTER_DETAILS: dict[str, Any] = {  # of that cluster, unless a caller changed them
+HOST_PROVIDER = "host"  # the capacity provider of the cluster that this machine belongs to
+HOST_CLUSTER_DETAILS: dict[str, Any] = {  # the details of the same cluster, unless a caller has changed them
     "capacityProviders": [HOST_PROVIDER],
     "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}],
 }
@@ -35,7 +35,7 @@ def arn(account: str, region: str, resource: str) -> str:
 
 
 def short(name: str) -> str:
-    """The last part of an ARN or path; a short name stays as it is."""
+    """Return the last part of an ARN or path. A short name is returned unchanged."""
     return name.rpartition("/")[2]
 
 
@@ -43,7 +43,7 @@ def short(name: str) -> str:
 
 
 def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str, dict[str, Any]]:
-    """(name, details) of an active cluster. The default is the cluster `default`."""
+    """Return the name and the details of an active cluster. Without a name in the request, it is the cluster `default`."""
     name = short(given) if given else DEFAULT_CLUSTER
     found = cluster_record(tx, caller, name)
     if found is None or found[0] != "ACTIVE":
@@ -52,7 +52,7 @@ def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str,
 
 
 def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[str, Any]] | None:
-    """(status, details) of a cluster, active or not."""
+    """Return the status and the details of a cluster, active or not. Return None if it does not exist."""
     found = tx.store.clusters.get(caller.region, name)
     if has_host(tx, name):
         return "ACTIVE", HOST_CLUSTER_DETAILS if found is None else {**HOST_CLUSTER_DETAILS, **found[1]}
@@ -62,7 +62,10 @@ def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[
 
 
 def exists_without_row(tx: Tx[Store], region: str, name: str) -> bool:
-    """Whether a cluster exists that no request created: `default`, the cluster of this machine, or a former one that has tasks."""
+    """Whether a cluster exists that no request has created.
+
+    Such clusters are `default`, the cluster of this machine, and a former cluster of this machine that still has tasks.
+    """
     return name == DEFAULT_CLUSTER or has_host(tx, name) or tx.store.clusters.has_tasks(region, name)
 
 
@@ -72,26 +75,27 @@ def is_active_cluster(tx: Tx[Store], region: str, name: str) -> bool:
 
 
 def has_host(tx: Tx[Store], cluster: str) -> bool:
-    """Whether this machine joined the cluster: `corral up --cluster`."""
+    """Whether this machine belongs to the cluster. The option `corral up --cluster` chooses the cluster of the machine."""
     return cluster == tx.settings.cluster
 
 
 def pools_of(tx: Tx[Store], region: str, cluster: str) -> tuple[str, ...]:
-    """The pools whose slots are the cluster's container instances: the hosts' own instances, and instances that joined it.
+    """Return the pools that contain the container instances (slots) of a cluster.
 
-    A host's own instance joins its cluster in every region. No other function knows that.
+    One pool contains the instances that have joined the cluster. If this machine belongs to the cluster, another pool contains the
+    hosts themselves, in every region. Only this function implements this rule.
     """
     joined = cluster_pool(region, cluster)
     return (HOST_POOL, joined) if has_host(tx, cluster) else (joined,)
 
 
 def slots_of(tx: Tx[Store], region: str, cluster: str) -> list[Slot]:
-    """The container instances of a cluster, as the scheduler sees them."""
+    """Return the container instances of a cluster as slots, which is the form that the scheduler uses."""
     return [slot for pool in pools_of(tx, region, cluster) for slot in tx.store.fleet.pool(pool).slots()]
 
 
 def find_slot(tx: Tx[Store], region: str, cluster: str, slot_id: str) -> tuple[str, Slot] | None:
-    """(pool, slot) of a container instance of a cluster; None if the cluster has none with this id."""
+    """Return the pool and the slot of a container instance. Return None if the cluster has no such instance."""
     for name in pools_of(tx, region, cluster):
         pool = tx.store.fleet.pool(name)
         if slot_id in pool:
@@ -111,9 +115,9 @@ def zone_of_task(tx: Tx[Store], task: Task) -> str:
 REVISION_MAX = 2**31 - 1
 
 
-@lru_cache(maxsize=1024)  # every started or described task splits the ARN of its definition
+@lru_cache(maxsize=1024)  # every start and every description of a task splits the ARN of its definition
 def split_definition(given: str) -> tuple[str, int | None]:
-    """family, family:revision or an ARN of either → (family, revision)."""
+    """Split `family`, `family:revision` or an ARN of either into family and revision. The revision may be None."""
     name = short(given) if given.startswith("arn:") else given
     family, colon, revision = name.partition(":")
     if not colon:
@@ -125,7 +129,7 @@ def split_definition(given: str) -> tuple[str, int | None]:
 
 
 def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str, dict[str, Any]]:
-    """(revision, status, document)"""
+    """Return the revision, the status and the document of a task definition. Raise an error if it does not exist."""
     family, revision = split_definition(given)
     found = tx.store.definitions.get(caller.region, family, revision)
     if found is None:

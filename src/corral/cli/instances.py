@@ -1,0 +1,159 @@
+"""`corral instances`: lists EC2 instances, their clusters and GPUs, and why they were launched, wait or ended.
+
+EC2 and ECS describe the instances, on AWS too. Only Corral says why an instance was launched and why it waits, on its own page.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
+from corral.cli.errors import CliError
+from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
+
+GROUP_TAG = "aws:autoscaling:groupName"
+ENDED = "terminated"
+WIDE = 120  # columns of a screen with room for the reasons
+_TIME = re.compile(r"At [0-9-]+T[0-9:]+Z ")
+DESCRIBE_MAX = 100  # container instances in one request, and instance types
+
+
+@click.command(short_help="List EC2 instances and the reasons of their launches, waits and ends.")
+@data_option
+@click.option("--all", "-a", "everything", is_flag=True, help="Also list terminated instances.")
+@click.option("--json", "as_json", is_flag=True, help="Print the instances as JSON.")
+def instances(data: DataFolder, everything: bool, as_json: bool) -> None:
+    """List the EC2 instances of the region, oldest first, with their Auto Scaling group, ECS cluster, GPUs and tasks.
+
+    REASON says why an instance was launched, why it waits for GPUs, and why it ended.
+    """
+    endpoint = find_endpoint(data)
+    ec2 = client(endpoint, "ec2")
+    pages = list(ec2.get_paginator("describe_instances").paginate())
+    described = [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
+    shown = [each for each in described if everything or each["State"]["Name"] != ENDED]
+    shown.sort(key=lambda each: (each["LaunchTime"], each["InstanceId"]))
+    found = _found(endpoint, shown) if shown else []
+    if as_json:
+        print_json(found)
+    elif found:
+        _print(found, server_time(pages[-1]))
+    else:
+        print_line("No instances." if everything else "No instances. `corral instances --all` also lists terminated ones.")
+
+
+def _found(endpoint: Endpoint, described: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the cluster and the tasks of each instance from ECS, and its reasons from Corral's page."""
+    joined, own = _container_instances(client(endpoint, "ecs")), _own_pages(endpoint)
+    gpus = {} if own else _gpus_of_types(client(endpoint, "ec2"), described)
+    found = []
+    for each in described:
+        name = each["InstanceId"]
+        cluster, tasks = joined.get(name, (None, 0))
+        known, said, state = own.get(name, {}), each.get("StateReason", {}).get("Message"), each["State"]["Name"]
+        found.append(
+            {
+                "id": name,
+                "type": each["InstanceType"],
+                "state": state,
+                "group": next((tag["Value"] for tag in each.get("Tags", ()) if tag["Key"] == GROUP_TAG), None),
+                "cluster": cluster,
+                "gpus": known.get("gpus", gpus.get(each["InstanceType"], 0)),
+                "tasks": tasks,
+                "market": each.get("InstanceLifecycle", "on-demand"),
+                "launchTime": each["LaunchTime"],
+                "launchReason": known.get("launchReason"),
+                "waitReason": known.get("waitReason") or (said if state == "pending" else None),
+                "endReason": known.get("endReason") or (said if state not in ("pending", "running") else None),
+            }
+        )
+    return found
+
+
+def _container_instances(ecs: Any) -> dict[str, tuple[str, int]]:
+    """Return the cluster and the number of tasks of every instance that joined a cluster."""
+    found: dict[str, tuple[str, int]] = {}
+    for clusters in ecs.get_paginator("list_clusters").paginate():
+        for cluster in clusters["clusterArns"]:
+            for page in ecs.get_paginator("list_container_instances").paginate(cluster=cluster):
+                arns = page["containerInstanceArns"]
+                described = ecs.describe_container_instances(cluster=cluster, containerInstances=arns) if arns else {}
+                for each in described.get("containerInstances", ()):
+                    tasks = each["runningTasksCount"] + each["pendingTasksCount"]
+                    found[each.get("ec2InstanceId", "")] = cluster.rpartition("/")[2], tasks
+    return found
+
+
+def _gpus_of_types(ec2: Any, described: list[dict[str, Any]]) -> dict[str, int]:
+    names = sorted({each["InstanceType"] for each in described})
+    found: dict[str, int] = {}
+    for at in range(0, len(names), DESCRIBE_MAX):
+        for each in ec2.describe_instance_types(InstanceTypes=names[at : at + DESCRIBE_MAX])["InstanceTypes"]:
+            found[each["InstanceType"]] = sum(gpu["Count"] for gpu in each.get("GpuInfo", {}).get("Gpus", ()))
+    return found
+
+
+def _own_pages(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
+    """Return what Corral's page says about each instance of the region. AWS and other endpoints have no such page."""
+    region, found = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]]()
+    if is_aws(endpoint):
+        return found
+    after: str | None = ""
+    with suppress(CliError):
+        while after is not None:
+            page, _ = own_page(endpoint, f"/_corral/instances?{urlencode({'region': region, 'after': after})}")
+            found |= {each["id"]: each for each in page["instances"]}
+            after = page["next"]
+    return found
+
+
+def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
+    from rich.table import Table
+
+    rows = [
+        {
+            "ID": each["id"],
+            "TYPE": each["type"],
+            "STATE": each["state"],
+            "GROUP": each["group"] or "",
+            "CLUSTER": each["cluster"] or "",
+            "GPUS": str(each["gpus"]),
+            "TASKS": str(each["tasks"]),
+            "AGE": age(each["launchTime"], now),
+            "REASON": shorten_ids(_reason(each)),
+        }
+        for each in found
+    ]
+    out = console()
+    optional = {"GROUP", "CLUSTER", "REASON"}
+    names = [name for name in rows[0] if name not in optional or any(row[name] for row in rows)]
+    below = "REASON" in names and out.width < WIDE  # the screen has no room for this column
+    names = [name for name in names if name != "REASON" or not below]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        justify = "right" if name in ("GPUS", "TASKS") else "left"
+        table.add_column(name, no_wrap=name not in optional, overflow="fold", justify=justify)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    out.print(table)
+    for row in rows if below else ():
+        if row["REASON"]:
+            out.print(f"{row['ID']}: {row['REASON']}", soft_wrap=True)
+
+
+def _reason(instance: dict[str, Any]) -> str:
+    """`Launched by …; waits: needs 4 GPUs, …`"""
+    labels = {"launchReason": "", "waitReason": "waits: ", "endReason": "ended: "}
+    return "; ".join(f"{label}{_first_sentence(instance[name])}" for name, label in labels.items() if instance[name])
+
+
+def _first_sentence(cause: str) -> str:
+    """Return what caused an activity of an Auto Scaling group, without the times and without what followed from it."""
+    return _TIME.sub("", cause).partition(".  ")[0].rstrip(".")

@@ -1,0 +1,74 @@
+"""Restore the Docker networks of running tasks: create those that were removed, and connect disconnected containers again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from msgspec.structs import replace
+
+from corral.node.docker_api import DockerApi, EngineError, EngineGone
+from corral.node.docker_launch import ContainerInfo
+from corral.node.docker_networks import NAMES
+from corral.node.docker_runs import DockerRun, DockerRuns
+from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
+
+CHECK_S = 10.0  # networks are also checked after every network event
+
+log = logging.getLogger("corral.node")
+
+
+class NetworkWatch:
+    def __init__(self, api: DockerApi, resources: TaskResources, runs: DockerRuns, available: asyncio.Event) -> None:
+        """`available`: the engine responds."""
+        self._api = api
+        self._resources = resources
+        self._runs = runs
+        self._available = available
+        self.changed = asyncio.Event()  # networks may have to be restored
+
+    def handle_event(self, action: str, container: str) -> None:
+        """An event of one of our networks. A container is disconnected when it ends, too; then it is no longer among the living."""
+        if action == "destroy":
+            self._resources.networks.forget()
+            self.changed.set()
+        elif action == "disconnect" and container in self._members():
+            self.changed.set()
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):  # wait_for would lose a cancellation that comes with an event
+                    await self.changed.wait()
+            self.changed.clear()
+            await self._available.wait()
+            if any(run.is_alive and run.network != "host" for run in self._runs.by_id.values()):
+                try:
+                    await self._restore()
+                except (EngineGone, EngineError) as error:
+                    log.warning("cannot restore the Docker networks of running tasks: %s", error)
+
+    def _members(self) -> dict[str, str]:
+        """Our running containers with a network of their own → the name of that network."""
+        living = self._runs.living_tasks()
+        runs = {run.id: run.network for run in self._runs.by_id.values() if run.id is not None and run.is_alive}
+        pauses = self._resources.running_pauses().items()
+        held = {pause["Id"]: pause["HostConfig"].get("NetworkMode", "") for task_id, pause in pauses if task_id in living}
+        return {container: network for container, network in (runs | held).items() if network in NAMES}
+
+    async def _restore(self) -> None:
+        for container in await self._resources.networks.restore(self._members()):
+            about = await self._api.get(f"/containers/{container}/json")
+            task_id = about["Config"]["Labels"].get(LABEL_PAUSE)
+            if task_id is not None:
+                self._resources.adopt(task_id, about)
+            for run in self._runs.of_task(task_id) if task_id is not None else self._runs.by_id.values():
+                if run.is_alive and (task_id is not None or run.id == container) and run.known.observed.about is not None:
+                    self._update_address(run, about)
+
+    def _update_address(self, run: DockerRun, about: ContainerInfo) -> None:
+        found = address(about)
+        if found is not None:
+            members = {**(run.known.observed.about or {}), "privateIpv4Address": found[0], "macAddress": found[1]}
+            self._runs.update(run, replace(run.known.observed, about=members))

@@ -1,0 +1,217 @@
+"""The output guard: a child of the spawner that bounds how fast living runs print, and how much of it is on disk.
+
+A run writes into its output file directly, so only a pause makes it wait. The guard pauses a run that prints too fast (SIGSTOP),
+trims its file, and lets it continue when its average is below `FLOOD_BYTES_PER_S` again. Other runs never wait. A run is also
+paused while its file is above `HARD_MAX_BYTES`, until the file is trimmed: on a busy disk, that may take seconds.
+
+It is a process of its own because the spawner's loop may wait for a busy disk, for example when it creates a file, and because a
+spawner with several threads would change cgroups more slowly. The guard only reads the sizes of files, the journal and lists of
+processes, which never waits for the disk. A second thread trims files. The spawner does not tell the guard about runs: it looks
+them up in the journal, so it costs a launch nothing. It is a fork without exec: so it is ready in milliseconds, before the first
+run can print much, and shares its memory with the spawner.
+
+Standard input is a pipe from the spawner. A byte in it means that a run starts. When the pipe is closed, the spawner has ended:
+the guard resumes all runs and ends. The spawner resumes a run that it stops, and all runs if the guard dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output
+from corral.node.run_journal import last_record
+from corral.node.run_processes import pause, pause_writers, resume
+from corral.node.spawner_protocol import SpawnedRun
+
+FLOOD_BYTES_PER_S = 32 * 1024 * 1024  # a run that prints more is paused for a part of the time
+HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # on disk; a run is paused until its file is smaller
+NOTICE_BYTES = 8 * 1024 * 1024  # files that grow by less between two scans are not watched
+CHECK_S = 0.05  # between two checks; a run can print for this long before it is noticed
+CHECK_FLOOD_S = 0.02  # while a run prints much; it can print for this long after a pause
+SCAN_S = 1.0  # between two scans of all files, if the free disk space does not shrink
+SCAN_PAUSE = 10  # times as long as a scan took: the least time until the next one
+CALM_S = 1.0  # a file that has grown by less than NOTICE_BYTES for this long is no longer watched
+LATE_WRITE_S = 0.2  # a pause takes effect within this time, unless a process was missed
+NAME = "output-guard"  # in ps
+NICE = -10  # the guard's priority, if this user may raise it
+
+
+@dataclass(slots=True)
+class Flood:
+    """A run whose output file is large and grows."""
+
+    run_id: str
+    path: str
+    size: int  # the length of the file at `since_s`
+    since_s: float  # when the run last continued, or was noticed
+    seen: int  # the length of the file at the last check
+    paused: SpawnedRun | None = None  # the run, while it is paused
+    paused_at_s: float = 0.0
+    resume_at_s: float = 0.0
+    trimming: bool = False
+    others: list[int] = field(default_factory=list)  # processes outside the process group that were paused too
+
+
+class OutputGuard:
+    def __init__(self, data: Path, spawner: int) -> None:
+        self._folder = str(data / "output")
+        self._journal = data / "journal"
+        self._spawner = spawner
+        self._floods: dict[str, Flood] = {}
+        self._calm: dict[str, int] = {}  # run id → the length of a large file that does not grow
+        self._untrimmed: queue.SimpleQueue[Flood] = queue.SimpleQueue()
+        self._free_bytes = 0  # of the disk, at the last scan or since
+        self._scanned_at_s = 0.0
+        self._scan_not_before_s = 0.0
+        self._has_files = True
+
+    def serve(self, pipe: int) -> None:
+        threading.Thread(target=self._trim_all, daemon=True).start()
+        os.set_blocking(pipe, False)
+        ended = select.poll()
+        ended.register(pipe, 0)  # only its end, not its bytes
+        while not ended.poll(1000 * (CHECK_FLOOD_S if self._floods else CHECK_S)):
+            if not self._has_files:
+                self._wait_for_files(pipe)
+            try:
+                self._check(time.monotonic())
+            except Exception:  # the guard must outlive a bad file
+                print(traceback.format_exc(), file=sys.stderr, flush=True)
+        for flood in self._floods.values():
+            self._resume(flood)
+
+    def _wait_for_files(self, pipe: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(pipe, 65_536):
+                pass
+        self._has_files = bool(os.listdir(self._folder))
+        if not self._has_files:
+            select.select([pipe], [], [])
+
+    def _check(self, now_s: float) -> None:
+        for flood in list(self._floods.values()):
+            self._check_flood(flood, now_s)
+        if self._must_scan(now_s):
+            self._scan(now_s)
+
+    def _must_scan(self, now_s: float) -> bool:
+        """Whether a file may have grown: the disk has less free space, or some time has passed."""
+        disk = os.statvfs(self._folder)
+        free_bytes = disk.f_bfree * disk.f_frsize
+        self._free_bytes = max(self._free_bytes, free_bytes)
+        if now_s < self._scan_not_before_s:
+            return False
+        if self._free_bytes - free_bytes < NOTICE_BYTES and now_s < self._scanned_at_s + SCAN_S:
+            return False
+        self._free_bytes = free_bytes
+        return True
+
+    def _scan(self, now_s: float) -> None:
+        names = os.listdir(self._folder)
+        self._has_files = bool(names)
+        for run_id in names:
+            if run_id in self._floods:
+                continue
+            path = f"{self._folder}/{run_id}"
+            size, held = _size_and_disk(path)
+            if held > NOTICE_BYTES and size >= (calm := self._calm.get(run_id, 0)) + NOTICE_BYTES:
+                # At the last scan it had at most this much.
+                base = max(calm, size - held + NOTICE_BYTES)
+                self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size)
+                self._check_flood(self._floods[run_id], now_s)
+        self._calm = {run_id: size for run_id, size in self._calm.items() if run_id in set(names)} if self._calm else {}
+        self._scanned_at_s = now_s
+        self._scan_not_before_s = now_s + SCAN_PAUSE * (time.monotonic() - now_s)
+
+    def _check_flood(self, flood: Flood, now_s: float) -> None:
+        size, held = _size_and_disk(flood.path)
+        grown, flood.seen = size > flood.seen, size
+        if flood.paused is not None:
+            if not flood.trimming and now_s >= flood.resume_at_s:
+                self._resume(flood)
+                flood.size, flood.since_s = size, now_s
+            elif grown and held > OUTPUT_MAX_BYTES:  # a process was missed, or the run was resumed because it is being stopped
+                self._pause(flood, now_s, others=now_s > flood.paused_at_s + LATE_WRITE_S)
+        elif held > OUTPUT_MAX_BYTES:
+            wait_s = (size - flood.size) / FLOOD_BYTES_PER_S - (now_s - flood.since_s)
+            if wait_s > 0 or held > HARD_MAX_BYTES:
+                flood.resume_at_s, flood.paused_at_s = now_s + wait_s, now_s
+                self._pause(flood, now_s)
+            if not flood.trimming:
+                flood.trimming = True
+                self._untrimmed.put(flood)
+                if flood.paused is None:
+                    flood.size, flood.since_s = size, now_s
+        elif now_s > flood.since_s + CALM_S and not flood.trimming:
+            if size < flood.size + NOTICE_BYTES:
+                self._calm[flood.run_id] = size
+                del self._floods[flood.run_id]
+            else:
+                flood.size, flood.since_s = size, now_s
+
+    def _pause(self, flood: Flood, now_s: float, *, others: bool = False) -> None:
+        """Pause a run as the journal describes it. If it has ended meanwhile, its cgroup may be that of another run by now."""
+        run = last_record(self._journal, flood.run_id)
+        if run is None or not run.alive:
+            return
+        pause(run, but_not=self._spawner)  # the spawner may still be in the cgroup of a run that it has just started
+        flood.paused = run
+        if others and run.group is None:
+            flood.others += pause_writers(flood.path)
+        again = last_record(self._journal, flood.run_id)
+        if again is None or not again.alive:
+            self._resume(flood)
+
+    def _resume(self, flood: Flood) -> None:
+        if flood.paused is not None:
+            resume(flood.paused, flood.others)
+            flood.paused, flood.others = None, []
+
+    def _trim_all(self) -> None:
+        while True:
+            flood = self._untrimmed.get()
+            try:
+                bound_output(flood.path)
+            except OSError as error:
+                print(f"cannot trim {flood.path}: {error}", file=sys.stderr, flush=True)
+            flood.trimming = False
+
+
+def _size_and_disk(path: str) -> tuple[int, int]:
+    """The length of a file, and its bytes on disk."""
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return about.st_size, about.st_blocks * 512
+
+
+def fork_guard(data: Path, pipe: int) -> int:
+    """Start a guard that lives until the other end of the pipe is closed. Return its pid."""
+    spawner = os.getpid()
+    if pid := os.fork():
+        return pid
+    try:
+        os.dup2(pipe, 0)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # above all the spawner's lock
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        Path("/proc/self/comm").write_text(NAME)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
+        OutputGuard(data, spawner).serve(0)
+    except BaseException:
+        print(traceback.format_exc(), file=sys.stderr, flush=True)
+    finally:
+        os._exit(0)

@@ -1,0 +1,21 @@
+"""The log of Corral's own processes, on standard error. `corral up` in the foreground shows it on the terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from corral.control_characters import escape_controls
+
+
+class EscapingFormatter(logging.Formatter):
+    """Names, errors and paths in log records may come from tasks and clients, so control characters are escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
+
+
+def log_to_stderr(line_format: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EscapingFormatter(line_format))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,0 +1,101 @@
+"""SQL of the ledger of instance-hours, from which `corral cost` is computed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from corral.database import Database
+from corral.model.instance import Instance
+
+BILLED_MIN_S = 60.0  # AWS bills Linux instances by the second, and each start for at least a minute
+STACK_TAG = "aws:cloudformation:stack-name"
+
+
+class UsageTotal(Struct, frozen=True):
+    """What the instances of one type in one group or stack have used."""
+
+    region: str
+    name: str  # of the group or the stack; empty: the instances belong to none
+    type: str
+    instances: int
+    billed_s: float
+    spot_s: float  # of `billed_s`, by instances that were launched as spot instances
+    gpu_s: float
+
+
+class InstanceUsage:
+    """A part of the state store. `Instances` writes the ledger in the transaction that changes an instance."""
+
+    def __init__(self, database: Database) -> None:
+        self._execute = database.execute
+
+    def begin(self, instance: Instance, now_s: float) -> None:
+        """Begin a period: the instance runs from now on, or has another group."""
+        self._execute(
+            "INSERT INTO instance_usage (instance_id, region, type, group_name, stack, market, gpus, began_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (instance.id, instance.region, instance.type, instance.group, _stack(instance), _market(instance), instance.gpus,
+             now_s),
+        )  # fmt: skip
+
+    def end(self, instance: Instance, now_s: float) -> None:
+        """End the period of an instance that stops running. No-op if it has already ended."""
+        self._end(instance, max(now_s, (instance.launched_at_s or 0.0) + BILLED_MIN_S))
+
+    def change(self, instance: Instance, now_s: float) -> None:
+        """Continue the period of a running instance in a new row, because its group has changed."""
+        self._end(instance, now_s)
+        self.begin(instance, now_s)
+
+    def _end(self, instance: Instance, at_s: float) -> None:
+        self._execute(
+            "UPDATE instance_usage SET billed_until = max(began_at, ?) WHERE instance_id = ? AND billed_until IS NULL",
+            (at_s, instance.id),
+        )
+
+    def totals(self, by: Literal["group_name", "stack"], since_s: float, now_s: float) -> list[UsageTotal]:
+        """The usage since a time, by region, group or stack, and type."""
+        rows = self._execute(
+            f"SELECT region, {by}, type, count(DISTINCT instance_id), sum(seconds), sum(seconds * (market = 'spot')), "
+            f"sum(seconds * gpus) FROM ({_SECONDS}) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+            {"since_s": since_s, "now_s": now_s},
+        )
+        return [UsageTotal(*row) for row in rows.fetchall()]
+
+    def instances(self, since_s: float, now_s: float) -> int:
+        """The number of instances that ran since a time."""
+        sql = f"SELECT count(DISTINCT instance_id) FROM ({_SECONDS})"
+        (count,) = self._execute(sql, {"since_s": since_s, "now_s": now_s}).fetchone()
+        return int(count)
+
+    def first_s(self) -> float | None:
+        """When the oldest period in the ledger began. None: the ledger is empty."""
+        (first,) = self._execute("SELECT min(began_at) FROM instance_usage").fetchone()
+        return first if first is None else float(first)
+
+    def drop_before(self, before_s: float, limit: int) -> int:
+        """Delete periods that ended long ago. Return how many."""
+        return self._execute(
+            "DELETE FROM instance_usage WHERE id IN (SELECT id FROM instance_usage WHERE billed_until < ? LIMIT ?)",
+            (before_s, limit),
+        ).rowcount
+
+
+# The rows that overlap the time since `since_s`, with the seconds of each since then. The two indexes find them.
+_SECONDS = (
+    "SELECT *, max(0.0, :now_s - max(began_at, :since_s)) AS seconds FROM instance_usage "
+    "WHERE billed_until IS NULL AND :since_s < :now_s "
+    "UNION ALL "
+    "SELECT *, billed_until - max(began_at, :since_s) AS seconds FROM instance_usage WHERE billed_until > :since_s"
+)
+
+
+def _stack(instance: Instance) -> str:
+    tags = instance.details.get("Tags", ())
+    return next((str(tag["Value"]) for tag in tags if tag["Key"] == STACK_TAG), "")
+
+
+def _market(instance: Instance) -> str:
+    return "spot" if instance.details.get("InstanceLifecycle") == "spot" else "on-demand"
