@@ -103,3 +103,17 @@ def test_a_daemon_task_stays_when_its_slot_becomes_too_small() -> None:
 
 def host_slot(small: Small) -> str:
     return next(iter(small.store.fleet.pool("hosts").slots())).id
+
+
+def test_a_deleted_service_is_active_until_tasks_of_an_earlier_deployment_have_stopped() -> None:
+    small = Small(1)
+    small.batch(create_service("s", 1, desiredCount=1))
+    for task_id, run_id in small.store.execute("SELECT task_id, id FROM run").fetchall():
+        small.batch(lambda tx, run_id=run_id: hosts.report(tx, "h0", [hosts.Observed(run_id, 1, tx.now_s)]))
+        small.batch(lambda tx: HANDLERS["UpdateService"](tx, {"service": "s", "forceNewDeployment": True, "desiredCount": 0}, CALLER))
+    described = small.batch(lambda tx: HANDLERS["DescribeServices"](tx, {"services": ["s"]}, CALLER))[0]["services"][0]
+    assert len(described["deployments"]) == 1, "the earlier deployment is not shown any more"
+    small.batch(lambda tx: HANDLERS["DeleteService"](tx, {"service": "s"}, CALLER))
+    assert small.store.ecs_services.get("us-east-1", "default", "s").status == "DRAINING"
+    small.batch(lambda tx: hosts.report(tx, "h0", [hosts.Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+    assert small.store.ecs_services.get("us-east-1", "default", "s").status == "INACTIVE"
