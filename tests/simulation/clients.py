@@ -11,6 +11,7 @@ from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
 from corral.services import instances
+from corral.services.autoscaling import handlers as autoscaling
 from corral.services.caller import Caller
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.instances import InstanceRequest
@@ -21,8 +22,8 @@ from simulation.host import ENDLESS
 if TYPE_CHECKING:
     from simulation.world import World
 
-HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS}
-LANE_OF = {"ecs": "state", "logs": "logs", "cloudwatch": "metrics"}
+HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS, "autoscaling": autoscaling.HANDLERS}
+LANE_OF = {"ecs": "state", "autoscaling": "state", "logs": "logs", "cloudwatch": "metrics"}
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 AGAIN_S = 1.0
 FAMILIES = 6
@@ -129,6 +130,9 @@ class Clients:
         rng, plan = self.world.rng, self.world.plan
         if plan.with_services and rng.random() < plan.with_services:
             self.world.service_clients.something()
+            return
+        if plan.with_groups and rng.random() < plan.with_groups:
+            self.world.group_clients.something()
             return
         if rng.random() < plan.with_instances:
             self._change_instances()
@@ -271,7 +275,7 @@ class Clients:
         }
         if rng.random() < 0.3:
             params["launchType"] = "EC2"
-        if self.world.plan.with_instances and rng.random() < 0.5:
+        if (self.world.plan.with_instances or self.world.plan.with_groups) and rng.random() < 0.5:
             params["cluster"] = FLEET
         if rng.random() < 0.1:
             params["tags"] = [{"key": "corral:time-limit", "value": str(rng.choice((0.5, 5)))}]

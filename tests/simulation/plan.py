@@ -53,12 +53,13 @@ class Plan:
     with_instances: float  # the share of requests that launch or terminate an instance
     log_requests: int  # of those who write logs with metrics in them, and set alarms on these
     with_services: float  # the share of requests that concern ECS services
+    with_groups: float  # the share of requests that concern Auto Scaling groups
 
 
 def draw(rng: Random, more: Random) -> Plan:
     """Swarm: most runs have few kinds of faults, so that each kind is seen alone and in every company.
 
-    `more` decides whether there are services. Seeds without services do not depend on it.
+    `more` decides whether there are services and groups. Seeds without them do not depend on it.
     """
     hosts = tuple(
         HostSize(rng.choice((0, 1, 2, 4, 8)), rng.choice((2048, 4096, 8192)), rng.choice((2048, 4096, 16384)))
@@ -93,4 +94,5 @@ def draw(rng: Random, more: Random) -> Plan:
         with_instances=rng.choice((0.0, 0.2, 0.4)),
         log_requests=rng.choice((0, 6, 12)),
         with_services=more.choice((0.0, 0.0, 0.4)),
+        with_groups=more.choice((0.0, 0.0, 0.0, 0.3)),
     )

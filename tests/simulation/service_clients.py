@@ -101,7 +101,8 @@ class ServiceClients:
         return f"s{self.world.rng.randrange(NAMES)}"
 
     def _place(self) -> dict[str, str]:
-        fleet = self.world.plan.with_instances and self.world.rng.random() < 0.4
+        plan = self.world.plan
+        fleet = (plan.with_instances or plan.with_groups) and self.world.rng.random() < 0.4
         return {"cluster": FLEET if fleet else DEFAULT_CLUSTER}
 
     def _definition(self) -> str:

@@ -24,6 +24,7 @@ from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
 from simulation.checkers import matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
+from simulation.group_clients import GroupClients
 from simulation.host import ENDLESS, Engine, Host
 from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
 from simulation.log_clients import LogClients
@@ -73,6 +74,7 @@ class World:
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
         self.service_clients = ServiceClients(self)
+        self.group_clients = GroupClients(self)
         self.log_clients = LogClients(self)
         self.plane = self.parts.plane(self, folder)
         for checker in checkers:
@@ -104,7 +106,9 @@ class World:
             self.clients.register(f"f{number}")
         if self.plan.with_services:
             self.service_clients.begin()
-        if self.plan.with_instances:
+        if self.plan.with_groups:
+            self.group_clients.begin()
+        if self.plan.with_instances or self.plan.with_groups:
             self.clients.create_fleet()
         for host in self.hosts:
             self.agenda.after(self.down_s(), host.start_agent)
@@ -114,7 +118,7 @@ class World:
         self._break_something()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
-        if self.plan.with_services:
+        if self.plan.with_services or self.plan.with_groups:
             self._let_services_settle()
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
@@ -126,17 +130,21 @@ class World:
         return self.trace
 
     def _let_services_settle(self) -> None:
-        """Services that are not deleted reach their number of tasks. Then all are deleted."""
+        """Services and groups that are not deleted reach their number of tasks and instances. Then all are deleted."""
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self._quiet() or self.agenda.now > deadline_s)
         if not self._quiet():
-            raise Stuck(f"services do not settle: {self.service_clients.unsettled()}")
+            raise Stuck(f"services and groups do not settle: {self._unsettled()}")
         self.note("services are quiet")
         self.tell("services_settled")
         self.service_clients.delete_all()
+        self.group_clients.delete_all()
 
     def _quiet(self) -> bool:
-        return self.plane.up and self.clients.all_answered() and not self.service_clients.unsettled()
+        return self.plane.up and self.clients.all_answered() and not self._unsettled()
+
+    def _unsettled(self) -> list[str]:
+        return [*self.service_clients.unsettled(), *self.group_clients.unsettled()] if self.plane.up else ["the core is down"]
 
     def _run_until(self, over: Callable[[], bool]) -> None:
         for _ in range(EVENTS_MAX):
@@ -174,8 +182,10 @@ class World:
                     self.clients.ask("StopTask", {"cluster": cluster, "task": task_id, "reason": "the end"}, again=False)
             if self.plan.with_services:
                 self.service_clients.calm()
+            if self.plan.with_groups:
+                self.group_clients.calm()
             for instance in self.plane.store.instances.all():
-                if not instance.is_host and int(instance.id, 16) % 2:  # some end now, and some stay
+                if not instance.is_host and not instance.group and int(instance.id, 16) % 2:  # some end now, and some stay
                     self.clients.terminate(instance.id)
                 if instance.status == "DRAINING" and instance.state is InstanceState.RUNNING:
                     again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}
@@ -201,6 +211,8 @@ class World:
     def settled(self) -> bool:
         if not self.plane.up or not self.clients.all_answered() or self.service_clients.active():
             return False
+        if self.group_clients.left():
+            return False
         dead = {host.id for host in self.hosts if host.dead}
         if self.unfinished() or any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
             return False
@@ -223,7 +235,7 @@ class World:
         return tasks + [
             f"{instance.id} {instance.state}"
             for instance in self.plane.store.instances.all()
-            if (instance.state is InstanceState.SHUTTING_DOWN and instance.host_id in living)
+            if (instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.STOPPING) and instance.host_id in living)
             or (instance.state is InstanceState.PENDING and self._could_hold(living, INSTANCE, instance.id))
         ]
 
