@@ -213,7 +213,7 @@ class ServicesReachTheirCount(ServiceChecker):
                 raise Violation(f"{service.key} has tasks on {there.keys() - eligible}, which should have none")
             if len(eligible - there.keys()) != len(waiting):
                 raise Violation(f"{service.key} has no task on {eligible - there.keys()}, and waiting are {waiting}")
-            if any(task.started_by != service.primary for task in there.values()):
+            if not waiting and any(task.started_by != service.primary for task in there.values()):
                 raise Violation(f"{service.key} keeps old tasks: {there}")
 
     def _check_reason(self, task: TaskRow) -> None:
