@@ -73,6 +73,29 @@ class ActivitiesEnd(GroupChecker):
             raise Violation(f"open are the activities {rows}, and members wait for {under_way}")
 
 
+class ProtectedStay(GroupChecker):
+    """A scale-in ends no instance that is protected from it. A request that changes the protection may be in the same batch."""
+
+    def __init__(self) -> None:
+        self._protected: set[str] = set()
+
+    def batch_done(self, outcome: Outcome) -> None:
+        super().batch_done(outcome)
+        if self.world.plan.with_groups:
+            rows = self.world.plane.store.execute(
+                "SELECT instance_id FROM group_member WHERE json_extract(record, '$.protected') AND state IN ('Pending', 'InService')"
+            )
+            self._protected = {instance_id for (instance_id,) in rows}
+
+    def group_seen(self, group: Group, members: list[Member]) -> None:
+        changes = [each for each in self.world.clients.requests if each.operation == "SetInstanceProtection" and each.answer is None]
+        for member in members if not changes else ():
+            if member.instance_id in self._protected and member.state.value.startswith("Terminating"):
+                activity = self.world.plane.store.groups.activity(member.activity)
+                if activity is not None and "shrinking the capacity" in activity.cause:
+                    raise Violation(f"{member} was protected: {activity.cause}")
+
+
 class GroupsReachTheirCapacity(GroupChecker):
     """Without faults each group has its instances in the end; or an activity says why not."""
 
@@ -124,4 +147,4 @@ class GroupsEnd(GroupChecker):
 
 
 def group_checkers() -> list[Checker]:
-    return [GroupsAreReconciled(), MembersAreInstances(), ActivitiesEnd(), GroupsReachTheirCapacity(), GroupsEnd()]
+    return [GroupsAreReconciled(), MembersAreInstances(), ActivitiesEnd(), ProtectedStay(), GroupsReachTheirCapacity(), GroupsEnd()]
