@@ -156,7 +156,8 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
     sizes = execute(
         "SELECT instance.id, (SELECT count(*) FROM gpu WHERE owner = instance.id AND present = 1 AND excluded = 0 "
         f"AND NOT {is_held} AND (foreign_use = '' OR EXISTS (SELECT 1 FROM lease WHERE gpu_id = gpu.id))), cpu_units, memory_mib "
-        "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 AND state IN ('running', 'stopping', 'shutting-down')"
+        "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 "
+        "AND state IN ('running', 'stopping', 'shutting-down')"
     )
     withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
     attributes: dict[str, dict[str, str]] = {}
@@ -172,7 +173,9 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         sizes={row[0]: Demand(*row[1:]) for row in sizes},
         withheld={gpu_id for (gpu_id,) in withheld},
         attributes=attributes,
-        draining={row[0] for row in execute("SELECT id FROM instance WHERE status != 'ACTIVE' OR state IN ('stopping', 'shutting-down')")},
+        draining={
+            row[0] for row in execute("SELECT id FROM instance WHERE status != 'ACTIVE' OR state IN ('stopping', 'shutting-down')")
+        },
     )
 
 
@@ -863,8 +866,8 @@ def _id(task: dict[str, Any]) -> str:
 
 def everything() -> list[Checker]:
     """A fresh one of each."""
-    from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
     from simulation.group_checkers import group_checkers
+    from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
     from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [

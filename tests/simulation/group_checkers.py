@@ -83,12 +83,15 @@ class ProtectedStay(GroupChecker):
         super().batch_done(outcome)
         if self.world.plan.with_groups:
             rows = self.world.plane.store.execute(
-                "SELECT instance_id FROM group_member WHERE json_extract(record, '$.protected') AND state IN ('Pending', 'InService')"
+                "SELECT instance_id FROM group_member WHERE json_extract(record, '$.protected') "
+                "AND state IN ('Pending', 'InService')"
             )
             self._protected = {instance_id for (instance_id,) in rows}
 
     def group_seen(self, group: Group, members: list[Member]) -> None:
-        changes = [each for each in self.world.clients.requests if each.operation == "SetInstanceProtection" and each.answer is None]
+        changes = [
+            each for each in self.world.clients.requests if each.operation == "SetInstanceProtection" and each.answer is None
+        ]
         for member in members if not changes else ():
             if member.instance_id in self._protected and member.state.value.startswith("Terminating"):
                 activity = self.world.plane.store.groups.activity(member.activity)

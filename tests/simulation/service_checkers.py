@@ -77,9 +77,9 @@ class ServiceChecker(Checker):
             large = (
                 size.gpus >= demand.least_gpus and size.cpu_units >= demand.cpu_units and size.memory_mib >= demand.memory_mib
             ) or any(task.instance_id == instance_id for task in tasks)
-            if instance.cluster == service.cluster and instance_id not in rows.draining and large:
-                if matches_all(service.expressions, rows.attributes.get(instance_id, {})):
-                    found[instance.slot_pool].add(instance_id)
+            takes = instance.cluster == service.cluster and instance_id not in rows.draining
+            if takes and large and matches_all(service.expressions, rows.attributes.get(instance_id, {})):
+                found[instance.slot_pool].add(instance_id)
         return found
 
     def _demand(self, service: ServiceRow) -> Demand:
@@ -232,7 +232,9 @@ class ServicesEnd(ServiceChecker):
 
     def finished(self) -> None:
         super().rows_seen(read_rows(self.world.plane.store.execute))
-        for name, count in self.world.plane.store.execute("SELECT name, count(*) FROM ecs_service_event GROUP BY region, cluster, name"):
+        for name, count in self.world.plane.store.execute(
+            "SELECT name, count(*) FROM ecs_service_event GROUP BY region, cluster, name"
+        ):
             if count > EVENTS_MAX:
                 raise Violation(f"service {name} has {count} events")
 

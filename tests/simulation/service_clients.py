@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.model.ecs_service import ACTIVE, DAEMON, EcsService
 from corral.model.instance import DEFAULT_CLUSTER, InstanceState
-from simulation.clients import CALLER, FAMILIES, FLEET, RACKS
+from simulation.clients import FAMILIES, FLEET, RACKS
 from simulation.host import ENDLESS
 
 if TYPE_CHECKING:

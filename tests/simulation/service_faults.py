@@ -77,9 +77,7 @@ SERVICE_FAULTS: dict[str, Parts] = {
     "a service replaces failed tasks at once": Parts(store=with_part("ecs_services", ForgetsFailures), tune=failing_services),
     "a daemon ignores its waiting tasks": Parts(store=with_part("ecs_services", HidesWaitingDaemons), tune=many_services),
     "a service ignores its old deployments": Parts(store=with_part("ecs_services", HidesOldDeployments), tune=many_services),
-    "a service is inactive before its tasks stop": Parts(
-        store=with_part("ecs_services", ForgetsStoppingTasks), tune=many_services
-    ),
+    "a service is inactive before its tasks stop": Parts(store=with_part("ecs_services", ForgetsStoppingTasks), tune=many_services),
     "a daemon does not hear of instances": Parts(
         reconcilers={**STATE, "daemons": lambda tx, pool: None}, tune=services_and_instances
     ),

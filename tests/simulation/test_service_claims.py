@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.model.run import Observed
 from corral.services import hosts, instances
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.instances import InstanceRequest
@@ -57,7 +58,7 @@ def test_the_oldest_task_gets_the_capacity_of_the_other_pool_after_a_restart_too
 
 
 def test_a_task_waits_in_the_pool_that_can_hold_it() -> None:
-    """It began to wait when there was no host. If it stayed in the pool without slots, younger tasks would always be served first."""
+    """It began to wait when there was no host. In the pool without slots it would wait behind all younger tasks."""
     small = Small()
     small.batch(create_service("large", 8, desiredCount=1))
     assert states(small, "large") == [("PROVISIONING", "us-east-1/default")]
@@ -86,9 +87,11 @@ def test_a_daemon_hears_that_an_instance_returns_its_gpus_to_the_host() -> None:
         instances.terminate(tx, instance, "")
 
     small.batch(terminate)
-    for (task_id,) in small.store.execute("SELECT id FROM task WHERE state != 'STOPPED' AND instance_id = ?", (taken.id,)).fetchall():
+    for (task_id,) in small.store.execute(
+        "SELECT id FROM task WHERE state != 'STOPPED' AND instance_id = ?", (taken.id,)
+    ).fetchall():
         run_id = small.store.execute("SELECT id FROM run WHERE task_id = ?", (task_id,)).fetchone()[0]
-        small.batch(lambda tx, run_id=run_id: hosts.report(tx, "h0", [hosts.Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+        small.batch(lambda tx, run_id=run_id: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
     assert states(small, "e") == [("PENDING", "hosts")]
 
 
@@ -108,12 +111,13 @@ def host_slot(small: Small) -> str:
 def test_a_deleted_service_is_active_until_tasks_of_an_earlier_deployment_have_stopped() -> None:
     small = Small(1)
     small.batch(create_service("s", 1, desiredCount=1))
-    for task_id, run_id in small.store.execute("SELECT task_id, id FROM run").fetchall():
-        small.batch(lambda tx, run_id=run_id: hosts.report(tx, "h0", [hosts.Observed(run_id, 1, tx.now_s)]))
-        small.batch(lambda tx: HANDLERS["UpdateService"](tx, {"service": "s", "forceNewDeployment": True, "desiredCount": 0}, CALLER))
+    run_id = small.store.execute("SELECT id FROM run").fetchone()[0]
+    small.batch(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s)]))
+    update = {"service": "s", "forceNewDeployment": True, "desiredCount": 0}
+    small.batch(lambda tx: HANDLERS["UpdateService"](tx, update, CALLER))
     described = small.batch(lambda tx: HANDLERS["DescribeServices"](tx, {"services": ["s"]}, CALLER))[0]["services"][0]
     assert len(described["deployments"]) == 1, "the earlier deployment is not shown any more"
     small.batch(lambda tx: HANDLERS["DeleteService"](tx, {"service": "s"}, CALLER))
     assert small.store.ecs_services.get("us-east-1", "default", "s").status == "DRAINING"
-    small.batch(lambda tx: hosts.report(tx, "h0", [hosts.Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+    small.batch(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
     assert small.store.ecs_services.get("us-east-1", "default", "s").status == "INACTIVE"

@@ -175,7 +175,8 @@ class World:
         if self.plane.up:
             self.clients.release_all()
             rows = self.plane.store.execute(
-                "SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' AND task_group NOT LIKE 'service:%' ORDER BY id"
+                "SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' AND task_group NOT LIKE 'service:%' "
+                "ORDER BY id"
             )
             for task_id, cluster, definition_arn in rows.fetchall():
                 if self._is_endless(definition_arn):

@@ -301,10 +301,9 @@ def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
         key = task.pool, claim.demand
         if task.pool == pool_name or key in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
             continue
-        if room_for_newcomer(pool, claim.demand, claim.id) is None:
-            if is_reservable(tx.store.fleet.pool(task.pool), claim) or not is_reservable(pool, claim):
-                unfit.add(key)
-                continue
-        tx.store.tasks.move_claim(task, pool_name)
-        return True
+        is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(task.pool), claim)
+        if is_better or room_for_newcomer(pool, claim.demand, claim.id) is not None:
+            tx.store.tasks.move_claim(task, pool_name)
+            return True
+        unfit.add(key)
     return False
