@@ -280,6 +280,8 @@ class RoamingIsDerived(Checker):
     """The index of claims that may use two pools is what the rows say."""
 
     def batch_done(self, outcome: Outcome) -> None:
+        if not self.world.plan.with_services:
+            return  # only tasks of services roam
         store = self.world.plane.store
         rows = store.execute("SELECT id FROM claim WHERE roams ORDER BY id").fetchall()
         kept = list(store.claims.roaming)
