@@ -334,6 +334,15 @@ def test_instance_types(ec2: Any, aws: Callable[..., Any]) -> None:
     assert sorted(each["Location"] for each in offered) == ["us-east-1a", "us-east-1b", "us-east-1c"]
 
 
+def test_this_machine_is_described_by_its_id_only(ec2: Any, ecs: Any) -> None:
+    (arn,) = ecs.list_container_instances()["containerInstanceArns"]
+    own = ec2_id_of(ecs, arn)
+    (shown,) = instances(ec2, InstanceIds=[own])
+    assert (shown["InstanceType"], shown["State"]["Name"]) == ("corral.host", "running")
+    assert own not in [each["InstanceId"] for each in instances(ec2)]
+    assert refused(lambda: ec2.terminate_instances(InstanceIds=[own]))[0] == "InvalidInstanceID.NotFound"
+
+
 def test_metadata_options_and_monitoring_are_stored(ec2: Any) -> None:
     (launched,) = run(ec2, "m5.large", MetadataOptions={"HttpTokens": "required"})
     assert instances(ec2, InstanceIds=[launched])[0]["MetadataOptions"]["HttpTokens"] == "required"

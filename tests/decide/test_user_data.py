@@ -91,7 +91,9 @@ start ecs
     )
 
 
-@pytest.mark.parametrize("value", ["[]", "{", '{"a": 1}', '{"a b": "x"}', '{"a": " x"}', "1" * 5000, "[" * 5000])
+@pytest.mark.parametrize(
+    "value", ["[]", "{", '{"a": 1}', '{"a b": "x"}', '{"a": " x"}', "1" * 5000, "[" * 5000, '{"ecs.os-type": "x"}']
+)
 def test_attributes_that_ecs_refuses_are_skipped(value: str) -> None:
     found = read_user_data(f"#!/bin/sh\necho 'ECS_INSTANCE_ATTRIBUTES={value}' >> {CONFIG}".encode())
     assert found.attributes == {} and f"ECS_INSTANCE_ATTRIBUTES={value}" in found.skipped
