@@ -355,3 +355,19 @@ def test_instances_are_found_by_the_ids_of_ec2() -> None:
     assert [each.id for each in found if each is not None] == ids
     for wrong in ("", "i-", ids[0], ec2_id(ids[0])[:-1], ec2_id(ids[0]) + "0", "i-" + "f" * 17):
         assert world.store.instances.by_ec2_id(wrong) is None
+
+
+def test_tasks_are_spread_over_the_zones_of_instances() -> None:
+    world = World()
+    zones = ("us-east-1a", "us-east-1a", "us-east-1b")
+    for zone in zones:
+        world.launch(replace(G5, gpus=2, details={"Placement": {"AvailabilityZone": zone}, "ImageId": "ami-1"}))
+    spread = [{"type": "spread", "field": "attribute:ecs.availability-zone"}]
+    tasks = [world.run_task("serve", 1, launchType="EC2", placementStrategy=spread) for _ in range(4)]
+    shown = sorted(world.shown("serve", task)["availabilityZone"] for task in tasks)
+    assert shown == ["us-east-1a", "us-east-1a", "us-east-1b", "us-east-1b"]
+    member_of = [{"type": "memberOf", "expression": "attribute:ecs.availability-zone == us-east-1b"}]
+    with pytest.raises(AssertionError, match="GPU"):
+        world.run_task("serve", 1, launchType="EC2", placementConstraints=member_of)
+    named = {"cluster": "serve", "targetType": "container-instance", "attributeName": "ecs.ami-id"}
+    assert [each["value"] for each in world.call("ListAttributes", **named)["attributes"]] == ["ami-1"] * 3

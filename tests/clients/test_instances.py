@@ -224,6 +224,8 @@ def test_resources_of_a_launch_must_exist(ec2: Any, corral: Corral) -> None:
         **asked, KeyName="mine", IamInstanceProfile={"Name": "node"}, Placement={"AvailabilityZone": "us-east-1b"}
     )["Instances"]
     assert (launched["KeyName"], launched["IamInstanceProfile"]["Arn"]) == ("mine", profile)
+    (shown,) = ec2.describe_subnets(SubnetIds=[subnet["SubnetId"]])["Subnets"]
+    assert shown["AvailableIpAddressCount"] == subnet["AvailableIpAddressCount"] - 1
     assert launched["SubnetId"] == subnet["SubnetId"] and launched["Placement"]["AvailabilityZone"] == "us-east-1b"
     group = launched["SecurityGroups"][0]["GroupId"]
     assert refused(lambda: ec2.delete_subnet(SubnetId=subnet["SubnetId"]))[0] == "DependencyViolation"
@@ -330,6 +332,15 @@ def test_instance_types(ec2: Any, aws: Callable[..., Any]) -> None:
         "Name=instance-type,Values=p3.8xlarge",
     )["InstanceTypeOfferings"]  # fmt: skip
     assert sorted(each["Location"] for each in offered) == ["us-east-1a", "us-east-1b", "us-east-1c"]
+
+
+def test_this_machine_is_described_by_its_id_only(ec2: Any, ecs: Any) -> None:
+    (arn,) = ecs.list_container_instances()["containerInstanceArns"]
+    own = ec2_id_of(ecs, arn)
+    (shown,) = instances(ec2, InstanceIds=[own])
+    assert (shown["InstanceType"], shown["State"]["Name"]) == ("corral.host", "running")
+    assert own not in [each["InstanceId"] for each in instances(ec2)]
+    assert refused(lambda: ec2.terminate_instances(InstanceIds=[own]))[0] == "InvalidInstanceID.NotFound"
 
 
 def test_metadata_options_and_monitoring_are_stored(ec2: Any) -> None:

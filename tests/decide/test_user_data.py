@@ -51,6 +51,7 @@ SCRIPTS: dict[str, tuple[str, str]] = {  # the lines of a script → the cluster
     "a group": (f"yum update -y && {{ echo ECS_CLUSTER=a >> {CONFIG}; }}", "a"),
     "a subshell": (f"(echo ECS_CLUSTER=a >> {CONFIG})", "a"),
     "errors to a file": (f"echo ECS_CLUSTER=a 2> /dev/null >> {CONFIG}", "a"),
+    "a number before a redirection": (f"printf 'ECS_CLUSTER=a%s' 1 >> {CONFIG}", "a1"),
     "another file": ("echo ECS_CLUSTER=a >> /etc/ecs/other.config", ""),
     "no redirection": ("echo ECS_CLUSTER=a", ""),
     "a name that ECS refuses": (f"echo 'ECS_CLUSTER=a b' >> {CONFIG}", ""),
@@ -90,7 +91,9 @@ start ecs
     )
 
 
-@pytest.mark.parametrize("value", ["[]", "{", '{"a": 1}', '{"a b": "x"}', '{"a": " x"}', "1" * 5000, "[" * 5000])
+@pytest.mark.parametrize(
+    "value", ["[]", "{", '{"a": 1}', '{"a b": "x"}', '{"a": " x"}', "1" * 5000, "[" * 5000, '{"ecs.os-type": "x"}']
+)
 def test_attributes_that_ecs_refuses_are_skipped(value: str) -> None:
     found = read_user_data(f"#!/bin/sh\necho 'ECS_INSTANCE_ATTRIBUTES={value}' >> {CONFIG}".encode())
     assert found.attributes == {} and f"ECS_INSTANCE_ATTRIBUTES={value}" in found.skipped

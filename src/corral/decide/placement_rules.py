@@ -17,7 +17,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # the only attribute that depends on the caller's region: a host is in every region
+ZONE = "ecs.availability-zone"  # of a host it depends on the caller's region, because a host is in every region
 DRAWS_MAX = 16  # random draws before all slots that fit are listed
 
 IsOpen = Callable[[str], bool]  # whether the demand fits a slot and no older claim reserves it
@@ -34,6 +34,7 @@ def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
 
 
 def zone_of(scope: str) -> str:
+    """The zone of a host's own slot."""
     return f"{scope.partition('/')[0]}a"
 
 
@@ -45,7 +46,7 @@ def values_of(slot: Slot, scope: str) -> SubjectValues:
 def _values(slot: Slot, scope: str, subject: str) -> Sequence[str]:
     if subject.startswith("attribute:"):
         name = subject[len("attribute:") :]
-        value = zone_of(scope) if name == ZONE else slot.attributes.get(name)
+        value = slot.attributes.get(name, zone_of(scope) if name == ZONE else None)
         return () if value is None else (value,)
     match subject:
         case "task:group":

@@ -335,7 +335,11 @@ class Instances:
             links=_useful_links(links),
             withheld=withheld,
             draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
-            attributes={**built_in_attributes(instance.type, name, self.gpus(instance.id)), **attributes},
+            attributes={
+                **built_in_attributes(instance.type, name, self.gpus(instance.id)),
+                **launch_attributes(instance),
+                **attributes,
+            },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
             lent=sum(owner != instance.id and not excluded for _, excluded, _, owner in rows) if instance.is_host else 0,
         )
@@ -373,6 +377,19 @@ def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDe
         "corral.gpu-model": ", ".join(sorted({gpu.model for gpu in gpus})),
         "corral.gpus-simulated": "true" if any(gpu.simulated for gpu in gpus) else "false",
     }
+
+
+def launch_attributes(instance: Instance) -> dict[str, str]:
+    """The attributes that a container instance has from its launch. A host's own instance has none of them."""
+    details = instance.details
+    found = {
+        "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
+        "ecs.ami-id": details.get("ImageId"),
+        "ecs.subnet-id": details.get("SubnetId"),
+        "ecs.vpc-id": details.get("VpcId"),
+        "ecs.cpu-architecture": details.get("Architecture"),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _instance(row: Row) -> Instance:

@@ -25,6 +25,7 @@ INIT = "AWS::CloudFormation::Init"
 CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,255}")
 ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\\/-]{1,128}")
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{0,128}(?<! )|")
+BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")  # of attributes that user data cannot set
 TRUE, FALSE = ("true", "1", "t"), ("false", "0", "f")
 
 
@@ -206,8 +207,9 @@ class _UserDataReader:
             if name == "cluster":
                 is_applied = self._apply("ECS_CLUSTER", str(value))
             elif name == "instance-attributes" and isinstance(value, dict):
-                self.attributes = {str(key): str(inner) for key, inner in value.items()}
-                is_applied = True
+                texts = {str(key): str(inner) for key, inner in value.items()}
+                is_applied = _are_valid(texts)
+                self.attributes = texts if is_applied else self.attributes
             (self.understood if is_applied else self.skipped).append(f"settings.ecs.{name}")
 
 
@@ -216,12 +218,17 @@ def _attributes(text: str) -> dict[str, str] | None:
         found = read_json(text)
     except ValueError:
         return None
-    if not isinstance(found, dict) or len(found) > ATTRIBUTES_MAX:
-        return None
-    for name, value in found.items():
-        if not (isinstance(value, str) and ATTRIBUTE_NAME.fullmatch(name) and ATTRIBUTE_VALUE.fullmatch(value)):
-            return None
-    return found
+    return found if isinstance(found, dict) and _are_valid(found) else None
+
+
+def _are_valid(attributes: Mapping[str, Any]) -> bool:
+    return len(attributes) <= ATTRIBUTES_MAX and all(
+        isinstance(value, str)
+        and ATTRIBUTE_NAME.fullmatch(name)
+        and not name.startswith(BUILT_IN_PREFIXES)
+        and ATTRIBUTE_VALUE.fullmatch(value)
+        for name, value in attributes.items()
+    )
 
 
 def _yaml(text: str) -> Any:

@@ -79,19 +79,15 @@ class _Reader:
     def _word(self) -> tuple[str | None, bool]:
         """(the next word, whether a part of it was quoted); None for blanks and comments."""
         text, parts, was_quoted, start = self.text, list[str](), False, self.at
-        while self.at < len(text):
+        if text[start] in " \t\r":
+            self.at += 1
+            return None, False
+        while self.at < len(text) and text[self.at] not in " \t\r;&|<>()\n":
             char = text[self.at]
-            if char in " \t\r":
-                self.at += 1
-                if self.at - start == 1:
-                    return None, False
-                break
             if char == "#" and self.at == start:
                 end = text.find("\n", self.at)
                 self.at = len(text) if end < 0 else end
                 return None, False
-            if char in ";&|<>()\n":
-                break
             if char == "\\":
                 following = text[self.at + 1 : self.at + 2]
                 parts.append("" if following == "\n" else following)

@@ -56,15 +56,18 @@ SELECTS = filtered(
 )  # fmt: skip
 
 
-def find_instances(tx: Tx[Store], caller: Caller, ids: Iterable[str]) -> list[Instance]:
-    """The instances of a region that a request names; raise EC2's error if one does not exist."""
+def find_instances(tx: Tx[Store], caller: Caller, ids: Iterable[str], *, hosts: bool = False) -> list[Instance]:
+    """The instances of a region that a request names; raise EC2's error if one does not exist.
+
+    With `hosts`, it may name a host's own instance too: ECS shows its id.
+    """
     found: dict[str, Instance] = {}
     missing = []
     for given in ids:
         if not ID.fullmatch(given):
             raise InvalidInstanceIDMalformed(f'Invalid id: "{given}" (expecting "i-" and 17 hexadecimal digits)')
         instance = tx.store.instances.by_ec2_id(given)
-        if instance is None or instance.region != caller.region:
+        if instance is None or not (instance.region == caller.region or (hosts and instance.is_host)):
             missing.append(given)
         else:
             found[instance.id] = instance

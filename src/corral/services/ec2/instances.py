@@ -109,7 +109,7 @@ def _candidates(
     if given := params.get("InstanceIds"):
         if params.get("MaxResults") is not None:
             raise InvalidParameterCombination("The parameter instancesSet cannot be used with the parameter maxResults")
-        named = sorted(find_instances(tx, caller, given), key=lambda each: each.id)
+        named = sorted(find_instances(tx, caller, given, hosts=True), key=lambda each: each.id)
         return lambda after, limit: [(each.id, shown) for each in named if chosen(shown := view(each))]
 
     def candidates(after: str, limit: int) -> list[tuple[str, Document]]:

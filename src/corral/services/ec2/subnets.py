@@ -71,6 +71,12 @@ def _deleted(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
     network_acls.forget_subnet(tx, caller, subnet)
 
 
+def _view(tx: Tx[Store], caller: Caller, subnet: Document) -> Document:
+    """Addresses of instances are not available."""
+    used = len(tx.store.instances.addresses(subnet["SubnetId"]))
+    return {**subnet, "AvailableIpAddressCount": subnet["AvailableIpAddressCount"] - used}
+
+
 SUBNET = ResourceType(
     EC2,
     "subnet",
@@ -84,6 +90,7 @@ SUBNET = ResourceType(
     created=network_acls.associate_subnet,
     check_delete=_check_delete,
     deleted=_deleted,
+    view=_view,
     selects=filtered(
         {
             "subnet-id": "SubnetId", "subnet-arn": "SubnetArn", "vpc-id": "VpcId", "state": "State", "cidr": "CidrBlock",

@@ -6,9 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.placement_rules import zone_of
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
 from corral.model.numbers import whole_number
 from corral.model.placement import Slot
+from corral.model.task import Task
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     ClientException,
@@ -95,6 +97,13 @@ def find_slot(tx: Tx[Store], region: str, cluster: str, slot_id: str) -> tuple[s
         if slot_id in pool:
             return name, pool.slot(slot_id)
     return None
+
+
+def zone_of_task(tx: Tx[Store], task: Task) -> str:
+    """The zone of a task's instance. A host is in every region, in the first zone."""
+    instance = tx.store.instances.get(task.instance_id) if task.instance_id is not None else None
+    found = instance.details.get("Placement", {}).get("AvailabilityZone") if instance is not None else None
+    return str(found) if found else zone_of(task.region)
 
 
 # Task definitions

@@ -12,7 +12,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
-from corral.services.ecs.lookup import HOST_PROVIDER, arn
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
 
@@ -64,7 +64,7 @@ def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) 
         "taskArn": task_arn,
         "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
         "taskDefinitionArn": task.definition_arn,
-        "availabilityZone": f"{task.region}a",
+        "availabilityZone": zone_of_task(tx, task),
         "lastStatus": _last_status(task),
         "desiredStatus": task.desired.value,
         "cpu": str(task.demand.cpu_units),

@@ -16,7 +16,7 @@ from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services import sessions
-from corral.services.ecs.lookup import arn, split_definition
+from corral.services.ecs.lookup import arn, split_definition, zone_of_task
 from corral.services.ecs.run_spec import has_containers, is_fargate, log_target
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_spec import TaskSpec, spec_of
@@ -81,7 +81,7 @@ def task_metadata(tx: Tx[Store], run_id: str, *, tags: bool) -> dict[str, Any] |
         "Limits": _task_limits(task, spec),
         "PullStartedAt": _time(task.placed_at_s),
         "PullStoppedAt": _time(task.placed_at_s),
-        "AvailabilityZone": f"{task.region}a",
+        "AvailabilityZone": zone_of_task(tx, task),
         "LaunchType": "FARGATE" if fargate else "EC2",
         "Containers": [_container(tx, task, run, spec) for run in task.runs],
         "TaskTags": {tag["key"]: tag.get("value", "") for tag in task.details.get("tags", ())} if tags else None,
