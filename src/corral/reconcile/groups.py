@@ -25,7 +25,7 @@ from corral.services.autoscaling.launch_sources import SOURCES, current_source, 
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
-STEPS_MAX = 5  # launches and terminations of one transaction, about 5 ms of work
+STEPS_MAX = 4  # launches and terminations of one transaction, about 5 ms of work
 WAITING_MAX = 20  # launches of one group that wait for GPUs; the others begin when those have got theirs
 PACE_S = 0.001  # until the next transaction continues
 ACTIVITIES_MAX = 100
