@@ -21,11 +21,12 @@ from corral.model.group import (
 )
 from corral.model.instance import Instance, InstanceState
 from corral.services.autoscaling import activities, group_changes
+from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
-STEPS_MAX = 5  # launches and terminations of one transaction, about 5 ms of work
+STEPS_MAX = 4  # launches and terminations of one transaction, about 5 ms of work
 WAITING_MAX = 20  # launches of one group that wait for GPUs; the others begin when those have got theirs
 PACE_S = 0.001  # until the next transaction continues
 ACTIVITIES_MAX = 100
@@ -227,10 +228,10 @@ def _refresh(
         return own, none, 0, none
     source = refresh.previous if refresh.status == ROLLING_BACK else refresh.configuration
     if group.failures and refresh.status != ROLLING_BACK:
-        failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
-        reason = failed[0][1].message if failed else "An instance could not be launched."
-        tx.store.groups.put_refresh(refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s))
-        return own, none, 0, none
+        refresh = _failed_refresh(tx, group, refresh)
+        if refresh.status == FAILED:
+            return own, none, 0, none
+        source = refresh.previous
     step = step_refresh(refresh, group.desired, members, tx.now_s, _warmup_s(group, refresh))
     if step.refresh != refresh:
         tx.store.groups.put_refresh(step.refresh)
@@ -242,6 +243,19 @@ def _refresh(
     if step.refresh.status not in ACTIVE:
         return source or own, none, 0, none
     return source or own, step.replace, step.surge, frozenset(step.refresh.remaining)
+
+
+def _failed_refresh(tx: Tx[Store], group: Group, refresh: InstanceRefresh) -> InstanceRefresh:
+    """A launch of the refresh failed: the refresh fails, or is rolled back if it asked for that."""
+    failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
+    reason = failed[0][1].message if failed else "An instance could not be launched."
+    if refresh.preferences.get("AutoRollback"):
+        ended = rolled_back(tx, refresh, reason)
+        tx.store.groups.put(group.but(failures=0, retry_at_s=None))
+    else:
+        ended = refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s)
+    tx.store.groups.put_refresh(ended)
+    return ended
 
 
 def _warmup_s(group: Group, refresh: InstanceRefresh) -> float:

@@ -95,8 +95,9 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     settings |= _zones(tx, caller, params)
     _check_unit(settings)
     settings["Tags"] = new_tags(name, params.get("Tags", []))
-    least, most = params["MinSize"], params["MaxSize"]
-    desired: int = params["DesiredCapacity"] if "DesiredCapacity" in params else least
+    least: int = params["MinSize"]
+    most: int = params["MaxSize"]
+    desired: int = params.get("DesiredCapacity", least)
     _check_sizes(least, most, desired, settings.get("DesiredCapacityType", "units"))
     cause = f"a user request created an AutoScalingGroup changing the desired capacity from 0 to {desired}."
     group = Group(

@@ -199,7 +199,7 @@ def apply_policy(tx: Tx[Store], group: Group, policy: Document, breach: Breach) 
 def wanted_capacity(policy: Document, capacity: int, breach: Breach) -> int | None:
     """The capacity that a policy wants, before the limits of the group; None: no step covers the breach."""
     kind: str = policy["PolicyType"]
-    magnitude = int(policy.get("MinAdjustmentMagnitude") or policy.get("MinAdjustmentStep") or 0)
+    magnitude: int = policy.get("MinAdjustmentMagnitude") or policy.get("MinAdjustmentStep") or 0
     if kind == SIMPLE:
         return adjusted(capacity, policy["AdjustmentType"], policy["ScalingAdjustment"], magnitude)
     if breach.value is None:

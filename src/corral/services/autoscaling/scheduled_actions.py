@@ -13,6 +13,7 @@ from corral.errors import ApiError
 from corral.model.group import Group
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ValidationError
+from corral.services.autoscaling.groups import CAPACITY_MAX
 from corral.services.autoscaling.names import (
     PAGES,
     SCHEDULE,
@@ -63,7 +64,7 @@ def _put(tx: Tx[Store], group: Group, params: Params) -> None:
     given = {member: params[member] for member in MEMBERS if member in params}
     if "StartTime" not in given and "Time" in params:
         given["StartTime"] = params["Time"]
-    action = _checked(given, tx.now_s)
+    action = _checked(given, tx.now_s, CAPACITY_MAX[group.settings.get("DesiredCapacityType", "units")])
     if any(each[NEXT] == action[NEXT] for each in others):
         raise AlreadyExistsFault(f"AutoScalingGroup {group.name} already has a scheduled action at the same time.")
     action |= {
@@ -80,9 +81,14 @@ def _arn(tx: Tx[Store], group: Group, name: str) -> str:
     return f"{prefix}:autoScalingGroupName/{group.name}:scheduledActionName/{name}"
 
 
-def _checked(action: Document, now_s: float) -> Document:
+def _checked(action: Document, now_s: float, size_max: int) -> Document:
     """The action with the time of its first run."""
     start_s, end_s = action.get("StartTime"), action.get("EndTime")
+    for member in SIZES:
+        if not 0 <= action.get(member, 0) <= size_max:
+            raise ValidationError(f"{member} must be between 0 and {size_max}: {action[member]} is not valid.")
+    if "MinSize" in action and "MaxSize" in action and action["MinSize"] > action["MaxSize"]:
+        raise ValidationError(f"Max bound, {action['MaxSize']}, must be greater than or equal to min bound, {action['MinSize']}")
     if not any(member in action for member in SIZES):
         raise ValidationError("At least one of MinSize, MaxSize and DesiredCapacity must be specified.")
     if start_s is None and "Recurrence" not in action:
@@ -95,7 +101,8 @@ def _checked(action: Document, now_s: float) -> Document:
         raise ValidationError("Given end time is in the past")
     if start_s is not None and end_s is not None and end_s <= start_s:
         raise ValidationError("The end time must be after the start time.")
-    first_s = start_s if start_s is not None else _recurs(action, now_s)
+    recurs_s = _recurs(action, now_s)  # also refuses a recurrence that is not valid
+    first_s = start_s if start_s is not None else recurs_s
     if first_s is None or (end_s is not None and first_s > end_s):
         raise ValidationError(f"The recurrence {action.get('Recurrence')} has no time before the end time.")
     return {"StartTime": first_s, **action, NEXT: first_s}
