@@ -1,6 +1,6 @@
-"""kill -9 of the server, the agent, or both, under load: nothing acknowledged is lost, nothing happens twice.
+"""kill -9 of server, agent and spawner in random order, under load: nothing acknowledged is lost, nothing happens twice.
 
-Nine kills, three of each kind; CORRAL_KILLS=100 is a long run.
+CORRAL_KILLS=300 is a long run.
 """
 
 from __future__ import annotations
