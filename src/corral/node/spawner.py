@@ -102,6 +102,7 @@ class Spawner:
         self._idle_since = boot_s()
         self._guard_pid: int | None = None  # the process that bounds output
         self._guard_pipe = -1
+        self._guard_died_before = False  # True: a timer starts the next one
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
@@ -223,7 +224,8 @@ class Spawner:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server = node_folder.listen(self._data, "spawner.sock")
-        self._start_guard()
+        if self._runs:
+            self._start_guard()
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
         self._reap()  # children that ended before the handler was installed
@@ -470,6 +472,8 @@ class Spawner:
     # -- output --------------------------------------------------------------------------------------------------
 
     def _start_guard(self) -> None:
+        if self._guard_pid is not None:
+            return
         pipe, self._guard_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._guard_pid = fork_guard(self._data, pipe)
@@ -477,13 +481,17 @@ class Spawner:
             os.close(pipe)
 
     def _wake_guard(self) -> None:
+        """Start the guard with the first run, so that an idle spawner needs no memory for it."""
+        if self._guard_pid is None and not self._guard_died_before:
+            self._start_guard()
+            return
         with contextlib.suppress(OSError):  # the pipe is full: it is awake; or the guard has died: the next one looks for files
             os.write(self._guard_pipe, b"1")
 
     def _guard_died(self) -> None:
         """Resume the runs that the guard may have paused, and start another one."""
         os.close(self._guard_pipe)
-        self._guard_pid, self._guard_pipe = None, -1
+        self._guard_pid, self._guard_pipe, self._guard_died_before = None, -1, True
         for run in self._runs.values():
             if run.alive and run.pid is not None and procfs.is_stopped(run.pid):
                 resume(run)
