@@ -112,7 +112,7 @@ class Load:
             self.ledger.logged.add(text)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 5 * KILLS)
 def test_kill_minus_nine_under_load(own_corral, tmp_path):
     shared = tmp_path / "shared"
     (shared / "starts").mkdir(parents=True)
