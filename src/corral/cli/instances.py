@@ -21,9 +21,9 @@ from corral.cli.output import age, console, print_json, print_line, server_time,
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"
-WIDE = 120  # the least number of columns of a screen that has room for the reasons
+WIDE = 120  # a screen with at least this many columns has room for the reasons
 _TIME = re.compile(r"At [0-9-]+T[0-9:]+Z ")
-DESCRIBE_MAX = 100  # the most container instances, or instance types, that one request may name
+DESCRIBE_MAX = 100  # how many container instances or instance types one request may name
 
 
 @click.command(short_help="List EC2 instances and the reasons of their launches, waits and ends.")

@@ -36,7 +36,7 @@ class Distribution(Struct, frozen=True):
 
 
 class CapacityRequest(Struct, frozen=True):
-    """The capacity that a group should have, and the settings that decide how it gets there."""
+    """The desired capacity of a group, and the settings of its launches and terminations."""
 
     desired: int
     suspended: frozenset[str] = NONE  # suspended scaling processes, for example "Launch"
@@ -132,7 +132,7 @@ def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tupl
 def _scale_in(
     group: CapacityRequest, left: list[Member], surplus: int, scale_in: ScaleIn, waiting: frozenset[str], limit: int
 ) -> list[str]:
-    """Choose instances to terminate, and never so many that the capacity falls below the desired one.
+    """Choose instances to terminate. The capacity never falls below the desired capacity.
 
     Launches that still wait for GPUs are chosen first.
     """

@@ -28,7 +28,7 @@ def ordered(options: Sequence[TypeOption], strategy: str, prices: Mapping[str, f
 
 
 def next_market(on_demand: int, spot: int, base: int, percentage_above: int) -> str:
-    """Return the market (on-demand or spot) of the next capacity unit, so that on-demand units keep their base and their share."""
+    """Return the market (on-demand or spot) of the next capacity unit, by the policy's on-demand base and percentage."""
     return ON_DEMAND if on_demand < on_demand_share(on_demand + spot + 1, base, percentage_above) else SPOT
 
 

@@ -56,7 +56,7 @@ def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Membe
     if held and not free:
         return _blocked(now, held, now_s)
     now = now.but(blocked_since_s=None)
-    # The next checkpoint limits how many instances may be replaced until then.
+    # The next checkpoint limits how many instances may be replaced before it is reached.
     quota = ceil(total * limit[now.checkpoints_passed] / 100) - (total - len(remaining))
     surge = _surge(wishes, desired, min(len(free), quota))
     spare = ready - ceil(desired * wishes.get("MinHealthyPercentage", MIN_HEALTHY_PERCENTAGE) / 100)
@@ -64,7 +64,7 @@ def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Membe
     chosen: list[str] = []
     for member in sorted(free, key=lambda each: (each.created_at_s, each.instance_id)):
         serves = member.state is LifecycleState.IN_SERVICE and not member.unhealthy
-        first_alone = not chosen and idle and not surge  # one at a time, if no instance is to spare
+        first_alone = not chosen and idle and not surge  # if no instance can be spared, replace one
         if len(chosen) < quota and (not serves or member.weight <= spare or first_alone):
             chosen.append(member.instance_id)
             spare -= member.weight if serves else 0
@@ -87,7 +87,7 @@ def _in_standby(member: Member) -> bool:
 
 
 def _blocking(member: Member, wishes: dict[str, str]) -> str:
-    """Return whether a protected or standby instance makes the refresh `Wait`, or is left out (`Ignore`). Empty: replace it."""
+    """Return `Wait` or `Ignore` for an instance that is protected or in standby, and an empty string to replace the instance."""
     wish = ""
     if _in_standby(member):
         wish = wishes.get("StandbyInstances", "Wait")

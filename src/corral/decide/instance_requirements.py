@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-GIB = 1024  # the MiB of a GiB
+GIB = 1024  # MiB per GiB
 
 
 class TypeFacts(Struct, frozen=True):

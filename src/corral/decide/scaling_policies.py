@@ -21,7 +21,10 @@ class Step(Struct, frozen=True):
     upper: float | None = None
 
     def covers(self, difference: float) -> bool:
-        """Return whether the step applies. A step above the threshold includes its lower bound, a step below it the upper bound."""
+        """Return whether the step applies.
+
+        A step above the threshold includes its lower bound. A step below the threshold includes its upper bound.
+        """
         lower, upper = -inf if self.lower is None else self.lower, inf if self.upper is None else self.upper
         return lower <= difference < upper if difference >= 0 else lower < difference <= upper
 

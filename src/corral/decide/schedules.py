@@ -16,7 +16,7 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?")
 
-Offset = Callable[[float], float]  # from a time in UTC to the offset of the local time then, in seconds
+Offset = Callable[[float], float]  # returns the UTC offset at a time, both in seconds
 
 
 class CronError(ValueError):
@@ -61,7 +61,7 @@ def read_cron(text: str) -> Cron:
 
 
 def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
-    """Return the first time of a schedule after `after_s`, or None if there is none, for example on 30 February.
+    """Return the first time of a schedule after `after_s`, or None if there is none, for example for 30 February.
 
     When daylight saving time begins, a skipped local time is moved forward by the skipped hour. When it ends, a local time that
     occurs twice counts once.
@@ -92,7 +92,7 @@ def date_of(day: int) -> tuple[int, int, int]:
 
 
 def _instant(local_s: int, offset: Offset) -> float:
-    """Convert a local time to UTC. Of a local time that occurs twice, the first is meant."""
+    """Convert a local time to UTC. If the local time occurs twice, return the first."""
     before, after = offset(local_s - DAY_S), offset(local_s + DAY_S)
     found = [local_s - ahead for ahead in (before, after) if offset(local_s - ahead) == ahead]
     return float(min(found, default=local_s - before))

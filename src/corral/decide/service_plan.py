@@ -11,9 +11,9 @@ from msgspec import Struct
 from corral.model.ecs_service import ServiceTask, StoppedTask
 from corral.model.task import StopCode, TaskState
 
-SHORT_RUN_S = 60.0  # a task that ends sooner after its start counts as failed
+SHORT_RUN_S = 60.0  # a task that runs for less than this time counts as failed
 DELAY_MAX_S = 15 * 60.0
-FAILURES_AT_ONCE = 1  # how many rounds of failures in a row are replaced without a delay
+FAILURES_AT_ONCE = 1  # how many rounds of failures are replaced without a delay (see `next_start_s`)
 FAILURE_CODES = frozenset({StopCode.ESSENTIAL_EXITED.value, StopCode.FAILED_TO_START.value})
 STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, TaskState.RUNNING.value: 2}
 
@@ -61,7 +61,7 @@ def daemon_plan(
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
-    A task that waits for capacity has no instance yet. It counts as the task of any eligible instance that has none. The plan stops
+    A task that waits for capacity has no instance yet. It counts as the task of an eligible instance without a task. The plan stops
     the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old task of an instance
     stops before the new one starts.
     """
@@ -113,7 +113,7 @@ def _oldest(tasks: Iterable[ServiceTask]) -> list[ServiceTask]:
 
 
 def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
-    """Count failed tasks back to the last one that ran for long enough. Tasks that a caller or the service stopped are ignored."""
+    """Count the failed tasks since the last task that ran for SHORT_RUN_S. Ignore tasks that a caller or the service stopped."""
     failures = 0
     for task in newest_first:
         if task.stop_code not in FAILURE_CODES:

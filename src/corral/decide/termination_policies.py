@@ -86,7 +86,7 @@ def _oldest_configuration(candidates: Sequence[Candidate], group: ScaleIn) -> Se
 
 
 def _oldest_template(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Return the instances of other templates than the current one. Without any, return those of its oldest version."""
+    """Return instances of other templates. If there are none, return those of the oldest version of the current template."""
     made = [each for each in candidates if each.source.kind == TEMPLATE]
     others = [each for each in made if each.source.id != group.current.id]
     if others:

@@ -7,7 +7,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-STARTED_BY = "ecs-svc/"  # `startedBy` of a service's tasks: this prefix, then a number of their deployment
+STARTED_BY = "ecs-svc/"  # `startedBy` of a service's tasks is this prefix and the number of the deployment
 REPLICA, DAEMON = "REPLICA", "DAEMON"  # scheduling strategies
 ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"  # states of a service
 
@@ -21,7 +21,7 @@ class Deployment(Struct, frozen=True):
     updated_at_s: float
     # launchType, capacityProviderStrategy, platformVersion and networkConfiguration, as in ECS's requests
     settings: dict[str, Any] = field(default_factory=dict)
-    rollout: str = "IN_PROGRESS"  # or COMPLETED
+    rollout: str = "IN_PROGRESS"  # IN_PROGRESS or COMPLETED
 
 
 class EcsService(Struct, frozen=True):
@@ -63,7 +63,7 @@ def service_key(region: str, cluster: str, name: str) -> str:
 
 
 class ServiceTask(Struct, frozen=True):
-    """A task of a service, unless the task is stopping or has stopped."""
+    """A task of a service that waits, starts or runs."""
 
     id: str
     deployment: str

@@ -112,7 +112,7 @@ class Member(Struct, frozen=True):
     type: str
     zone: str
     activity: str = ""  # the id of the activity in progress
-    weight: int = 1  # capacity units
+    weight: int = 1  # how many capacity units the instance counts
     market: str = ON_DEMAND
     source: LaunchSource = LaunchSource()
     protected: bool = False  # the instance is protected from scale-in
@@ -158,7 +158,7 @@ class InstanceRefresh(Struct, frozen=True):
     reason: str = ""
     ended_at_s: float | None = None
     checkpoints_passed: int = 0
-    resumes_at_s: float | None = None  # when the wait after a checkpoint ends, or the bake time
+    resumes_at_s: float | None = None  # when the wait after a checkpoint, or the bake time, ends
     blocked_since_s: float | None = None  # since when only protected or standby instances are left to replace
     rollback: dict[str, Any] = field(default_factory=dict)  # RollbackDetails
 

@@ -1,4 +1,4 @@
-"""Finds out how containers ended that no longer exist, from the past events of the Docker engine.
+"""Finds out how removed containers ended, from the past events of the Docker engine.
 
 A run is one container of a task. `docker system prune` removes ended containers and their exit codes. If no agent runs then,
 only the events still have the exit codes: Docker keeps the last 256 events in memory and returns them on request. The events also
@@ -23,7 +23,7 @@ from corral.node.docker_runs import CONTAINER_LOST, DockerRun, DockerRuns
 from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
 
 ACTIONS = ("create", "start", "oom", "die")
-EARLIER_S = 60.0  # events are read from this long before the run was ordered
+EARLIER_S = 60.0  # reading begins at the event this long before the run was ordered
 
 
 class PastContainer(Struct):

@@ -12,8 +12,8 @@ so a launch needs no extra step. The guard is forked without exec. So it is read
 it shares memory pages with the spawner.
 
 The standard input of the guard is a pipe from the spawner. The spawner writes a byte when a run starts. When the pipe is closed,
-the spawner has ended; then the guard resumes all runs and exits. The spawner resumes a run before it stops it, and resumes all runs
-if the guard dies.
+the spawner has ended; then the guard resumes all runs and exits. Before the spawner stops a run, it resumes the run. If the
+guard dies, the spawner resumes all runs.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def fork_guard(data: Path, pipe: int) -> int:
         return pid
     try:
         os.dup2(pipe, 0)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # most of all the file with the spawner's lock
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # close inherited files, above all the spawner's lock
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)

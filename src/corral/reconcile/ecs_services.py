@@ -1,6 +1,6 @@
 """The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
 
-A slot is the free capacity of a container instance. A pool is the set of slots in which a task can wait.
+A slot is the free capacity of a container instance. A pool is a set of slots. A task that waits is in the queue of one pool.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> Ecs
 def _recovered(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> bool:
     """Return whether the service works again after failed tasks: its tasks are older than SHORT_RUN_S, or none failed.
 
-    If they are not yet, reconcile the service when they will be.
+    If the tasks are still younger, reconcile the service again when they are old enough.
     """
     if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
         return True

@@ -30,9 +30,9 @@ from corral.services.autoscaling.launch_sources import SOURCES, current_source, 
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
-STEPS_MAX = 4  # launches, and terminations, of one transaction: about 5 ms of work
+STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
 WAITING_MAX = 20  # launches of one group that wait for GPUs at the same time; more begin later
-PACE_S = 0.001  # until the next transaction continues
+PACE_S = 0.001  # seconds until the next transaction continues
 ACTIVITIES_MAX = 100
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 
@@ -115,8 +115,8 @@ def _check_health(
 ) -> Member:
     """Update the health of a member.
 
-    A stopped or terminated instance is unhealthy at once. An instance whose host is silent becomes unhealthy after IMPAIRED_MAX_S,
-    but not during its grace period.
+    A stopped or terminated instance is unhealthy at once. If its host does not report, an instance becomes
+    unhealthy after IMPAIRED_MAX_S, but not during its grace period.
     """
     if instance is None or instance.state is not InstanceState.RUNNING:
         return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))

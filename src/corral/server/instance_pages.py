@@ -69,7 +69,7 @@ def _reasons(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
 def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
     """Return why a claim (a launch that waits for GPUs) waits.
 
-    Only for the first claims of the queue, the reason also names what holds the GPUs, because finding this takes longer.
+    For the first claims of the queue, the reason also names what holds the GPUs. For all claims, this would take too long.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
     return why_claim_waits(tx, HOST_POOL, claim) if claim in pool.heads() else why_waiting(pool, claim)

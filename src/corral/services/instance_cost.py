@@ -15,7 +15,7 @@ COST_DIGITS = 6  # decimal digits of a cost in dollars, enough for one second of
 
 
 def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
-    """Report the instance-hours by group and by stack, with their prices: those since `since_s`, or all if it is None."""
+    """Report the instance-hours since `since_s` (None: all of them) by group and by stack, with their prices."""
     ledger, from_s = tx.store.instances.usage, since_s or 0.0
     groups = ledger.totals("group_name", from_s, tx.now_s)
     tx.step()

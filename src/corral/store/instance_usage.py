@@ -29,7 +29,7 @@ class UsageTotal(Struct, frozen=True):
 
 
 class InstanceUsage:
-    """The part of the state store (`Store`) with instance-hours. Each change of an instance writes it in the same transaction."""
+    """The part of the state store (`Store`) with instance-hours. `Instances` writes it when an instance changes."""
 
     def __init__(self, database: Database) -> None:
         self._execute = database.execute

@@ -26,7 +26,7 @@ INIT = "AWS::CloudFormation::Init"
 CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,255}")
 ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\\/-]{1,128}")
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{0,128}(?<! )|")
-BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")  # user data cannot set attributes whose names begin so
+BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")  # user data cannot set attributes with these prefixes
 TRUE, FALSE = ("true", "1", "t"), ("false", "0", "f")
 
 
@@ -76,7 +76,7 @@ class _UserDataReader:
             self._part(text)
 
     def _archive(self, text: str) -> None:
-        from email.parser import Parser  # here, because most user data is a script
+        from email.parser import Parser  # imported only here, because most user data is a script
 
         for part in Parser().parsestr(text).walk():
             if not part.is_multipart():
@@ -234,7 +234,7 @@ def _are_valid(attributes: Mapping[str, Any]) -> bool:
 
 def _yaml(text: str) -> Any:
     """Parse a YAML document. Return None if it is not valid or has too many levels."""
-    import yaml  # here, because most user data is a script
+    import yaml  # imported only here, because most user data is a script
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0

@@ -22,7 +22,7 @@ OPERATORS = ("<<<", "<<-", "&&", "||", ">>", "<<", "&>", ">&", ";", "\n", "&", "
 class Script:
     """The result of reading a script: the commands that were understood and skipped, and the variables that the script set."""
 
-    write: Callable[[str, str], bool]  # called with a path and a text; returns whether the file matters
+    write: Callable[[str, str], bool]  # called with a path and a text; returns whether Corral uses the file
     understood: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)

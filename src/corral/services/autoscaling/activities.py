@@ -133,7 +133,7 @@ def describe_scaling_activities(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def _position(after: str) -> tuple[bool, int | None]:
-    """Parse where a page begins: whether its first activity has ended, and the number that it must be below."""
+    """Parse the position of a page: whether it begins with ended activities, and the number of the activity before it."""
     ended, _, digits = after.partition("/")
     number = whole_number(digits)
     if ended not in ("0", "1") or number is None:

@@ -143,7 +143,7 @@ def update_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def _merged_policy(group: Group, given: dict[str, Any]) -> dict[str, Any]:
-    """Return an update with its mixed instances policy completed by the parts of the stored policy that it does not contain."""
+    """Complete the mixed instances policy of an update: take missing parts from the stored policy."""
     before, new = group.settings.get("MixedInstancesPolicy"), given.get("MixedInstancesPolicy")
     if before is None or new is None:
         return given

@@ -29,7 +29,8 @@ from corral.services.stored_resources import find
 from corral.services.tags import is_reserved
 from corral.store import Store
 
-SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")  # settings of a group
+# The settings of a group that name its launch source.
+SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")
 WEIGHT_MAX = 999
 TYPES_MAX = 40  # how many instance types a launch tries
 ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # the default allocation strategies
@@ -219,7 +220,8 @@ def _matching(wanted: bytes, mappings: tuple[tuple[str, TypeMapping], ...]) -> t
 
 
 def _facts(type_: InstanceType) -> TypeFacts:
-    accelerators = [each for each in type_.accelerators or () if each[0] != "neuron"]  # also listed as inference
+    # Neuron devices are listed a second time as inference accelerators.
+    accelerators = [each for each in type_.accelerators or () if each[0] != "neuron"]
     if type_.gpu is not None:
         model, maker, memory_mib = type_.gpu
         accelerators.append(("gpu", model, maker, type_.gpus, memory_mib))

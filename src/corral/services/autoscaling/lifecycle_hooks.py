@@ -1,6 +1,6 @@
 """Operations on lifecycle hooks, and the lifecycle actions of instances.
 
-An action is one hook that delays the launch or the termination of one instance.
+An action is the wait of one instance for one hook, during its launch or its termination.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) 
 
 def _notify(tx: Tx[Store], group: Group, member: Member, hook: Document, action: LifecycleAction) -> None:
     queue = queue_with_arn(tx, hook.get("NotificationTargetARN", ""))
-    if queue is None:  # the hook has no target, its queue was deleted, or it is an SNS topic, which Corral does not have
+    if queue is None:  # the hook has no target, its queue was deleted, or its target is an SNS topic
         return
     message = {
         "Origin": "EC2" if hook["LifecycleTransition"] == LAUNCHING else "AutoScalingGroup",

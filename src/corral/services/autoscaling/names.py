@@ -75,7 +75,7 @@ def find_member(tx: Tx[Store], caller: Caller, instance_id: str, group: Group | 
 
 
 # Hooks, policies, scheduled actions and notifications are stored documents of a group. The key of a document is GROUP:NAME.
-# The name of a group cannot contain a colon.
+# A colon cannot be part of a group name, so it separates the two names.
 
 
 def key_of(group: str, name: str) -> str:

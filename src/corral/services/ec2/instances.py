@@ -33,7 +33,8 @@ from corral.store import Store
 
 LAUNCHES_MAX = 20  # instances that one request may launch; each takes about 0.4 ms in the thread that owns the database
 ROWS_PER_READ = 200
-NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")  # not about instances
+# Members of RunInstances that do not describe an instance.
+NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")
 
 
 # Run

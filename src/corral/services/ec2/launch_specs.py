@@ -55,7 +55,7 @@ STORED = (  # members that DescribeInstances returns unchanged
     "KernelId", "RamdiskId", "EbsOptimized", "CpuOptions", "HibernationOptions", "EnclaveOptions", "MaintenanceOptions",
     "PrivateDnsNameOptions", "NetworkPerformanceOptions", "CapacityReservationSpecification",
 )  # fmt: skip
-METADATA_OPTIONS = {  # the defaults
+METADATA_OPTIONS = {  # the default metadata options
     "State": "applied", "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled",
     "HttpProtocolIpv6": "disabled", "InstanceMetadataTags": "disabled",
 }  # fmt: skip

@@ -37,7 +37,8 @@ STORED_ONLY = (
     "loadBalancers", "serviceRegistries", "role", "availabilityZoneRebalancing", "serviceConnectConfiguration",
     "vpcLatticeConfigurations", "gatewayConnectors", "monitoring",
 )  # fmt: skip
-DEPLOYED = ("launchType", "capacityProviderStrategy", "platformVersion", "networkConfiguration")  # parts of a deployment
+# Members of requests that belong to a deployment.
+DEPLOYED = ("launchType", "capacityProviderStrategy", "platformVersion", "networkConfiguration")
 DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
