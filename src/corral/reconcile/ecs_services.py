@@ -1,4 +1,7 @@
-"""ECS services: start and stop tasks until a service has the tasks that it should have."""
+"""The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
+
+A slot is the free capacity of a container instance. A pool is a set of slots. A task that waits is in the queue of one pool.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ from corral.services.ecs.task_progress import begin_stop
 from corral.services.ecs.task_spec import task_spec
 from corral.store import Store
 
-STARTS_MAX = 20  # tasks of one step: about 5 ms of work
+STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
 STOPS_MAX = 50
 NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
-RETRY_S = 30.0  # after a launch that was refused
+RETRY_S = 30.0  # until the next attempt, after a launch was refused
 ROWS_MAX = 100
 NO_ROOM = "no container instance met all of its requirements"
 
@@ -62,7 +65,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
 
 
 def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
-    """The slots of a pool have changed: reconcile the DAEMON services of its cluster, and services with tasks that must move."""
+    """Reconcile the DAEMON services of a cluster, because the slots of its pool have changed."""
     if pool == HOST_POOL:
         services = [(region, tx.settings.cluster, name) for region, name in tx.store.ecs_services.daemons(tx.settings.cluster)]
     else:
@@ -73,7 +76,7 @@ def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
 
 
 def drop_inactive_services(tx: Tx[Store], _: str) -> None:
-    """Drop deleted services that have been shown for long enough."""
+    """Drop services that became INACTIVE more than INACTIVE_SHOWN_S ago."""
     if tx.store.ecs_services.drop_deleted(tx.now_s - INACTIVE_SHOWN_S, ROWS_MAX) >= ROWS_MAX:
         tx.due("services:", tx.now_s)
 
@@ -94,7 +97,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService, tasks: lis
 
 
 def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
-    """Each pool of the cluster gets its own plan: a daemon task waits in the pool whose instance lacks it."""
+    """Plan each pool of the cluster separately, because a waiting task belongs to one pool."""
     _, document = _definition(tx, caller, service)
     demand = task_spec(document, {}).demand
     constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
@@ -115,7 +118,10 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list
 
 
 def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Collection[str]) -> set[str]:
-    """Instances whose daemon task stops: those whose attributes no longer match, and draining ones without other tasks."""
+    """Return the instances whose daemon task must stop.
+
+    These are instances that no longer match the constraints, and draining instances without other tasks.
+    """
     leaving = set[str]()
     for slot in slots:
         own = sum(task.instance_id == slot.id for task in tasks)
@@ -126,7 +132,7 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
     return leaving
 
 
-# Steps
+# Apply a plan
 
 
 def _apply(
@@ -151,7 +157,7 @@ def _apply(
 
 
 def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> tuple[EcsService, int]:
-    """Start tasks of the primary deployment. Return the service and how many tasks were started or wait."""
+    """Launch tasks of the primary deployment. Return the updated service and how many tasks were launched or wait."""
     stopped = tx.store.ecs_services.newest_stopped(service, STOPPED_READ)
     start_s = next_start_s(stopped, service.desired)
     if start_s > tx.now_s:
@@ -218,7 +224,7 @@ def _stop(tx: Tx[Store], service: EcsService, task_id: str) -> None:
 
 
 def _drain(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> None:
-    """Stop all tasks of a deleted service. It is INACTIVE when the last one has stopped."""
+    """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE."""
     for task in tasks[:STOPS_MAX]:
         _stop(tx, service, task.id)
     if len(tasks) > STOPS_MAX:
@@ -229,7 +235,7 @@ def _drain(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> None
 
 
 def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> EcsService:
-    """Nothing is to do now. Drop finished deployments, and report a steady state once."""
+    """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
     live = {task.deployment for task in tasks}
     deployments = tuple(each for each in service.deployments if each is service.primary or each.id in live)
     running = sum(task.state == TaskState.RUNNING.value and task.deployment == service.primary.id for task in tasks)
@@ -247,7 +253,10 @@ def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> Ecs
 
 
 def _recovered(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> bool:
-    """Whether no task failed, or all tasks have run for longer than those that failed. If not yet, look again then."""
+    """Return whether the service works again after failed tasks: its tasks are older than SHORT_RUN_S, or none failed.
+
+    If the tasks are still younger, reconcile the service again when they are old enough.
+    """
     if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
         return True
     recovered_s = max((task.created_at_s for task in tasks), default=0.0) + SHORT_RUN_S
@@ -256,11 +265,11 @@ def _recovered(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> 
     return recovered_s <= tx.now_s
 
 
-# What a plan needs to know
+# Inputs of a plan
 
 
 def _capacity(tx: Tx[Store], caller: Caller, service: EcsService, count: int, running: int) -> Capacity | None:
-    """The capacity for new tasks; None if the cluster no longer has it, which an event says."""
+    """Return where new tasks can run. If the cluster has no such capacity any more, write an event and return None."""
     _, about = cluster_record(tx, caller, service.cluster) or (ACTIVE, {})
     try:
         return service_capacity(tx, service.primary.settings, service.region, service.cluster, about, count, running)
@@ -275,9 +284,9 @@ def _percentages(service: EcsService) -> Percentages:
 
 
 def _protected(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """The tasks that must not be stopped now. When a protection ends, the service is reconciled again."""
+    """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
     if len(tasks) <= service.desired and all(task.deployment == service.primary.id for task in tasks):
-        return set()  # no task of it may have to stop
+        return set()  # no task has to stop
     protected = set[str]()
     for each in tasks:
         task = tx.store.tasks.get(each.id)
@@ -297,7 +306,7 @@ def _event(tx: Tx[Store], service: EcsService, text: str) -> None:
 
 
 def _report(tx: Tx[Store], service: EcsService, problem: str) -> EcsService:
-    """Write an event about a problem, unless the last one has the same text."""
+    """Write an event about a problem, unless the last problem has the same text."""
     if service.problem == problem:
         return service
     _event(tx, service, problem)

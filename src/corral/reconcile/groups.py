@@ -1,4 +1,8 @@
-"""Auto Scaling groups: their members follow their instances, and launches and terminations lead to the desired capacity."""
+"""The reconciler `group` launches and terminates instances until an Auto Scaling group has its desired capacity.
+
+A member is an instance of a group. Each run first updates the members from their instances, then continues an instance refresh,
+and then launches and terminates.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ from corral.services.autoscaling.launch_sources import SOURCES, current_source, 
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
-STEPS_MAX = 4  # launches and terminations of one transaction, about 5 ms of work
-WAITING_MAX = 20  # launches of one group that wait for GPUs; the others begin when those have got theirs
-PACE_S = 0.001  # until the next transaction continues
+STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
+WAITING_MAX = 20  # launches of one group that wait for GPUs at the same time; more begin later
+PACE_S = 0.001  # seconds until the next transaction continues
 ACTIVITIES_MAX = 100
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 
@@ -59,9 +63,9 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 
 
 def _follow(tx: Tx[Store], group: Group, member: Member, again: list[float], silent: set[str]) -> Member | None:
-    """Move one member after its instance and its lifecycle hooks. None: its instance has ended, and it is no longer a member.
+    """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
 
-    `again` collects the times when to look again.
+    Times when the group must be reconciled again are added to `again`.
     """
     instance = tx.store.instances.get(member.instance_id)
     gone = instance is None or instance.state is InstanceState.TERMINATED
@@ -100,7 +104,7 @@ def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instan
 
 
 def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
-    """The result of a member's lifecycle hooks; None: they are under way."""
+    """Return the result of a member's lifecycle hooks, or None while they still wait."""
     result, at_s = verdict(member.actions.values(), tx.now_s)
     again += [at_s] if at_s is not None else []
     return result
@@ -109,7 +113,11 @@ def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
 def _check_health(
     tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
 ) -> Member:
-    """A stopped or terminated instance is unhealthy at once, an impaired one after a while and the grace period."""
+    """Update the health of a member.
+
+    A stopped or terminated instance is unhealthy at once. If its host does not report, an instance becomes
+    unhealthy after IMPAIRED_MAX_S, but not during its grace period.
+    """
     if instance is None or instance.state is not InstanceState.RUNNING:
         return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
     if instance.host_id not in silent:
@@ -131,7 +139,7 @@ def _put(tx: Tx[Store], member: Member) -> Member:
 
 
 def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
-    """Launch and terminate what is missing or too much. Return the times of the next look."""
+    """Launch missing instances and terminate surplus ones. Return the times when the group must be reconciled again."""
     again: list[float] = []
     settings, replace, surge, outdated = _refresh(tx, group, members, again)
     group = tx.store.groups.get(group.region, group.name) or group
@@ -154,7 +162,7 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
         surge=surge,
     )
     scale_in = ScaleIn(tx.now_s)
-    if capacity_of(members) > group.desired + surge:  # only then do the policies need to know more
+    if capacity_of(members) > group.desired + surge:  # only a scale-in needs these facts
         scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(tx, settings))
     plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
     if plan.again_s is not None:
@@ -178,7 +186,7 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
 def _launch(
     tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str], room: int
 ) -> bool:
-    """Launch instances until no unit is missing, or `room` of them wait for GPUs. Return False if more are left to launch."""
+    """Launch instances until no capacity is missing, or `room` launches wait for GPUs. Return False if more must be launched."""
     launched, failed = 0, False
     before = capacity_of(members)
     started = group_changes.STARTED.format(before, before + missing)
@@ -216,7 +224,10 @@ def _is_waiting(instance: Instance | None) -> bool:
 def _refresh(
     tx: Tx[Store], group: Group, members: list[Member], again: list[float]
 ) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
-    """Advance the group's refresh: (launch source, instances to replace now, surge, instances yet to replace)."""
+    """Continue the instance refresh of the group, if one is active.
+
+    Return the launch source, the instances to replace now, the surge (extra units), and all instances that are not replaced yet.
+    """
     own = {member: group.settings[member] for member in SOURCES if member in group.settings}
     none: frozenset[str] = frozenset()
     refresh = tx.store.groups.active_refresh(group.region, group.name)
@@ -246,7 +257,7 @@ def _refresh(
 
 
 def _failed_refresh(tx: Tx[Store], group: Group, refresh: InstanceRefresh) -> InstanceRefresh:
-    """A launch of the refresh failed: the refresh fails, or is rolled back if it asked for that."""
+    """End a refresh because a launch failed. With the preference AutoRollback, roll it back instead."""
     failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
     reason = failed[0][1].message if failed else "An instance could not be launched."
     if refresh.preferences.get("AutoRollback"):
@@ -277,7 +288,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
 
 
 def drop_old_activities(tx: Tx[Store], _: str) -> None:
-    """Drop activities that have been shown for six weeks, a limited number at a time."""
+    """Drop activities that ended more than six weeks ago, a limited number at a time."""
     if tx.store.groups.drop_activities(tx.now_s - activities.SHOWN_S, ACTIVITIES_MAX) == ACTIVITIES_MAX:
         tx.due("activities:", tx.now_s)
     elif (oldest_s := tx.store.groups.oldest_activity_s()) is not None:

@@ -1,4 +1,4 @@
-"""Scheduled actions: one-time and recurring changes of a group's sizes."""
+"""Operations on scheduled actions, which change the sizes of a group once or repeatedly, and their execution."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from corral.store.stored_resources import Document
 ACTIONS_MAX, BATCH_MAX = 125, 50
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 MEMBERS = ("StartTime", "EndTime", "Recurrence", "TimeZone", *SIZES)
-NEXT = "_next"  # when the action runs next
+NEXT = "_next"  # the member with the time of the next run
 
 
 def put_scheduled_update_group_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _arn(tx: Tx[Store], group: Group, name: str) -> str:
 
 
 def _checked(action: Document, now_s: float, size_max: int) -> Document:
-    """The action with the time of its first run."""
+    """Check an action. Return it with the time of its first run."""
     start_s, end_s = action.get("StartTime"), action.get("EndTime")
     for member in SIZES:
         if not 0 <= action.get(member, 0) <= size_max:
@@ -109,7 +109,7 @@ def _checked(action: Document, now_s: float, size_max: int) -> Document:
 
 
 def _recurs(action: Document, after_s: float) -> float | None:
-    """The next time of a recurring action; None: there is none."""
+    """Return the next time of a recurring action, or None if there is none."""
     if "Recurrence" not in action:
         return None
     try:
@@ -137,7 +137,7 @@ def _time_zones() -> set[str]:
 
 
 def describe_scheduled_actions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """With names, the times of the request are ignored."""
+    """Describe scheduled actions. If the request names actions, StartTime and EndTime are ignored."""
     names, group = params.get("ScheduledActionNames"), params.get("AutoScalingGroupName")
     if group is not None:
         group = find_group(tx, caller, group).name
@@ -161,7 +161,7 @@ def _within(action: Document, from_s: float | None, to_s: float | None) -> bool:
 
 
 def _view(action: Document) -> Document:
-    """StartTime is the time of the next run, and Time, which is no longer used, repeats it."""
+    """Return an action as responses show it. StartTime and the deprecated Time are both the time of the next run."""
     shown = {member: value for member, value in action.items() if member[0] != "_"}
     return {**shown, "StartTime": action[NEXT], "Time": action[NEXT]}
 
@@ -221,7 +221,7 @@ def run_due_actions(tx: Tx[Store], region: str, name: str) -> float | None:
 
 
 def _run(tx: Tx[Store], group: Group, action: Document) -> Group:
-    """Set the sizes of a group. Sizes that contradict each other move to the nearest valid ones."""
+    """Set the sizes of a group. Sizes that contradict each other are replaced by the nearest valid ones."""
     most = action.get("MaxSize", max(group.max_size, action.get("MinSize", 0)))
     least = min(action.get("MinSize", min(group.min_size, most)), most)
     desired = max(least, min(most, action.get("DesiredCapacity", group.desired)))
