@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from corral.node.spawner import EXIT_STATUS_LOST, MAY_HAVE_RUN, NEVER_STARTED
+from corral.node.spawner_recovery import EXIT_STATUS_LOST, MAY_HAVE_RUN, NEVER_STARTED
 from harness import Corral, container, eventually, wait_stopped
 
 KILLS = int(os.environ.get("CORRAL_KILLS", "9"))

@@ -27,9 +27,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from corral.node import procfs
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output
 from corral.node.run_journal import last_record
 from corral.node.run_processes import pause, pause_writers, resume
@@ -217,3 +219,44 @@ def fork_guard(data: Path, pipe: int) -> int:
         print(traceback.format_exc(), file=sys.stderr, flush=True)
     finally:
         os._exit(0)
+
+
+class GuardProcess:
+    """The spawner's handle of its output guard."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._pipe = -1
+        self._died_before = False  # True: a timer starts the next one
+        self.pid: int | None = None
+
+    def start(self) -> None:
+        if self.pid is not None:
+            return
+        pipe, self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self.pid = fork_guard(self._data, pipe)
+        finally:
+            os.close(pipe)
+
+    def wake(self) -> None:
+        """Start the guard with the first run, so that an idle spawner needs no memory for it."""
+        if self.pid is None and not self._died_before:
+            self.start()
+            return
+        with contextlib.suppress(OSError):  # the pipe is full: it is awake; or the guard has died: the next one looks for files
+            os.write(self._pipe, b"1")
+
+    def died(self, runs: Iterable[SpawnedRun]) -> None:
+        """Resume the runs that the guard may have paused. The caller starts another guard later."""
+        os.close(self._pipe)
+        self.pid, self._pipe, self._died_before = None, -1, True
+        for run in runs:
+            if run.alive and run.pid is not None and procfs.is_stopped(run.pid):
+                resume(run)
+
+    def end(self) -> None:
+        """No run is alive, so none is paused. The guard must end before the cgroup that it is in can be removed."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
