@@ -58,7 +58,8 @@ IMAGE_RULES = json.dumps(
 DASHBOARD = json.dumps({"widgets": [{"type": "text", "x": 0, "y": 0, "width": 3, "height": 3, "properties": {"markdown": "a"}}]})
 EXPRESSIONS = (
     "m1 + m2 / 2", "SUM(METRICS()) * 100", "IF(m1 > 5, m1, 0)", "SEARCH('{F,d} MetricName=\"m\"', 'Sum', 60)",
-    "ANOMALY_DETECTION_BAND(m1)", "FILL(m1, 0) - RATE(m2)", 'SELECT AVG(m) FROM SCHEMA("F", d) GROUP BY d ORDER BY MAX() DESC LIMIT 5', "RUNNING_SUM(m1)[0]",
+    "ANOMALY_DETECTION_BAND(m1)",
+    "FILL(m1, 0) - RATE(m2)", 'SELECT AVG(m) FROM SCHEMA("F", d) GROUP BY d ORDER BY MAX() DESC LIMIT 5', "RUNNING_SUM(m1)[0]",
     "TIME_SERIES(1e3)", "SLICE(m1, 0, 1)", "DATAPOINT_COUNT(m1)", "m1 ^ 2", "SORT(METRICS(), AVG, DESC, 3)",
 )  # fmt: skip
 PATTERNS = (
