@@ -28,7 +28,7 @@ COMMANDS_PER_BATCH = 25  # what a busy server finds waiting
 TASKS_PER_CALL = 10
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 STARTED_S, STOPPED_S = 1.0, 2.0
-SOON_S = 0.005  # large changes are continued in later transactions, which are due sooner than this
+SOON_S = 0.02  # large changes are continued in later transactions, which are due sooner than this
 SETTLED_MAX = 100_000
 
 
