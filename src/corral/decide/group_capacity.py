@@ -79,7 +79,9 @@ def plan_capacity(
     if may_terminate:
         if "ReplaceUnhealthy" not in group.suspended:
             ends |= {member.instance_id: Why.UNHEALTHY for member in counted if member.unhealthy}
-        ends |= {member.instance_id: Why.REFRESH for member in counted if member.instance_id in group.replace - ends.keys()}
+        if group.replace:
+            replaced = group.replace - ends.keys()
+            ends |= {member.instance_id: Why.REFRESH for member in counted if member.instance_id in replaced}
         if group.max_lifetime_s:
             expired, next_s = _expired(members, group.max_lifetime_s, now_s)
             if expired is not None and not ends:
@@ -100,6 +102,8 @@ def plan_capacity(
 
 def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
     """Return the zone with the fewest instances. If several zones have the same number, the first in the group's list wins."""
+    if len(zones) == 1:
+        return zones[0]
     sizes = Counter(member.zone for member in members if member.state in COUNTED)
     return min(zones, key=lambda zone: sizes[zone])
 
@@ -145,14 +149,16 @@ def _scale_in(
     open_to = [member for member in left if not member.protected and member.instance_id not in waiting]
     if sum(member.weight for member in open_to) <= surplus:
         return (chosen + [member.instance_id for member in open_to])[:limit]
+    candidates = {member.instance_id: _candidate(member) for member in open_to}
     while surplus > 0 and len(chosen) < limit:
         fitting = [member for member in open_to if member.weight <= surplus]
-        outdated = [member for member in fitting if member.instance_id in group.outdated]
+        outdated = [member for member in fitting if member.instance_id in group.outdated] if group.outdated else []
         about = scale_in
         if group.distribution is not None:
             share = surplus_market(*on_demand_units(left), group.distribution.base, group.distribution.percentage_above)
             about = ScaleIn(scale_in.now_s, scale_in.current, share, scale_in.type_rank, is_mixed=True)
-        victim = choose([_candidate(each) for each in outdated or fitting], (each.zone for each in left), group.policies, about)
+        named = [candidates[each.instance_id] for each in outdated or fitting]
+        victim = choose(named, [each.zone for each in left], group.policies, about)
         if victim is None:
             break
         chosen.append(victim.id)

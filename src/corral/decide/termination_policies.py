@@ -52,9 +52,10 @@ def choose(candidates: Sequence[Candidate], zones: Iterable[str], policies: Sequ
     """Return the instance to terminate, or None without candidates. `zones` contains the zone of each instance of the group."""
     if not candidates:
         return None
-    sizes = Counter(zones)
-    largest = max(sizes[each.zone] for each in candidates)
-    left: Sequence[Candidate] = [each for each in candidates if sizes[each.zone] == largest]
+    sizes, left = Counter(zones), candidates
+    if len(sizes) > 1:
+        largest = max(sizes[each.zone] for each in candidates)
+        left = [each for each in candidates if sizes[each.zone] == largest]
     for name in policies or ("Default",):
         if len(left) == 1:
             break
@@ -73,9 +74,9 @@ def _default(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candid
 
 def _outdated(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
     """Return the instances of the oldest launch source. Launch configurations count as older than launch templates."""
-    configured = [each for each in candidates if each.source.kind == CONFIGURATION]
     if group.current.kind == CONFIGURATION:
         return _oldest_configuration(candidates, group)
+    configured = [each for each in candidates if each.source.kind == CONFIGURATION]
     return configured or _oldest_template(candidates, group)
 
 
@@ -91,8 +92,8 @@ def _oldest_template(candidates: Sequence[Candidate], group: ScaleIn) -> Sequenc
     others = [each for each in made if each.source.id != group.current.id]
     if others:
         return others
-    oldest = min((int(each.source.version) for each in made), default=None)
-    return [each for each in made if int(each.source.version) == oldest] or candidates
+    oldest = min({each.source.version for each in made}, key=int, default=None)
+    return [each for each in made if each.source.version == oldest] or candidates
 
 
 def _closest_to_next_hour(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
@@ -117,8 +118,9 @@ def _newest(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candida
 
 
 def _least(candidates: Sequence[Candidate], measure: Callable[[Candidate], float]) -> Sequence[Candidate]:
-    least = min(map(measure, candidates))
-    return [each for each in candidates if measure(each) == least]
+    measured = list(map(measure, candidates))
+    least = min(measured)
+    return [each for each, value in zip(candidates, measured) if value == least]
 
 
 POLICIES: dict[str, Policy] = {

@@ -39,6 +39,7 @@ class EcsService(Struct, frozen=True):
     is_steady: bool = False  # the event "has reached a steady state" was written after the last change
     problem: str = ""  # the last problem that an event reported; empty when the service is steady
     deleted_at_s: float | None = None
+    paced_at_s: float | None = None  # it did as much as one transaction may; the rest follows in a later one
 
     @property
     def primary(self) -> Deployment:
@@ -60,6 +61,14 @@ class EcsService(Struct, frozen=True):
 
 def service_key(region: str, cluster: str, name: str) -> str:
     return f"{region}/{cluster}/{name}"
+
+
+class TaskCount(Struct, frozen=True):
+    """How many tasks of a deployment should run."""
+
+    total: int = 0
+    running: int = 0  # RUNNING
+    waiting: int = 0  # PROVISIONING
 
 
 class ServiceTask(Struct, frozen=True):

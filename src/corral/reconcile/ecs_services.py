@@ -5,7 +5,8 @@ A slot is the free capacity of a container instance. A pool is a set of slots. A
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from corral.decide.service_plan import (
     replica_plan,
 )
 from corral.errors import ApiError
-from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, EcsService, ServiceTask
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, EcsService, ServiceTask, TaskCount
 from corral.model.instance import HOST_POOL
 from corral.model.placement import Slot
 from corral.model.task import StopCode, Task, TaskState
@@ -40,7 +41,8 @@ from corral.services.ecs.task_spec import task_spec
 from corral.store import Store
 
 STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
-STOPS_MAX = 50
+STOPS_MAX = 20
+PACE_S = 0.001  # until the next transaction continues
 NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
 RETRY_S = 30.0  # until the next attempt, after a launch was refused
@@ -53,15 +55,17 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     service = tx.store.ecs_services.get(region, cluster, name)
     if service is None or service.status == INACTIVE:
         return
-    tasks = tx.store.ecs_services.tasks(service)
+    if service.paced_at_s == tx.now_s:
+        tx.due(f"service:{service.key}", tx.now_s + PACE_S)
+        return
     if service.status == DRAINING:
-        _drain(tx, service, tasks)
+        _drain(tx, service)
         return
     caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
     if service.strategy == DAEMON:
-        _step_daemon(tx, caller, service, tasks)
+        _step_daemon(tx, caller, service)
     else:
-        _step_replica(tx, caller, service, tasks)
+        _step_replica(tx, caller, service)
 
 
 def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
@@ -84,37 +88,69 @@ def drop_inactive_services(tx: Tx[Store], _: str) -> None:
 # The two scheduling strategies
 
 
-def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
+def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
+    counts = tx.store.tasks.deployment_counts.of(service)
+    current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
-    protected = _protected(tx, service, tasks)
-    plan = replica_plan(tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected)
-    if plan.start:
-        running = sum(task.deployment == service.primary.id for task in tasks)
-        capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), running)
-        _apply(tx, caller, service, tasks, plan, capacity)
+    if current <= service.desired and not draining and not counts.keys() - {service.primary.id}:
+        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan need not know each of them
     else:
-        _apply(tx, caller, service, tasks, plan, None)
+        tasks = tx.store.ecs_services.tasks(service)
+        protected = _protected(tx, service, tasks)
+        plan = replica_plan(
+            tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected
+        )
+    capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), current) if plan.start else None
+    _apply(tx, caller, service, plan, capacity)
 
 
-def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
+def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     """Plan each pool of the cluster separately, because a waiting task belongs to one pool."""
     _, document = _definition(tx, caller, service)
     demand = task_spec(document, {}).demand
     constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
     suits = matching(placement_rules(constraints, (), "EC2", f"{service.region}/{service.cluster}", service.group))
-    eligible_count, plans = 0, list[tuple[str, ServicePlan]]()
+    pools: dict[str, tuple[list[Slot], set[str]]] = {}
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        eligible = {slot.id for slot in slots if slot.takes_tasks and covers(slot, demand) and suits(slot)}
-        eligible_count += len(eligible)
-        in_pool = [task for task in tasks if task.pool == pool]
-        leaving = _leaving(slots, in_pool, eligible)
-        plans.append((pool, daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)))
+        pools[pool] = slots, {slot.id for slot in slots if slot.takes_tasks and covers(slot, demand) and suits(slot)}
+    plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
+    eligible_count = sum(len(eligible) for _, eligible in pools.values())
     if service.desired != eligible_count:
         service = service.but(desired=eligible_count, is_steady=False)
         tx.store.ecs_services.put(service)
-    for pool, plan in plans:
-        service = _apply(tx, caller, service, tasks, plan, Capacity("EC2", (pool,), waits=True))
+    for pool, plan in plans.items():
+        service = _apply(tx, caller, service, plan, Capacity("EC2", (pool,), waits=True))
+
+
+def _daemon_plans(
+    tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
+) -> dict[str, ServicePlan]:  # fmt: skip
+    tasks, plans = tx.store.ecs_services.tasks(service), dict[str, ServicePlan]()
+    for pool, (slots, eligible) in pools.items():
+        in_pool = [task for task in tasks if task.pool == pool]
+        leaving = _leaving(slots, in_pool, eligible)
+        plans[pool] = daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)
+    return plans
+
+
+def _vacancies(
+    tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
+) -> dict[str, ServicePlan] | None:  # fmt: skip
+    """The plans of a service of which no task waits and none has to stop, from the counts of its tasks on each instance.
+
+    None: a plan has to know each task.
+    """
+    counts = tx.store.tasks.deployment_counts.of(service)
+    current = counts.get(service.primary.id, TaskCount())
+    if current.waiting or counts.keys() - {service.primary.id}:
+        return None
+    group, on_eligible, plans = f"{service.region}/{service.cluster}/{service.group}", 0, dict[str, ServicePlan]()
+    for pool, (slots, eligible) in pools.items():
+        occupied = [slot.tasks[group] for slot in slots if group in slot.tasks and slot.id in eligible]
+        on_eligible += sum(occupied)
+        plans[pool] = ServicePlan(len(eligible) - len(occupied))
+    return plans if on_eligible == current.total else None
 
 
 def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Collection[str]) -> set[str]:
@@ -122,9 +158,9 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 
     These are instances that no longer match the constraints, and draining instances without other tasks.
     """
-    leaving = set[str]()
+    leaving, by_instance = set[str](), Counter(task.instance_id for task in tasks)
     for slot in slots:
-        own = sum(task.instance_id == slot.id for task in tasks)
+        own = by_instance[slot.id]
         if not own or slot.id in eligible or not slot.connected:
             continue
         if not slot.draining or slot.running + slot.pending <= own:
@@ -135,9 +171,7 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 # Apply a plan
 
 
-def _apply(
-    tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask], plan: ServicePlan, capacity: Capacity | None
-) -> EcsService:
+def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
     """Stop and start the tasks of a plan, a limited number at a time, and write events."""
     for task_id in plan.stop[:STOPS_MAX]:
         _stop(tx, service, task_id)
@@ -147,13 +181,21 @@ def _apply(
     if plan.start and capacity is not None:
         service, started = _start(tx, caller, service, min(plan.start, STARTS_MAX), capacity)
     if len(plan.stop) > STOPS_MAX or (started and plan.start > started):
-        tx.due(f"service:{service.key}", tx.now_s)
+        service = _pace(tx, service)
     if plan.stop or plan.start:
         if service.is_steady:
             service = service.but(is_steady=False)
             tx.store.ecs_services.put(service)
         return service
-    return _settle(tx, service, tasks)
+    return _settle(tx, service)
+
+
+def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
+    """Continue in a later transaction, although the changes so far have marked the service."""
+    paced = service.but(paced_at_s=tx.now_s)
+    tx.store.ecs_services.put(paced)
+    tx.due(f"service:{service.key}", tx.now_s + PACE_S)
+    return paced
 
 
 def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> tuple[EcsService, int]:
@@ -223,25 +265,26 @@ def _stop(tx: Tx[Store], service: EcsService, task_id: str) -> None:
     begin_stop(tx, task, StopCode.SERVICE, f"Scaling activity initiated by (deployment {service.primary.id})")
 
 
-def _drain(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> None:
+def _drain(tx: Tx[Store], service: EcsService) -> None:
     """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE."""
+    tasks = tx.store.ecs_services.tasks(service)
     for task in tasks[:STOPS_MAX]:
         _stop(tx, service, task.id)
     if len(tasks) > STOPS_MAX:
-        tx.due(f"service:{service.key}", tx.now_s)
+        _pace(tx, service)
     elif not tx.store.ecs_services.still_stopping(service):
         tx.store.ecs_services.put(service.but(status=INACTIVE, deleted_at_s=tx.now_s))
         tx.due("services:", tx.now_s + INACTIVE_SHOWN_S)
 
 
-def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> EcsService:
+def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
     """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
-    live = {task.deployment for task in tasks}
-    deployments = tuple(each for each in service.deployments if each is service.primary or each.id in live)
-    running = sum(task.state == TaskState.RUNNING.value and task.deployment == service.primary.id for task in tasks)
-    steady = len(deployments) == 1 and running == service.desired == len(tasks)
+    counts = tx.store.tasks.deployment_counts.of(service)
+    deployments = tuple(each for each in service.deployments if each is service.primary or each.id in counts)
+    current = counts.get(service.primary.id, TaskCount())
+    steady = len(deployments) == 1 and current.running == service.desired == current.total
     changed = service.but(deployments=deployments)
-    if steady and not service.is_steady and _recovered(tx, service, tasks):
+    if steady and not service.is_steady and _recovered(tx, service):
         primary = replace(service.primary, rollout="COMPLETED", updated_at_s=tx.now_s)
         changed = changed.but(deployments=(primary,), is_steady=True, problem="")
         if service.primary.rollout != "COMPLETED":
@@ -252,14 +295,15 @@ def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> Ecs
     return changed
 
 
-def _recovered(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> bool:
+def _recovered(tx: Tx[Store], service: EcsService) -> bool:
     """Return whether the service works again after failed tasks: its tasks are older than SHORT_RUN_S, or none failed.
 
     If the tasks are still younger, reconcile the service again when they are old enough.
     """
     if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
         return True
-    recovered_s = max((task.created_at_s for task in tasks), default=0.0) + SHORT_RUN_S
+    newest_s = max((task.created_at_s for task in tx.store.ecs_services.tasks(service)), default=0.0)
+    recovered_s = newest_s + SHORT_RUN_S
     if recovered_s > tx.now_s:
         tx.due(f"service:{service.key}", recovered_s)
     return recovered_s <= tx.now_s

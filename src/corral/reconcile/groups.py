@@ -46,8 +46,10 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
     members: list[Member] = []
     silent = tx.store.hosts.silent_ids()
     for member in tx.store.groups.members(region, name):
-        followed = _follow(tx, group, member, again, silent)
-        members += [followed] if followed is not None else []
+        instance = tx.store.instances.get(member.instance_id)
+        followed = member if _serves(member, instance, silent) else _follow(tx, group, member, instance, again, silent)
+        if followed is not None:
+            members.append(followed)
     group = tx.store.groups.get(region, name) or group
     if group.status == DELETING:
         if not members:
@@ -62,12 +64,24 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 # Members
 
 
-def _follow(tx: Tx[Store], group: Group, member: Member, again: list[float], silent: set[str]) -> Member | None:
+def _serves(member: Member, instance: Instance | None, silent: set[str]) -> bool:
+    """Whether a member is in service and healthy, and its instance runs. This is true for most members of a large group."""
+    return (
+        member.state is LifecycleState.IN_SERVICE
+        and instance is not None
+        and instance.state is InstanceState.RUNNING
+        and instance.host_id not in silent
+        and member.impaired_since_s is None
+    )
+
+
+def _follow(
+    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+) -> Member | None:
     """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
 
     Times when the group must be reconciled again are added to `again`.
     """
-    instance = tx.store.instances.get(member.instance_id)
     gone = instance is None or instance.state is InstanceState.TERMINATED
     if gone and (member.state in TERMINATION_STATES or member.state in LAUNCH_STATES):
         group_changes.drop(tx, group, member)

@@ -23,6 +23,8 @@ TERMINATED = "the instance was terminated"  # why tasks of an instance were stop
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
+ENDS_MAX = 20  # instances that one transaction terminates for one request
+PACE_S = 0.01  # until the next of these transactions
 USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
 
@@ -144,13 +146,17 @@ def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
         begin_stop(tx, task, StopCode.TERMINATION, f"{REBOOTED}: {reason}" if reason else REBOOTED)
 
 
-def terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
-    """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent."""
+def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
+    """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent.
+
+    `after` is the number of instances that the same request terminates before this one. If it is large, the tasks are stopped in a
+    later transaction, so that other requests do not have to wait.
+    """
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state in (InstanceState.PENDING, InstanceState.STOPPED):
         _terminate(tx, instance, reason)
     elif instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
-        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, TERMINATED)
+        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, TERMINATED, after // ENDS_MAX * PACE_S)
 
 
 def finish(tx: Tx[Store], instance: Instance) -> None:
@@ -166,11 +172,16 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
         _changed(tx, tx.store.instances.leave(instance), instance.pool)
 
 
-def _begin_end(tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str) -> None:
+def _begin_end(
+    tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str, delay_s: float = 0.0
+) -> None:
     ending = tx.store.instances.begin_end(instance, state, reason, tx.now_s)
     for task in tx.store.tasks.on(instance.id):
         begin_stop(tx, task, StopCode.TERMINATION, reason_of_tasks)
-    tx.mark(f"instance:{instance.id}")
+    if delay_s:
+        tx.due(f"instance:{instance.id}", tx.now_s + delay_s)
+    else:
+        tx.mark(f"instance:{instance.id}")
     _changed(tx, ending)
 
 

@@ -10,7 +10,7 @@ from corral.database import Database
 from corral.model.ecs_service import Deployment, EcsService, ServiceTask, StoppedTask
 
 EVENTS_MAX = 100  # per service, as in ECS
-DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem")
+DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s")
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from corral.database import Database
@@ -16,11 +18,18 @@ _REFRESH = msgspec.json.Decoder(InstanceRefresh)
 
 
 class Groups:
-    """The part of the state store (`Store`) with Auto Scaling groups."""
+    """The part of the state store (`Store`) with Auto Scaling groups.
+
+    The members of all groups are also in memory, because each step of a large group needs them.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._execute = database.execute
+        self._members: dict[tuple[str, str], dict[str, Member]] = {}  # (region, group) → instance → member, oldest first
+        if not database.reads_only:
+            for (record,) in self._execute("SELECT record FROM group_member").fetchall():
+                self._remember(_MEMBER.decode(record))
 
     # Groups
 
@@ -65,15 +74,38 @@ class Groups:
             "state = excluded.state, record = excluded.record",
             (member.instance_id, member.region, member.group, member.state.value, _dumps(member)),
         )
+        before = self._members.get((member.region, member.group), {}).get(member.instance_id)
+        self._database.journal.on_rollback(partial(self._remember, before) if before is not None else partial(self._forget, member))
+        self._remember(member)
 
-    def drop_member(self, instance_id: str) -> None:
-        self._execute("DELETE FROM group_member WHERE instance_id = ?", (instance_id,))
+    def drop_member(self, member: Member) -> None:
+        self._execute("DELETE FROM group_member WHERE instance_id = ?", (member.instance_id,))
+        known = self._members.get((member.region, member.group), {}).get(member.instance_id)
+        if known is not None:
+            self._forget(known)
+            self._database.journal.on_rollback(partial(self._remember, known))
 
     def members(self, region: str, name: str) -> list[Member]:
         """Return the members of a group, oldest first."""
+        if not self._database.reads_only:
+            return list(self._members.get((region, name), {}).values())
         sql = "SELECT record FROM group_member WHERE region = ? AND name = ?"
-        found = [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))]
-        return sorted(found, key=lambda member: (member.created_at_s, member.instance_id))
+        return sorted((_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))), key=_age)
+
+    def _remember(self, member: Member) -> None:
+        members = self._members.setdefault((member.region, member.group), {})
+        newest = next(reversed(members.values()), None)
+        is_new = member.instance_id not in members
+        members[member.instance_id] = member
+        if is_new and newest is not None and _age(member) < _age(newest):
+            in_order = sorted(members.values(), key=_age)
+            self._members[member.region, member.group] = {each.instance_id: each for each in in_order}
+
+    def _forget(self, member: Member) -> None:
+        members = self._members[member.region, member.group]
+        del members[member.instance_id]
+        if not members:
+            del self._members[member.region, member.group]
 
     def member(self, instance_id: str) -> Member | None:
         row = self._execute("SELECT record FROM group_member WHERE instance_id = ?", (instance_id,)).fetchone()
@@ -153,6 +185,10 @@ class Groups:
         """Delete refreshes of a group that ended before this time."""
         sql = "DELETE FROM instance_refresh WHERE region = ? AND name = ? AND ended_at < ?"
         self._execute(sql, (region, name, before_s))
+
+
+def _age(member: Member) -> tuple[float, str]:
+    return member.created_at_s, member.instance_id
 
 
 def _dumps(record: Group | Member | ScalingActivity | InstanceRefresh) -> str:

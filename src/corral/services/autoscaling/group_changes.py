@@ -90,7 +90,10 @@ def within_limits(group: Group, desired: int) -> int:
 
 
 def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members: list[Member], cause: str) -> Member | None:
-    """Launch an instance. If the launch fails, write a failed activity, schedule a retry and return None."""
+    """Launch an instance. If the launch fails, write a failed activity, schedule a retry and return None.
+
+    `members` is sorted by age.
+    """
     zone = next_zone(group.settings["AvailabilityZones"], members)
     cause = activities.sentence(tx, cause)
     if group.cause:
@@ -117,7 +120,7 @@ def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members
         region=group.region,
         group=group.name,
         state=LifecycleState.PENDING,
-        created_at_s=max(tx.now_s, max((each.created_at_s for each in members), default=0.0) + INSTANT_S),
+        created_at_s=max(tx.now_s, members[-1].created_at_s + INSTANT_S if members else 0.0),
         type=instance.type,
         zone=zone,
         activity=activity.id,
@@ -218,13 +221,13 @@ def drop(tx: Tx[Store], group: Group, member: Member) -> None:
         activities.finish(tx, member.activity, activities.CANCELLED, message)
     else:
         activities.finish(tx, member.activity)
-    tx.store.groups.drop_member(member.instance_id)
+    tx.store.groups.drop_member(member)
     _scaled(tx, group)
 
 
 def release(tx: Tx[Store], member: Member) -> None:
     """Remove a member from its group. The instance keeps running."""
-    tx.store.groups.drop_member(member.instance_id)
+    tx.store.groups.drop_member(member)
     instance = tx.store.instances.get(member.instance_id)
     if instance is not None and instance.state is not InstanceState.TERMINATED:
         instances.set_group(tx, instance, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -179,9 +180,9 @@ def terminate_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[s
                 f"The instance '{ec2_id(instance.id)}' may not be terminated. Modify its 'disableApiTermination' instance "
                 "attribute and try again."
             )
-    return {
-        "TerminatingInstances": _each(tx, found, lambda each: instances.terminate(tx, each, "Terminated by TerminateInstances"))
-    }
+    before = count()
+    reason = "Terminated by TerminateInstances"
+    return {"TerminatingInstances": _each(tx, found, lambda each: instances.terminate(tx, each, reason, after=next(before)))}
 
 
 def stop_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
