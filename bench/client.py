@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from urllib.parse import urlencode
 
 from rows import percentile
 
@@ -25,6 +26,7 @@ JSON = {  # service: the prefix of its targets, the version of its JSON, the nam
     "sqs": ("AmazonSQS", "1.0", "sqs"),
     "cloudwatch": ("GraniteServiceVersion20100801", "1.0", "monitoring"),
 }
+QUERY = {"sts": "2011-06-15", "autoscaling": "2011-01-01", "ec2": "2016-11-15"}  # service: the version of its API
 RECEIVE_BYTES = 256 * 1024
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
@@ -34,7 +36,10 @@ class Unanswered(Exception):
 
 
 def signed(port: int, service: str, operation: str, params: Mapping[str, Any], wait_s: float = 0, seen: int | None = None) -> bytes:
-    """A request as it goes over the wire; it may be sent again and again for fifteen minutes."""
+    """A request as it goes over the wire; it may be sent again and again for fifteen minutes.
+
+    For a service with the query protocol, `params` has flat names such as `Tags.member.1.Key`.
+    """
     unsigned = {"X-Corral-Wait": str(wait_s)} if wait_s else {}
     if seen is not None:
         unsigned["X-Corral-Seen"] = str(seen)
@@ -44,7 +49,7 @@ def signed(port: int, service: str, operation: str, params: Mapping[str, Any], w
         body = json.dumps(params).encode()
         return head(port, name, "POST", "/", headers, body, unsigned=unsigned) + body
     headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
-    body = f"Action={operation}&Version=2011-06-15".encode()
+    body = urlencode({"Action": operation, "Version": QUERY[service], **params}).encode()
     return head(port, service, "POST", "/", headers, body, unsigned=unsigned) + body
 
 

@@ -30,6 +30,7 @@ NAMES = (
     "throughput",
     "calls",
     "starting",
+    "fleet",
     "logs",
     "filtering",
     "queues",

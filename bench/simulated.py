@@ -1,8 +1,9 @@
-"""A core in this process, with hosts that only exist on paper: on disk as always, on a clock that stands still."""
+"""A core in this process, with hosts that only exist on paper: on disk as always, on a clock that moves only in `settle`."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,8 @@ from corral.ids import RandomIds, simulated_gpu_id
 from corral.model.run import GpuDevice, Hello, Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import hosts
+from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
-from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 
 GPUS_PER_HOST = 8
@@ -28,31 +28,48 @@ COMMANDS_PER_BATCH = 25  # what a busy server finds waiting
 TASKS_PER_CALL = 10
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 STARTED_S, STOPPED_S = 1.0, 2.0
+SOON_S = 0.02  # large changes are continued in later transactions, which are due sooner than this
+SETTLED_MAX = 100_000
 
 
 class Simulated:
     def __init__(self, path: Path, now_s: float = 1_700_000_000.0) -> None:
         self.store = Store(path)
         self._now_s = now_s
-        clock = VirtualClock(now_s)
-        self._core = Core(self.store, settings=Settings(), clock=clock, ids=RandomIds(), reconcilers=STATE)
+        self._clock = VirtualClock(now_s)
+        self._core = Core(self.store, settings=Settings(), clock=self._clock, ids=RandomIds(), reconcilers=STATE)
         self.placed: list[tuple[str, str]] = []  # (host, run) of all that was ordered to start
+        self.stopping: list[tuple[str, str]] = []  # (host, run) of all that was ordered to stop
+        self.batch_s: list[float] = []  # the wall time of each transaction
 
     def run(self, handlers: Sequence[Callable[[Tx[Store]], Any]]) -> list[Any]:
         """One batch; its answers. A refusal or a fault is raised."""
+        began = time.perf_counter()
         outbox = self._core.batch([Command(handler, _nobody) for handler in handlers])
+        self.batch_s.append(time.perf_counter() - began)
         if outbox.faults:
             raise AssertionError(outbox.faults[0])
         for host_id, orders in outbox.orders.items():
             self.placed += [(host_id, start.spec.run_id) for start in orders.start]
+            self.stopping += [(host_id, run_id) for run_id in orders.stop]
         answers = [answer for _, answer in outbox.answers]
         for answer in answers:
             if isinstance(answer, ApiError):
                 raise answer
         return answers
 
-    def call(self, operation: str, params: dict[str, Any]) -> Callable[[Tx[Store]], Any]:
-        return lambda tx: HANDLERS[operation](tx, params, CALLER)
+    def settle(self) -> None:
+        """Run what is due now or very soon, until nothing is."""
+        for _ in range(SETTLED_MAX):
+            due_s, now_s = self._core.next_due_s(), self._clock.now_s()
+            if due_s is None or due_s > now_s + SOON_S:
+                return
+            self._clock.advance(max(0.0, due_s - now_s) + 1e-6)
+            self.run([])
+        raise AssertionError("work is due again and again")
+
+    def call(self, operation: str, params: dict[str, Any], service: str = "ecs") -> Callable[[Tx[Store]], Any]:
+        return lambda tx: SERVICES[service].operations[operation](tx, params, CALLER)
 
     def join(self, sizes: Sequence[tuple[int, int, int]]) -> None:
         """Hosts of these sizes (GPUs, CPU units, MiB) say hello."""
@@ -72,6 +89,10 @@ class Simulated:
     def end(self, runs: Sequence[tuple[str, str]]) -> None:
         """These runs' hosts say that they have ended, one report each."""
         self.run([lambda tx, one=one: hosts.report(tx, one[0], [self._ended(one[1])]) for one in runs])
+
+    def start(self, runs: Sequence[tuple[str, str]]) -> None:
+        """These runs' hosts say that they have started, one report each."""
+        self.run([lambda tx, one=one: hosts.report(tx, one[0], [Observed(one[1], 1, self._now_s + STARTED_S)]) for one in runs])
 
     def _ended(self, run_id: str) -> Observed:
         return Observed(run_id, 1, self._now_s + STARTED_S, self._now_s + STOPPED_S, 0)

@@ -20,7 +20,7 @@ WRONG = {  # content → what the error says
     HEAD + "p3 = 4\n": "line 3: 'p3' is not an instance type",
     HEAD + "p3.16xlarge = 4\n": "line 3: p3.16xlarge needs a table",
     HEAD + "m5.large = {gpus = 1}\np3.16xlarge = {gpu = 4}\n": "line 4: p3.16xlarge has the unknown key 'gpu'",
-    HEAD + "p3.16xlarge = {gpus = -1}\n": "line 3: gpus of p3.16xlarge is -1, and must be a whole number from 0 to 1024",
+    HEAD + "p3.16xlarge = {gpus = -1}\n": "line 3: gpus of p3.16xlarge is -1, but it must be a whole number from 0 to 1024",
     HEAD + "p3.16xlarge = {gpus = 1.5}\n": "gpus of p3.16xlarge is 1.5",
     HEAD + "p3.16xlarge = {gpus = true}\n": "gpus of p3.16xlarge is True",
     HEAD + "p3.16xlarge = {vcpus = 0}\n": "vcpus of p3.16xlarge is 0",

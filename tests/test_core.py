@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outcome, Reconciler, Tx, Wait
+from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, OncePerBatch, Outcome, Reconciler, Tx, Wait
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
@@ -294,6 +294,35 @@ def test_a_marked_key_is_reconciled_once_in_the_same_transaction() -> None:
     world = World({"look": look})
     world.batch(lambda tx: (tx.mark("look:a:b"), tx.mark("look:a:b")))
     assert looked == ["a:b", "next"]
+
+
+def test_some_reconcilers_run_once_after_all_commands_of_a_batch() -> None:
+    ran: list[str] = []
+
+    def look(tx: Tx[Any], name: str) -> None:
+        ran.append(f"look {name}")
+        tx.mark("total:all")
+
+    def total(tx: Tx[Any], name: str) -> None:
+        ran.append(f"total {name}")
+        if ran.count("total all") == 1:
+            tx.mark("look:last")
+
+    def command(name: str, fails: bool = False) -> Callable[[Tx[Any]], None]:
+        def handler(tx: Tx[Any]) -> None:
+            ran.append(name)
+            tx.mark(f"total:{name if fails else 'all'}")
+            tx.mark(f"look:{name}")
+            if fails:
+                raise Refusal("no")
+
+        return handler
+
+    world = World({"look": look, "total": OncePerBatch(total)})
+    world.batch(command("a"), command("b", fails=True), command("c"))
+    assert ran == ["a", "look a", "b", "c", "look c", "total all", "look last", "total all"]
+    world.batch()
+    assert len(ran) == 8 and world.store.next_due_s() is None
 
 
 def test_due_keys_are_reconciled_without_any_command() -> None:

@@ -1,16 +1,16 @@
-"""Control characters in text that others wrote: they could change what a terminal shows, or what it does."""
+"""Escapes control characters in text from tasks and clients, because such characters could control the user's terminal."""
 
 from __future__ import annotations
 
 import re
 
-# C0 and C1 controls except tab and newline, overrides of the writing direction, line separators, and surrogates.
+# C0 and C1 controls except tab and newline, characters that change the writing direction, line separators, and surrogates.
 CONTROL = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 _CONTROLS = re.compile(CONTROL)
 
 
 def escape_controls(text: str) -> str:
-    """Show control characters as `\\x1b` or `\\u202e`, so that text of tasks cannot control the terminal."""
+    """Replace control characters by escapes such as `\\x1b` or `\\u202e`."""
     return _CONTROLS.sub(escape_match, text)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -110,7 +110,10 @@ class Tx(Struct, Generic[S]):
     _command: Command | None = None  # the command that is running; None if a reconciler is running
 
     def mark(self, key: str) -> None:
-        """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`."""
+        """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
+
+        It runs before the next command, or after the last one if it is `OncePerBatch`.
+        """
         self._marks[key] = None
 
     def due(self, key: str, at_s: float) -> None:
@@ -167,6 +170,21 @@ class Tx(Struct, Generic[S]):
 
 
 Reconciler = Callable[[Tx[Any], str], None]
+
+
+class OncePerBatch(Struct, frozen=True):
+    """A reconciler that runs after the last command of a batch, and not after each command that marks its key.
+
+    Many commands of a batch can mark the same key, for example the reports about the tasks of a service. The reconciler of a large
+    service costs more than such a command.
+    """
+
+    run: Reconciler
+
+    def __call__(self, tx: Tx[Any], name: str) -> None:
+        self.run(tx, name)
+
+
 Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
 
 
@@ -221,6 +239,7 @@ class Core(Generic[S]):
         self._clock = clock
         self._ids = ids
         self._reconcilers = reconcilers or {}
+        self._once_per_batch = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
         self._last_s = 0.0
         self._parked: dict[Command, None] = {}
         self._parked_by_key: dict[str, dict[Command, None]] = {}
@@ -261,7 +280,8 @@ class Core(Generic[S]):
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
                         tx._changed.update(dict.fromkeys(command.keys))  # so that the next command that waits in turn is run
-                    self._reconcile_marked(tx, outcome)  # before the next command, because older tasks get freed capacity first
+                    # before the next command, because older tasks get freed capacity first
+                    self._reconcile_marked(tx, outcome, self._once_per_batch)
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._reconciles_left):
                     tx.mark(key)
@@ -332,10 +352,12 @@ class Core(Generic[S]):
         self._last_s = now_s
         return now_s
 
-    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome) -> None:
-        """Run the reconcilers of all marked keys, up to the limit of this batch."""
+    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, later: Collection[str] = ()) -> None:
+        """Run the reconcilers of all marked keys, up to the limit of this batch. Kinds in `later` stay marked."""
         while tx._marks and tx._reconciles_left:
-            key = next(iter(tx._marks))
+            key = next((each for each in tx._marks if each.partition(":")[0] not in later), None)
+            if key is None:
+                break
             del tx._marks[key]
             tx._reconciles_left -= 1
             sizes = tx._sizes()
@@ -350,9 +372,10 @@ class Core(Generic[S]):
                 self._undo(tx, sizes)
                 outcome.faults.append(traceback.format_exc())
                 self.store.set_due(key, tx.now_s + RETRY_S)
-        for key in tx._marks:
-            self.store.set_due(key, tx.now_s)
-        tx._marks.clear()
+        if not later or not tx._reconciles_left:
+            for key in tx._marks:
+                self.store.set_due(key, tx.now_s)
+            tx._marks.clear()
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
         """Write the hand-overs of this transaction, and delete the rows of `delivered` ones. Return the number of deleted rows.

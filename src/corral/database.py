@@ -81,7 +81,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             version = probe.execute("PRAGMA user_version").fetchone()[0]
             damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the error may quote a damaged name, which is not text
         raise _unreadable(path, error) from error
     finally:
         if not had_index:

@@ -1,4 +1,4 @@
-"""The log of Corral's own processes, on standard error. `corral up` in the foreground shows it on the terminal."""
+"""Sets up the log of Corral's processes, which is written to standard error. `corral up` shows it on the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.control_characters import escape_controls
 
 
 class EscapingFormatter(logging.Formatter):
-    """Names, errors and paths in log records may come from tasks and clients, so control characters are escaped."""
+    """Escapes control characters, because names, errors and paths in log records may come from tasks and clients."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record))

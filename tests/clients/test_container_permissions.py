@@ -27,6 +27,7 @@ ACCOUNT = "123456789012"
 LATER_S = 4_000_000_000
 TRUST_TASKS = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
 OPEN = {  # change it knowingly: every container may do this without a policy
+    "autoscaling": "",
     "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",
     "ec2": "",
     "ecr": "",

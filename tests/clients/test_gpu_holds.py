@@ -65,7 +65,7 @@ def test_what_cannot_be_held(cli: Cli) -> None:
     assert "GPU 7 does not exist" in cli("hold", "7", code=1).stderr
     assert "2 GPUs match GPU-" in cli("hold", "GPU-", code=1).stderr
     assert "is not held" in cli("hold", "0", "--release", code=1).stderr
-    assert "a reason has at most 128" in cli("hold", "0", "--for", "what?!", code=2).stderr
+    assert "use at most 128 letters" in cli("hold", "0", "--for", "what?!", code=2).stderr
     assert "128" in cli("hold", "0", "--for", "x" * 129, code=2).stderr
     assert "require a GPU" in cli("hold", "--release", code=2).stderr
     assert "cannot be used together" in cli("hold", "0", "--release", "--for", "x", code=2).stderr

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from containers.running import Containers, shell
 from corral.clock import VirtualClock
 from corral.model.run import RunSpec
-from corral.node.docker_engine import RESOURCES_KEPT_S, DockerEngine
+from corral.node.docker_cleanup import RESOURCES_KEPT_S
+from corral.node.docker_engine import DockerEngine
 from engines.dockerd import BUSYBOX, Dockerd
 from engines.drivers import Driver, settings
 from engines.nodes import NodeFolder, spec

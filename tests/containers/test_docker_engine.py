@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.clock import VirtualClock, WallClock
-from corral.node import docker_engine
+from corral.node.docker_cleanup import STOPPED_KEPT_S
 from corral.node.docker_engine import DockerEngine
 from engines.dockerd import BUSYBOX, Dockerd
 from engines.drivers import Driver, settings
@@ -103,7 +103,7 @@ def test_an_ended_container_can_be_inspected_for_a_while(node: NodeFolder, docke
     driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, {"DOCKER_HOST": dockerd.host}, clock), node)
     container = driver.run(RUN).observed.about["runtimeId"]
     driver.engine.forget(["one"])
-    clock.advance(docker_engine.STOPPED_KEPT_S - 1)
+    clock.advance(STOPPED_KEPT_S - 1)
     driver.run(replace(RUN, run_id="two"))
     assert dockerd("logs", container) == "hello"
     clock.advance(1)

@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 from corral.errors import Refused
-from corral.node import spawner
+from corral.model.stop_reasons import HOST_RESTARTED
 from corral.node.host import kernel_boot_id
 from corral.node.output_bounds import OUTPUT_MAX_BYTES
 from corral.node.run_journal import RunJournal, replay
 from corral.node.spawner_protocol import SpawnedRun
+from corral.node.spawner_recovery import EXIT_STATUS_LOST, NEVER_STARTED
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell
 from eventually import eventually
@@ -60,13 +61,13 @@ def test_live_runs_are_adopted_and_their_code_is_lost(driver, tmp_path):
     kill(driver.engine.observe()["dies"].observed.pid)
     driver.until(lambda: driver.node.spawner_pid() != first, "another spawner")
     dies = driver.ended("dies").observed
-    assert (dies.exit_code, dies.reason) == (None, spawner.EXIT_STATUS_LOST)
+    assert (dies.exit_code, dies.reason) == (None, EXIT_STATUS_LOST)
     assert driver.engine.observe()["over"].observed.exit_code == 3
     waits = driver.engine.observe()["waits"]
     assert waits.alive and is_running(waits.observed.pid)
     gate.touch()
     ended = driver.ended("waits").observed
-    assert (ended.exit_code, ended.reason) == (None, spawner.EXIT_STATUS_LOST)
+    assert (ended.exit_code, ended.reason) == (None, EXIT_STATUS_LOST)
     assert ended.started_at_s == waits.observed.started_at_s
     assert driver.node.output("waits") == "up\nend\n"
     assert (tmp_path / "starts").read_text() == "x\n"
@@ -79,7 +80,7 @@ def test_a_stop_continues_after_a_crash_of_the_spawner(driver):
     driver.engine.stop(["one"])
     driver.until(lambda: b'"kill_at_boot_s":null' not in _last_line(driver.node), "stop journaled")
     kill(driver.node.spawner_pid())
-    assert driver.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
+    assert driver.ended("one").observed.reason == EXIT_STATUS_LOST
     assert not driver.node.holders()
 
 
@@ -104,7 +105,7 @@ def test_remaining_processes_of_a_run_that_ended_meanwhile_are_killed(driver):
     pid = driver.started("one").observed.pid
     kill(driver.node.spawner_pid())
     kill(pid)
-    assert driver.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
+    assert driver.ended("one").observed.reason == EXIT_STATUS_LOST
     assert not driver.node.holders()
 
 
@@ -118,8 +119,8 @@ def test_orders_that_were_lost_with_it_are_sent_again(driver, tmp_path):
     assert len(starts) == len(set(starts))
     for i in range(300):
         observed = driver.engine.observe()[f"r{i}"].observed
-        assert observed.exit_code == 0 or observed.reason in (spawner.EXIT_STATUS_LOST, spawner.NEVER_STARTED)
-        assert (str(i) in starts) == (observed.reason != spawner.NEVER_STARTED)
+        assert observed.exit_code == 0 or observed.reason in (EXIT_STATUS_LOST, NEVER_STARTED)
+        assert (str(i) in starts) == (observed.reason != NEVER_STARTED)
 
 
 def test_a_torn_last_line_is_dropped(node):
@@ -144,7 +145,7 @@ def test_after_a_reboot_everything_has_ended(node):
     )
     driver = Driver(process_engine, node)
     known = {run_id: run.observed for run_id, run in driver.engine.observe().items()}
-    assert known["alive"].reason == known["starting"].reason == spawner.HOST_RESTARTED
+    assert known["alive"].reason == known["starting"].reason == HOST_RESTARTED
     assert known["alive"].exit_code is None and known["alive"].stopped_at_s is not None
     assert known["starting"].started_at_s is None
     assert (known["over"].exit_code, known["over"].reason, known["over"].stopped_at_s) == (3, None, 2.0)
@@ -162,7 +163,7 @@ def test_a_boot_id_handed_in_ends_what_ran_under_another(node):
     for pid in node.holders():
         kill(pid)
     second = Driver(process_engine, node, boot_id="boot-2")
-    assert second.engine.observe()["one"].observed.reason == spawner.HOST_RESTARTED
+    assert second.engine.observe()["one"].observed.reason == HOST_RESTARTED
     second.close()
 
 
@@ -173,12 +174,12 @@ def test_a_run_that_has_killed_the_spawner_has_started(driver, tmp_path):
     os.sched_setscheduler(pid, os.SCHED_IDLE | os.SCHED_RESET_ON_FORK, os.sched_param(0))
     driver.engine.start([shell("one", f"kill -9 $PPID; echo x >> {tmp_path}/starts")])
     observed = driver.ended("one").observed
-    assert (observed.exit_code, observed.reason) == (None, spawner.EXIT_STATUS_LOST)
+    assert (observed.exit_code, observed.reason) == (None, EXIT_STATUS_LOST)
     assert observed.started_at_s is not None
     assert (tmp_path / "starts").read_text() == "x\n"
 
 
-@pytest.mark.parametrize("mark_s, reason", [(0, spawner.NEVER_STARTED), (1000, spawner.EXIT_STATUS_LOST)])
+@pytest.mark.parametrize("mark_s, reason", [(0, NEVER_STARTED), (1000, EXIT_STATUS_LOST)])
 def test_a_run_that_was_being_started_is_never_started_again(node, tmp_path, mark_s, reason):
     """A child changes the time of the mark before anything else: so it says whether there was one."""
     write_journal(node, run_record("one"))
@@ -205,7 +206,7 @@ def test_a_run_whose_pid_was_not_journaled(driver, tmp_path):
     assert again.engine.observe()["one"].observed.pid == pid
     assert again.engine.observe()["one"].alive
     again.engine.stop(["one"])
-    assert again.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
+    assert again.ended("one").observed.reason == EXIT_STATUS_LOST
     assert (tmp_path / "starts").read_text() == "x\n"
     again.close()
 

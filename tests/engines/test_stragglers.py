@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from corral.model.stop_reasons import OUT_OF_MEMORY
-from corral.node import spawner
+from corral.node.spawner_recovery import EXIT_STATUS_LOST
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell, spec
 from engines.spawners import KINDS, skip_without, start_spawner
@@ -71,7 +71,7 @@ def test_a_process_that_hides_ends_after_a_crash_of_the_spawner(driver: Driver, 
     main = driver.started("one").observed.pid
     kill(driver.node.spawner_pid())
     kill(main)
-    assert driver.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
+    assert driver.ended("one").observed.reason == EXIT_STATUS_LOST
     assert not is_running(pid)
 
 
@@ -91,7 +91,7 @@ def test_a_process_that_hides_keeps_its_run_alive_for_the_next_spawner(driver: D
     again = Driver(process_engine, driver.node)
     assert again.engine.observe()["one"].alive and again.engine.observe()["one"].observed.pid == pid
     again.engine.stop(["one"])
-    assert again.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
+    assert again.ended("one").observed.reason == EXIT_STATUS_LOST
     assert not is_running(pid)
     again.close()
 

@@ -335,6 +335,9 @@ class DeepState:
         ran = await call("RunTask", taskDefinition=f"{family}:1", count=2, startedBy="fuzz", group="family:x", overrides=over)
         tasks = [task["taskArn"] for task in ran["tasks"]]
         instances = (await call("ListContainerInstances"))["containerInstanceArns"]
+        await call(
+            "UpdateContainerInstancesState", containerInstances=instances[:10], status="ACTIVE"
+        )  # a request may have drained it
         await call("PutAttributes", attributes=[{"name": "stack", "value": "fuzz", "targetId": instances[0]}])
         for operation, params in {
             "RunTask": {

@@ -18,6 +18,7 @@ from corral.reconcile import STATE
 from corral.services import SERVICES, hosts, instances
 from corral.services.caller import Caller
 from corral.store import Store
+from corral.store.groups import Groups
 from store.rows import derived_fleet, hello
 
 REGION = "us-east-1"
@@ -45,9 +46,18 @@ class GroupWorld:
         if isinstance(answer, ApiError):
             raise answer
         assert self.store.fleet.snapshot() == derived_fleet(self.store).snapshot()
+        self._check_members()
         return answer
 
-    def call(self, operation: str, service: str = "autoscaling", **params: Any) -> Any:
+    def _check_members(self) -> None:
+        """The members in memory are those of the rows, in the order of their age."""
+        rows = Groups(self.store)
+        for group in rows.listed(REGION):
+            members = self.store.groups.members(REGION, group.name)
+            assert members == rows.members(REGION, group.name)
+            assert members == sorted(members, key=lambda member: (member.created_at_s, member.instance_id))
+
+    def call(self, operation: str, service: str = "autoscaling", /, **params: Any) -> Any:
         return self.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))
 
     def settle(self, most: int = 1000) -> None:

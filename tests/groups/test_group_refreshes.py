@@ -170,7 +170,8 @@ def test_cancel_and_rollback(world: GroupWorld) -> None:
     )
 
 
-def test_a_refresh_with_a_launch_that_never_fits_fails() -> None:
+@pytest.mark.parametrize("rollback, status", [(False, "Failed"), (True, "RollbackSuccessful")])
+def test_a_refresh_with_a_launch_that_never_fits_fails(rollback: bool, status: str) -> None:
     world = GroupWorld(gpus=4)
     template_id = world.template()
     world.group(desired=1, LaunchTemplate={"LaunchTemplateName": "tpl", "Version": "1"})
@@ -182,8 +183,11 @@ def test_a_refresh_with_a_launch_that_never_fits_fails() -> None:
         LaunchTemplateData={"InstanceType": GPUS_8},
     )
     wanted = {"LaunchTemplate": {"LaunchTemplateId": template_id, "Version": "2"}}
-    world.call("StartInstanceRefresh", AutoScalingGroupName="g", DesiredConfiguration=wanted)
+    preferences = {"AutoRollback": rollback}
+    world.call("StartInstanceRefresh", AutoScalingGroupName="g", DesiredConfiguration=wanted, Preferences=preferences)
     world.wait(60)
     [failed] = world.refreshes()
-    assert failed["Status"] == "Failed" and "needs 8 GPUs" in failed["StatusReason"]
+    assert failed["Status"] == status
+    reason = failed["RollbackDetails"]["RollbackReason"] if rollback else failed["StatusReason"]
+    assert "needs 8 GPUs" in reason
     assert world.versions() == ["1"], "launches use the group's own configuration again"

@@ -18,20 +18,18 @@ from corral.aws.http import Request
 from corral.aws.parse.text import blob_from_base64
 from corral.aws.request_body import ChunkedBody, ChunkSigner, PlainBody, RequestBody
 from corral.aws.s3 import DECODED_LENGTH, normalize_s3_request
+from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_error
 from corral.aws.sigv4 import (
     ALGORITHM,
-    MISMATCH,
     UNSIGNED_PAYLOAD,
     Identity,
     Secret,
     SecretLookup,
     SignatureClaim,
-    SignatureRefused,
     check_signature,
     identity_of,
     known_secret,
     scope_of,
-    signature_error,
     signing_key,
 )
 from corral.aws.timestamps import seconds_from_text

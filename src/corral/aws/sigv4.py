@@ -8,22 +8,22 @@ always compared with the body.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
-from urllib.parse import quote, unquote_to_bytes
 
 from msgspec import Struct
 
-from corral.aws import catalogue
-from corral.aws.form_encoding import PARAMETERS_MAX, pairs_from_text
+from corral.aws.canonical_request import canonical_headers, canonical_targets
+from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.recognition import presumed_protocol
-from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError, error_class
+from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_error
+from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
 from corral.errors import ApiError
 
 SKEW_MAX_S = 15 * 60
@@ -90,69 +90,6 @@ class SignatureClaim(Struct, frozen=True):
 
 
 SecretLookup = Callable[[str, str | None], Secret | None]  # called with the access key id and the session token
-
-# Protocol -> reason why the signature was refused -> error code and HTTP status.
-_CODES: dict[str, dict[str, tuple[str, int]]] = {
-    "json": {
-        "missing": ("MissingAuthenticationTokenException", 400),
-        "incomplete": ("IncompleteSignatureException", 400),
-        "unknown": ("UnrecognizedClientException", 400),
-        "expired": ("ExpiredTokenException", 400),
-        "skewed": ("InvalidSignatureException", 400),
-        "lapsed": ("InvalidSignatureException", 400),
-        "mismatch": ("InvalidSignatureException", 400),
-        "payload": ("InvalidSignatureException", 400),
-    },
-    "rest-json": {
-        "missing": ("MissingAuthenticationTokenException", 403),
-        "incomplete": ("IncompleteSignatureException", 403),
-        "unknown": ("UnrecognizedClientException", 403),
-        "expired": ("ExpiredTokenException", 403),
-        "skewed": ("InvalidSignatureException", 403),
-        "lapsed": ("InvalidSignatureException", 403),
-        "mismatch": ("InvalidSignatureException", 403),
-        "payload": ("InvalidSignatureException", 403),
-    },
-    "query": {
-        "missing": ("MissingAuthenticationToken", 403),
-        "incomplete": ("IncompleteSignature", 400),
-        "unknown": ("InvalidClientTokenId", 403),
-        "expired": ("ExpiredToken", 403),
-        "skewed": ("SignatureDoesNotMatch", 403),
-        "lapsed": ("SignatureDoesNotMatch", 403),
-        "mismatch": ("SignatureDoesNotMatch", 403),
-        "payload": ("SignatureDoesNotMatch", 403),
-    },
-    "ec2": {
-        "missing": ("AuthFailure", 401),
-        "incomplete": ("IncompleteSignature", 400),
-        "unknown": ("AuthFailure", 401),
-        "expired": ("RequestExpired", 400),
-        "skewed": ("RequestExpired", 400),
-        "lapsed": ("RequestExpired", 400),
-        "mismatch": ("AuthFailure", 401),
-        "payload": ("AuthFailure", 401),
-    },
-    "rest-xml": {
-        "missing": ("AccessDenied", 403),
-        "incomplete": ("AuthorizationHeaderMalformed", 400),
-        "unknown": ("InvalidAccessKeyId", 403),
-        "expired": ("ExpiredToken", 400),
-        "skewed": ("RequestTimeTooSkewed", 403),
-        "lapsed": ("AccessDenied", 403),
-        "mismatch": ("SignatureDoesNotMatch", 403),
-        "payload": ("XAmzContentSHA256Mismatch", 400),
-    },
-}
-
-
-class SignatureRefused(Exception):
-    """The signature is not valid. `signature_error` converts this exception to an error response of the client's protocol."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
 
 
 def verify(
@@ -240,12 +177,6 @@ def _api_error(request: Request, error: SignatureRefused | ParseError) -> ApiErr
 def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
     is_session = secret.session_token is not None
     return Identity(access_key_id, secret.principal, region, service, is_session, secret.task_id, secret.confined)
-
-
-def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:
-    """Return the error for a refused signature. Its code depends on the protocol."""
-    code, status = _CODES.get(protocol, _CODES["json"])[refused.reason]
-    return error_class(code, status)(refused.message)
 
 
 # --- parse the signature ----------------------------------------------------------------------------------------------
@@ -406,10 +337,11 @@ def _payload_hash(claim: SignatureClaim, request: Request, body_sha256: str | No
 def _compare(claim: SignatureClaim, secret: Secret, request: Request, payload_hash: str) -> None:
     scope = claim.scope
     keyed = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
-    tail = f"{_canonical_headers(scope, request.headers)}\n{scope.signed_headers}\n{payload_hash}"
+    tail = f"{canonical_headers(scope.names, request.headers)}\n{scope.signed_headers}\n{payload_hash}"
     head = f"{ALGORITHM}\n{claim.timestamp}\n{scope.text}\n"
     given = claim.signature.encode("utf-8", "replace")
-    for target in _ROOT if request.path == "/" and not request.query else _canonical_targets(claim, request):
+    is_root = request.path == "/" and not request.query
+    for target in _ROOT if is_root else canonical_targets(request, scope.service, is_presigned=claim.expires_s is not None):
         canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")  # headers were decoded as latin-1
         to_sign = head + sha256(canonical).hexdigest()
         if compare_digest(keyed.hexdigest(to_sign.encode("utf-8", "replace")).encode(), given):
@@ -418,10 +350,6 @@ def _compare(claim: SignatureClaim, secret: Secret, request: Request, payload_ha
 
 
 _ROOT = ("/\n",)  # the canonical path and query of most requests
-MISMATCH = (
-    "The request signature we calculated does not match the signature you provided. "
-    "Check your AWS Secret Access Key and signing method."
-)
 
 
 class _HmacKey:
@@ -448,69 +376,3 @@ def signing_key(secret_key: str, date: str, region: str, service: str) -> _HmacK
     for part in (date, region, service, "aws4_request"):
         key = hmac_digest(key, part.encode("utf-8", "replace"), "sha256")
     return _HmacKey(key)
-
-
-# --- the canonical request --------------------------------------------------------------------------------------------
-
-
-def _canonical_headers(scope: CredentialScope, headers: Mapping[str, str]) -> str:
-    try:
-        text = "".join([f"{name}:{headers[name]}\n" for name in scope.names])
-    except KeyError:
-        raise SignatureRefused("mismatch", MISMATCH) from None
-    if ": " in text or "  " in text or " \n" in text or "\t" in text:
-        return "".join([f"{name}:{' '.join(headers[name].split())}\n" for name in scope.names])
-    return text
-
-
-def _canonical_targets(claim: SignatureClaim, request: Request) -> Iterator[str]:
-    """Yield path and query as the client sent them, then in AWS's encoding. Some clients percent-encode other characters."""
-    path, query = request.path or "/", request.query
-    single = claim.scope.service in _SINGLE_ENCODED
-    as_sent = path if single else quote(_normalized(path), safe="/~")
-    first = f"{as_sent}\n{_sorted_query(query, claim, decode=False)}"
-    yield first
-    again = _encoded(path, "/")
-    rewritten = again if single else quote(_normalized(again), safe="/~")
-    second = f"{rewritten}\n{_sorted_query(query, claim, decode=True)}"
-    if second != first:
-        yield second
-
-
-_SINGLE_ENCODED = frozenset(s.signing_name for s in catalogue.SERVICES if s.protocols[0] == "rest-xml")
-
-
-def _normalized(path: str) -> str:
-    """Remove the segments ``, `.` and `..` from a path. All services except S3 do this."""
-    kept: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            if kept:
-                kept.pop()
-        elif part and part != ".":
-            kept.append(part)
-    trailing = "/" if path.endswith("/") and kept else ""
-    return "/" + "/".join(kept) + trailing
-
-
-def _sorted_query(query: str, claim: SignatureClaim, *, decode: bool) -> str:
-    if not query:
-        return ""
-    if query.count("&") >= PARAMETERS_MAX:
-        raise SignatureRefused("incomplete", f"more than {PARAMETERS_MAX} query parameters")
-    pairs = []
-    for item in query.split("&"):
-        name, _, value = item.partition("=")
-        if claim.expires_s is not None and name == "X-Amz-Signature":
-            continue
-        if decode:
-            if not item:
-                continue
-            name, value = _encoded(name.replace("+", " "), ""), _encoded(value.replace("+", " "), "")
-        pairs.append((name, value))
-    pairs.sort()
-    return "&".join(f"{name}={value}" for name, value in pairs)
-
-
-def _encoded(text: str, safe: str) -> str:
-    return quote(unquote_to_bytes(text), safe=f"{safe}-_.~")

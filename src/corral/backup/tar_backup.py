@@ -24,7 +24,7 @@ def open_tar(backup: Path) -> tarfile.TarFile:
 
 
 def manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
-    """The manifest is the last member of a whole backup. None: there is none."""
+    """Return the manifest, which is the last member of a complete backup. Return None if the tar file has no manifest."""
     try:
         members = tar.getmembers()
     except tarfile.TarError as error:
@@ -36,7 +36,7 @@ def manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
 
 
 def blob_of(member: tarfile.TarInfo) -> str | None:
-    """The name of the blob in a member; None: it is another file."""
+    """Return the name of the blob that a member contains, or None if the member is not a blob."""
     name = member.name.rpartition("/")[2]
     return name if member.name.startswith(f"{BLOBS}/") and NAME.fullmatch(name) else None
 
@@ -60,7 +60,7 @@ class BlobsInTar:
         return f"{row.blob} in {self._backup}"
 
     def damage(self, row: BlobRow) -> str | None:
-        """What is wrong with a blob, by its size alone."""
+        """Return what is wrong with a blob, or None. Only its type and its size are checked, not its bytes."""
         member = self._members.get(row.blob)
         if member is None:
             return "it does not exist"

@@ -18,10 +18,10 @@ NO_PRICE = "no price"
 
 @click.command(short_help="Show what the instance-hours would have cost on AWS.")
 @data_option
-@click.option("--since", metavar="TIME", help="Only hours since then: 7d, 12h, or a time such as 2026-01-31T08:00:00Z.")
+@click.option("--since", metavar="TIME", help="Count only hours since this time: 7d, 12h, or 2026-01-31T08:00:00Z.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
-    """Show the hours of EC2 instances by Auto Scaling group and by stack, and their price on AWS, on demand and spot."""
+    """Show how long EC2 instances ran, by Auto Scaling group and by stack, and what this would have cost on AWS."""
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral cost` reports the instances of a Corral. On AWS, use `aws ce get-cost-and-usage`.")
@@ -35,7 +35,7 @@ def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
 
 
 def _query(since: str | None) -> str:
-    """The server computes an age with its own clock."""
+    """Return the query of the request. An age such as 7d is sent in seconds, and the server subtracts it from its own time."""
     if since is None:
         return ""
     at = parse_time(since)
@@ -71,7 +71,7 @@ def _print(report: dict[str, Any]) -> None:
 def _about(prices: dict[str, str] | None, regions: set[str]) -> str:
     if prices is None:
         return "No price is known."
-    others = "; they are used for all regions" if regions != {prices["region"]} else ""
+    others = ", used for all regions" if regions != {prices["region"]} else ""
     return f"Prices of AWS in {prices['region']} on {prices['date']}, for Linux, in {prices['currency']}{others}."
 
 
@@ -81,7 +81,7 @@ def _cells(entry: dict[str, Any], digits: int) -> list[str]:
 
 
 def _unpriced(report: dict[str, Any]) -> list[str]:
-    """Name the types that the sums of a column leave out."""
+    """Return a message for each price column that leaves out some types, because they have no price."""
     names = {"onDemand": ("on-demand", "ON DEMAND"), "spot": ("spot", "SPOT")}
     return [
         f"No {name} price is known for {', '.join(report['withoutPrice'][key])}: the total of {column} does not include it."

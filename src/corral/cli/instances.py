@@ -1,6 +1,7 @@
-"""`corral instances`: lists EC2 instances, their clusters and GPUs, and why they were launched, wait or ended.
+"""`corral instances`: lists EC2 instances, their clusters and GPUs, and why each one was launched, waits or ended.
 
-EC2 and ECS describe the instances, on AWS too. Only Corral says why an instance was launched and why it waits, on its own page.
+The command calls EC2's and ECS's APIs, so it also works on AWS. Corral's own page `/_corral/instances` adds two reasons that these
+APIs do not have: why an instance was launched, and why it waits for GPUs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from corral.cli.output import age, console, print_json, print_line, server_time,
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"
-WIDE = 120  # columns of a screen with room for the reasons
+WIDE = 120  # a screen with at least this many columns has room for the reasons
 _TIME = re.compile(r"At [0-9-]+T[0-9:]+Z ")
-DESCRIBE_MAX = 100  # container instances in one request, and instance types
+DESCRIBE_MAX = 100  # how many container instances or instance types one request may name
 
 
 @click.command(short_help="List EC2 instances and the reasons of their launches, waits and ends.")
@@ -50,7 +51,7 @@ def instances(data: DataFolder, everything: bool, as_json: bool) -> None:
 
 
 def _found(endpoint: Endpoint, described: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the cluster and the tasks of each instance from ECS, and its reasons from Corral's page."""
+    """Describe each instance: EC2's description, the cluster and the tasks from ECS, and the reasons from Corral's page."""
     joined, own = _container_instances(client(endpoint, "ecs")), _own_pages(endpoint)
     gpus = {} if own else _gpus_of_types(client(endpoint, "ec2"), described)
     found = []
@@ -101,7 +102,7 @@ def _gpus_of_types(ec2: Any, described: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _own_pages(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
-    """Return what Corral's page says about each instance of the region. AWS and other endpoints have no such page."""
+    """Return the entries of Corral's page about instances, by instance id. The result is empty for AWS, which has no such page."""
     region, found = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]]()
     if is_aws(endpoint):
         return found
@@ -134,7 +135,7 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
     out = console()
     optional = {"GROUP", "CLUSTER", "REASON"}
     names = [name for name in rows[0] if name not in optional or any(row[name] for row in rows)]
-    below = "REASON" in names and out.width < WIDE  # the screen has no room for this column
+    below = "REASON" in names and out.width < WIDE  # print the reasons below the table: the screen is too narrow
     names = [name for name in names if name != "REASON" or not below]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
@@ -149,11 +150,11 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
 
 
 def _reason(instance: dict[str, Any]) -> str:
-    """`Launched by …; waits: needs 4 GPUs, …`"""
+    """Return the text of the column REASON, for example `RunInstances of …; waits: needs 4 GPUs, …`."""
     labels = {"launchReason": "", "waitReason": "waits: ", "endReason": "ended: "}
     return "; ".join(f"{label}{_first_sentence(instance[name])}" for name, label in labels.items() if instance[name])
 
 
 def _first_sentence(cause: str) -> str:
-    """Return what caused an activity of an Auto Scaling group, without the times and without what followed from it."""
+    """Return the first sentence of a reason without its time. In an activity of an Auto Scaling group, this is the first cause."""
     return _TIME.sub("", cause).partition(".  ")[0].rstrip(".")

@@ -1,4 +1,7 @@
-"""What an Auto Scaling group does next: which of its instances it terminates, and how much capacity it launches."""
+"""Decides which instances an Auto Scaling group terminates next, and how much capacity it launches.
+
+A member is an instance of a group. A unit is a unit of capacity: one instance, or the weight of an instance in a weighted group.
+"""
 
 from __future__ import annotations
 
@@ -33,27 +36,27 @@ class Distribution(Struct, frozen=True):
 
 
 class CapacityRequest(Struct, frozen=True):
-    """What a group should be."""
+    """The desired capacity of a group, and the settings of its launches and terminations."""
 
     desired: int
-    suspended: frozenset[str] = NONE  # processes
+    suspended: frozenset[str] = NONE  # suspended scaling processes, for example "Launch"
     policies: tuple[str, ...] = ("Default",)
     max_lifetime_s: float | None = None
-    retry_at_s: float | None = None  # launches failed: none before this time
-    distribution: Distribution | None = None  # None: no mixed instances policy
+    retry_at_s: float | None = None  # launches failed, so the group launches nothing before this time
+    distribution: Distribution | None = None  # None if the group has no mixed instances policy
     replace: frozenset[str] = NONE  # instances that an instance refresh replaces now
-    outdated: frozenset[str] = NONE  # instances that an instance refresh has yet to replace
-    surge: int = 0  # units above the desired capacity while instances are replaced
+    outdated: frozenset[str] = NONE  # instances that an instance refresh will replace later
+    surge: int = 0  # extra units that the group may have while a refresh replaces instances
 
 
 class CapacityPlan(Struct, frozen=True):
     terminate: tuple[tuple[str, Why], ...] = ()
     missing: int = 0  # units to launch
-    again_s: float | None = None  # when to plan again, if nothing changes before
+    again_s: float | None = None  # when to plan again, if nothing changes earlier
 
 
 def capacity_of(members: Iterable[Member]) -> int:
-    """The units that count towards the desired capacity."""
+    """Return the units that count towards the desired capacity."""
     return sum(member.weight for member in members if member.state in COUNTED)
 
 
@@ -65,7 +68,10 @@ def plan_capacity(
     waiting: frozenset[str] = NONE,
     limit: int = 1000,
 ) -> CapacityPlan:
-    """`waiting` has the instances that wait for GPUs. At most `limit` instances are terminated at a time."""
+    """Plan the next terminations and launches.
+
+    `waiting` contains the instances whose launch waits for GPUs. A plan terminates at most `limit` instances.
+    """
     now_s, may_terminate = scale_in.now_s, "Terminate" not in group.suspended
     counted = [member for member in members if member.state in COUNTED]
     ends: dict[str, Why] = {}
@@ -73,7 +79,9 @@ def plan_capacity(
     if may_terminate:
         if "ReplaceUnhealthy" not in group.suspended:
             ends |= {member.instance_id: Why.UNHEALTHY for member in counted if member.unhealthy}
-        ends |= {member.instance_id: Why.REFRESH for member in counted if member.instance_id in group.replace - ends.keys()}
+        if group.replace:
+            replaced = group.replace - ends.keys()
+            ends |= {member.instance_id: Why.REFRESH for member in counted if member.instance_id in replaced}
         if group.max_lifetime_s:
             expired, next_s = _expired(members, group.max_lifetime_s, now_s)
             if expired is not None and not ends:
@@ -93,13 +101,15 @@ def plan_capacity(
 
 
 def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
-    """The zone of the next launch: the one with the fewest instances, the first of them in the group's order."""
+    """Return the zone with the fewest instances. If several zones have the same number, the first in the group's list wins."""
+    if len(zones) == 1:
+        return zones[0]
     sizes = Counter(member.zone for member in members if member.state in COUNTED)
     return min(zones, key=lambda zone: sizes[zone])
 
 
 def on_demand_units(members: Iterable[Member]) -> tuple[int, int]:
-    """(on-demand, spot) units of the capacity."""
+    """Return the units of on-demand instances and the units of spot instances."""
     units: Counter[bool] = Counter()
     for member in members:
         if member.state in COUNTED:
@@ -108,7 +118,10 @@ def on_demand_units(members: Iterable[Member]) -> tuple[int, int]:
 
 
 def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tuple[str | None, float | None]:
-    """An instance that has reached its maximum lifetime, and the next time that one does. One is replaced at a time."""
+    """Return an instance that has reached its maximum lifetime, and the time when the next instance reaches it.
+
+    Return no instance while another one starts or ends, so that instances are replaced one after the other.
+    """
     ends = [
         (member.in_service_at_s + lifetime_s, member.instance_id)
         for member in members
@@ -123,7 +136,10 @@ def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tupl
 def _scale_in(
     group: CapacityRequest, left: list[Member], surplus: int, scale_in: ScaleIn, waiting: frozenset[str], limit: int
 ) -> list[str]:
-    """The instances to terminate, without going below the desired capacity. Launches that still wait for GPUs go first."""
+    """Choose instances to terminate. The capacity never falls below the desired capacity.
+
+    Launches that still wait for GPUs are chosen first.
+    """
     chosen: list[str] = []
     for member in sorted(left, key=lambda each: (-each.created_at_s, each.instance_id)):
         if member.instance_id in waiting and member.weight <= surplus and len(chosen) < limit:
@@ -133,14 +149,16 @@ def _scale_in(
     open_to = [member for member in left if not member.protected and member.instance_id not in waiting]
     if sum(member.weight for member in open_to) <= surplus:
         return (chosen + [member.instance_id for member in open_to])[:limit]
+    candidates = {member.instance_id: _candidate(member) for member in open_to}
     while surplus > 0 and len(chosen) < limit:
         fitting = [member for member in open_to if member.weight <= surplus]
-        outdated = [member for member in fitting if member.instance_id in group.outdated]
+        outdated = [member for member in fitting if member.instance_id in group.outdated] if group.outdated else []
         about = scale_in
         if group.distribution is not None:
             share = surplus_market(*on_demand_units(left), group.distribution.base, group.distribution.percentage_above)
             about = ScaleIn(scale_in.now_s, scale_in.current, share, scale_in.type_rank, is_mixed=True)
-        victim = choose([_candidate(each) for each in outdated or fitting], (each.zone for each in left), group.policies, about)
+        named = [candidates[each.instance_id] for each in outdated or fitting]
+        victim = choose(named, [each.zone for each in left], group.policies, about)
         if victim is None:
             break
         chosen.append(victim.id)

@@ -1,4 +1,4 @@
-"""Mixed instances policies: how capacity is divided between on-demand and spot instances, and in which order types are tried."""
+"""Decides, for a mixed instances policy, whether an instance is on-demand or spot, and in which order launches try types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from corral.model.group import ON_DEMAND, SPOT
 
-BY_PRICE = ("lowest-price", "price-capacity-optimized")  # other strategies follow the order of the overrides
+BY_PRICE = ("lowest-price", "price-capacity-optimized")  # all other strategies use the order of the overrides
 
 
 class TypeOption(Struct, frozen=True):
@@ -17,29 +17,29 @@ class TypeOption(Struct, frozen=True):
 
     type: str
     weight: int = 1
-    at: int = 0  # its place among the overrides
+    at: int = 0  # the index of this override in the policy
 
 
 def ordered(options: Sequence[TypeOption], strategy: str, prices: Mapping[str, float]) -> list[TypeOption]:
-    """The options in the order in which launches try them: by price per unit, or as given. Types without a price come last."""
+    """Sort options in the order in which launches try them: by price per unit, or as given. Types without a price are last."""
     if strategy not in BY_PRICE:
         return sorted(options, key=lambda option: option.at)
     return sorted(options, key=lambda option: (prices.get(option.type, inf) / option.weight, option.at))
 
 
 def next_market(on_demand: int, spot: int, base: int, percentage_above: int) -> str:
-    """The market of the next capacity unit, so that on-demand capacity follows its base and its share above the base."""
+    """Return the market (on-demand or spot) of the next capacity unit, by the policy's on-demand base and percentage."""
     return ON_DEMAND if on_demand < on_demand_share(on_demand + spot + 1, base, percentage_above) else SPOT
 
 
 def surplus_market(on_demand: int, spot: int, base: int, percentage_above: int) -> str | None:
-    """The market that one unit should be taken from."""
+    """Return the market that should lose the next unit, or None if the group has no units."""
     if on_demand + spot == 0:
         return None
     return ON_DEMAND if on_demand > on_demand_share(on_demand + spot - 1, base, percentage_above) else SPOT
 
 
 def on_demand_share(capacity: int, base: int, percentage_above: int) -> int:
-    """The on-demand units of a capacity. A fraction above the base is rounded up in favour of on-demand."""
+    """Return how many units of a capacity are on-demand: the base, and a percentage of the rest, rounded up."""
     above = max(0, capacity - base)
     return min(capacity, base) + -(-above * percentage_above // 100)

@@ -1,4 +1,7 @@
-"""An instance refresh: which instances of a group are replaced next, and how far the refresh has come."""
+"""Decides which instances of an Auto Scaling group an instance refresh replaces next, and how much of the refresh is done.
+
+A member is an instance of a group. A unit is a unit of capacity: one instance, or the weight of an instance in a weighted group.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ BLOCKED_MAX_S = 3600.0  # AWS waits an hour for protected and standby instances
 
 
 class RefreshStep(Struct, frozen=True):
-    refresh: InstanceRefresh  # as it should be stored
+    refresh: InstanceRefresh  # the refresh with its new progress, to be stored
     replace: frozenset[str] = frozenset()  # instances to terminate now
-    surge: int = 0  # units above the desired capacity
+    surge: int = 0  # extra units that the group may have during the refresh
     again_s: float | None = None
 
 
 def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Member], now_s: float, warmup_s: float) -> RefreshStep:
-    """The next step of a refresh that is in progress."""
+    """Return the next step of a refresh that is in progress."""
     wishes = refresh.preferences
     present = {member.instance_id: member for member in members if member.state in COUNTED or _in_standby(member)}
     remaining = [present[each] for each in refresh.remaining if each in present]
@@ -53,7 +56,7 @@ def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Membe
     if held and not free:
         return _blocked(now, held, now_s)
     now = now.but(blocked_since_s=None)
-    # A checkpoint bounds how many instances may be replaced before it.
+    # The next checkpoint limits how many instances may be replaced before it is reached.
     quota = ceil(total * limit[now.checkpoints_passed] / 100) - (total - len(remaining))
     surge = _surge(wishes, desired, min(len(free), quota))
     spare = ready - ceil(desired * wishes.get("MinHealthyPercentage", MIN_HEALTHY_PERCENTAGE) / 100)
@@ -61,7 +64,7 @@ def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Membe
     chosen: list[str] = []
     for member in sorted(free, key=lambda each: (each.created_at_s, each.instance_id)):
         serves = member.state is LifecycleState.IN_SERVICE and not member.unhealthy
-        first_alone = not chosen and idle and not surge  # at 100% and without a surge, one instance at a time
+        first_alone = not chosen and idle and not surge  # if no instance can be spared, replace one
         if len(chosen) < quota and (not serves or member.weight <= spare or first_alone):
             chosen.append(member.instance_id)
             spare -= member.weight if serves else 0
@@ -69,7 +72,7 @@ def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Membe
 
 
 def percentage_complete(refresh: InstanceRefresh) -> int:
-    """As DescribeInstanceRefreshes shows it, from the stored row."""
+    """Return the percentage that DescribeInstanceRefreshes shows."""
     if refresh.status in (SUCCESSFUL, BAKING) or not refresh.total:
         return 100
     return 100 * (refresh.total - len(refresh.remaining)) // refresh.total
@@ -84,7 +87,7 @@ def _in_standby(member: Member) -> bool:
 
 
 def _blocking(member: Member, wishes: dict[str, str]) -> str:
-    """What to do with a protected or standby instance: Wait or Ignore; empty: replace it."""
+    """Return `Wait` or `Ignore` for an instance that is protected or in standby, and an empty string to replace the instance."""
     wish = ""
     if _in_standby(member):
         wish = wishes.get("StandbyInstances", "Wait")
@@ -94,7 +97,10 @@ def _blocking(member: Member, wishes: dict[str, str]) -> str:
 
 
 def _ready_units(members: Sequence[Member], old: Sequence[str], now_s: float, warmup_s: float) -> tuple[int, float | None]:
-    """The units that serve: old instances, and new ones after their warm-up. Also the time when the next one is warm."""
+    """Return the units in service, and the time when the warm-up of the next instance ends.
+
+    New instances count only after their warm-up. Instances that are to be replaced always count.
+    """
     outdated, units, warm_at = frozenset(old), 0, list[float]()
     for member in members:
         if member.state is not LifecycleState.IN_SERVICE or member.unhealthy:

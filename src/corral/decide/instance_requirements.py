@@ -1,6 +1,7 @@
-"""Attribute-based selection of instance types: whether a type meets the InstanceRequirements of a mixed instances policy.
+"""Decides whether an instance type meets the InstanceRequirements of a mixed instances policy.
 
-Requirements that no fact is known for (bandwidth of networks and volumes, hibernation) and price protection are not evaluated.
+Some requirements are not evaluated, because Corral does not know these facts about types: network bandwidth, EBS bandwidth and
+hibernation. Price protection is not evaluated either.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import Any
 
 from msgspec import Struct
 
-GIB = 1024  # MiB
+GIB = 1024  # MiB per GiB
 
 
 class TypeFacts(Struct, frozen=True):
-    """What is known about an instance type."""
+    """The facts about an instance type that requirements are compared with."""
 
     name: str
     vcpus: int
     memory_mib: int
-    accelerators: tuple[tuple[str, str, str, int, int], ...] = ()  # kind, name, manufacturer, count, MiB of each; in lower case
-    processor: str = ""  # its manufacturer, in lower case
+    accelerators: tuple[tuple[str, str, str, int, int], ...] = ()  # (kind, name, manufacturer, count, MiB each), in lower case
+    processor: str = ""  # the manufacturer of the processor, in lower case
     is_current: bool = True
     is_metal: bool = False
     is_burstable: bool = False
@@ -74,13 +75,13 @@ def _allowed(name: str, allowed: list[str] | None, excluded: list[str] | None) -
 
 @lru_cache(maxsize=1024)
 def _pattern(text: str) -> re.Pattern[str]:
-    """`m5*` means every size of the families that begin so; `*` is the only wildcard."""
+    """Compile a pattern of type names. `*` is the only wildcard. A pattern without a dot is for families: `m5*` or `m5a`."""
     whole = text if "." in text else f"{text}.*"
     return re.compile("[^ ]*".join(map(re.escape, re.sub(r"\*+", "*", whole).split("*"))))
 
 
 def _has_accelerator(facts: TypeFacts, wanted: Mapping[str, Any]) -> bool:
-    """Whether one of the accelerators has a wanted kind, manufacturer and name."""
+    """Return whether an accelerator of the type has a wanted kind, a wanted manufacturer and a wanted name."""
     kinds, makers, names = (wanted.get(f"Accelerator{part}") for part in ("Types", "Manufacturers", "Names"))
     if not (kinds or makers or names):
         return True

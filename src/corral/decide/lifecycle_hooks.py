@@ -1,4 +1,4 @@
-"""The verdict of the lifecycle hooks that wait for an instance."""
+"""Decides the common result of all lifecycle hooks that delay the launch or the termination of an instance."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from corral.model.group import ABANDON, CONTINUE, LifecycleAction
 
 
 def verdict(actions: Iterable[LifecycleAction], now_s: float) -> tuple[str | None, float | None]:
-    """(result, time of the next timeout). No result: an action is still under way.
+    """Return the result, and the time of the next timeout. The result is None while a hook still waits.
 
-    A hook that has timed out has its default result. One ABANDON ends all others; CONTINUE needs every hook.
+    A hook that has timed out counts with its default result. The result is ABANDON as soon as one hook abandons, and CONTINUE when
+    all hooks continue.
     """
     deadlines: list[float] = []
     for action in actions:

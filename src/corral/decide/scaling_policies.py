@@ -1,4 +1,4 @@
-"""The arithmetic of scaling policies: from a group's capacity and a breach to the capacity that a policy wants."""
+"""Computes the capacity that a scaling policy wants, from the current capacity and the value of the metric."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from msgspec import Struct
 
 CHANGE, EXACT, PERCENT = "ChangeInCapacity", "ExactCapacity", "PercentChangeInCapacity"
 ADJUSTMENT_TYPES = (CHANGE, EXACT, PERCENT)
-SCALE_IN_MARGIN = 0.1  # target tracking scales in when the metric is 10% below the target, as its low alarm does
+SCALE_IN_MARGIN = 0.1  # target tracking scales in when the metric is 10% below the target, as on AWS
 
 
 class Step(Struct, frozen=True):
-    """An adjustment for breaches between two bounds, which are differences to the alarm's threshold."""
+    """A step adjustment. It applies when the metric minus the alarm's threshold is between the two bounds."""
 
     adjustment: int
-    lower: float | None = None  # None: no bound
+    lower: float | None = None  # None if there is no bound
     upper: float | None = None
 
     def covers(self, difference: float) -> bool:
-        """Above the threshold the lower bound belongs to the step; below it, the upper bound does."""
+        """Return whether the step applies.
+
+        A step above the threshold includes its lower bound. A step below the threshold includes its upper bound.
+        """
         lower, upper = -inf if self.lower is None else self.lower, inf if self.upper is None else self.upper
         return lower <= difference < upper if difference >= 0 else lower < difference <= upper
 
 
 def adjusted(capacity: int, adjustment_type: str, adjustment: int, min_magnitude: int = 0) -> int:
-    """The capacity after an adjustment, before the limits of the group.
+    """Return the capacity after an adjustment. The group's minimum and maximum sizes are applied later.
 
-    A percentage is rounded towards zero, but to at least one instance, and to at least `min_magnitude` instances.
+    A percentage is rounded towards zero. It changes the capacity by at least one instance, and by at least `min_magnitude`.
     """
     if adjustment_type == EXACT:
         return adjustment
@@ -43,12 +46,12 @@ def adjusted(capacity: int, adjustment_type: str, adjustment: int, min_magnitude
 
 
 def step_for(steps: Sequence[Step], difference: float) -> Step | None:
-    """The step for a metric that differs from the threshold by `difference`; None: no step covers it."""
+    """Return the step for a metric that differs from the threshold by `difference`, or None if no step applies."""
     return next((step for step in steps if step.covers(difference)), None)
 
 
 def problem_of_steps(steps: Sequence[Step]) -> str | None:
-    """Why these steps are not valid; None: they are."""
+    """Return why these steps are not valid, or None if they are valid."""
     if any(step.lower is None and step.upper is None for step in steps) and len(steps) > 1:
         return "At least one StepAdjustment must have a bound if there are several."
     if any(None not in (step.lower, step.upper) and step.lower >= step.upper for step in steps):  # type: ignore[operator]
@@ -68,7 +71,7 @@ def problem_of_steps(steps: Sequence[Step]) -> str | None:
 
 
 def tracked(capacity: int, metric: float, target: float, *, scale_in: bool = True) -> int:
-    """The capacity at which the metric would be at its target, if it falls in proportion to the capacity."""
+    """Return the capacity that brings the metric to its target, if the metric is inversely proportional to the capacity."""
     if target <= 0:
         return capacity
     wanted = max(0, ceil(capacity * metric / target - 1e-9))

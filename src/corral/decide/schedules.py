@@ -1,4 +1,4 @@
-"""Recurring schedules in cron's format: minute, hour, day of month, month, day of week."""
+"""Parses recurring schedules in cron's format (minute, hour, day of month, month, day of week) and finds their next time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from msgspec import Struct
 from corral.model.numbers import whole_number
 
 DAY_S = 86_400
-HORIZON_DAYS = 8 * 366 + 1  # 29 February may be eight years away (1896 to 1904, 2096 to 2104)
+HORIZON_DAYS = 8 * 366 + 1  # how far the search goes: two leap days can be eight years apart (2096 and 2104)
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?")
 
-Offset = Callable[[float], float]  # an instant → the seconds by which local time is ahead of UTC
+Offset = Callable[[float], float]  # returns the UTC offset at a time, both in seconds
 
 
 class CronError(ValueError):
-    """The text says which field is wrong."""
+    """The schedule is not valid. The text names the wrong field."""
 
 
 class Cron(Struct, frozen=True):
@@ -29,11 +29,11 @@ class Cron(Struct, frozen=True):
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]  # 0 is Sunday
-    any_day: bool  # the day of the month is *
+    any_day: bool  # the field of the day of the month is *
     any_weekday: bool
 
     def has_day(self, day: int, weekday: int) -> bool:
-        """If both day fields are restricted, either may match, as in cron."""
+        """Return whether the schedule includes this day. As in cron, if both day fields are set, one of them must match."""
         if self.any_day or self.any_weekday:
             return day in self.days and weekday in self.weekdays
         return day in self.days or weekday in self.weekdays
@@ -61,9 +61,10 @@ def read_cron(text: str) -> Cron:
 
 
 def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
-    """The first time of a schedule after `after_s`; None: there is none, for example on 30 February.
+    """Return the first time of a schedule after `after_s`, or None if there is none, for example for 30 February.
 
-    A local time that a change of the clocks skips moves forward by the skipped time; one that occurs twice counts once.
+    When daylight saving time begins, a skipped local time is moved forward by the skipped hour. When it ends, a local time that
+    occurs twice counts once.
     """
     first_day = day = int((after_s + offset(after_s)) // DAY_S)
     while day < first_day + HORIZON_DAYS:
@@ -81,8 +82,8 @@ def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
 
 
 def date_of(day: int) -> tuple[int, int, int]:
-    """(year, month, day) of a number of days since 1 January 1970, without the limits of datetime."""
-    cycle, in_cycle = divmod(day + 719_468, 146_097)  # days of 400 years, counted from 1 March of the year 0
+    """Convert a number of days since 1 January 1970 to year, month and day. Unlike datetime, it accepts years above 9999."""
+    cycle, in_cycle = divmod(day + 719_468, 146_097)  # 400 years have 146,097 days; 1 March of the year 0 is day 0
     year = (in_cycle - in_cycle // 1460 + in_cycle // 36_524 - in_cycle // 146_096) // 365
     in_year = in_cycle - (365 * year + year // 4 - year // 100)
     from_march = (5 * in_year + 2) // 153
@@ -91,7 +92,7 @@ def date_of(day: int) -> tuple[int, int, int]:
 
 
 def _instant(local_s: int, offset: Offset) -> float:
-    """The instant of a local time: the first one if it occurs twice."""
+    """Convert a local time to UTC. If the local time occurs twice, return the first."""
     before, after = offset(local_s - DAY_S), offset(local_s + DAY_S)
     found = [local_s - ahead for ahead in (before, after) if offset(local_s - ahead) == ahead]
     return float(min(found, default=local_s - before))

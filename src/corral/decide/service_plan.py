@@ -1,4 +1,4 @@
-"""Which tasks of an ECS service to start and to stop, and how long to wait after tasks that failed."""
+"""Decides which tasks an ECS service starts and stops, and how long it waits after failed tasks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from msgspec import Struct
 from corral.model.ecs_service import ServiceTask, StoppedTask
 from corral.model.task import StopCode, TaskState
 
-SHORT_RUN_S = 60.0  # a task that ends sooner after its start counts as failed
+SHORT_RUN_S = 60.0  # a task that runs for less than this time counts as failed
 DELAY_MAX_S = 15 * 60.0
-FAILURES_AT_ONCE = 1  # after this many rounds of failures in a row, the next start is delayed
+FAILURES_AT_ONCE = 1  # how many rounds of failures are replaced without a delay (see `next_start_s`)
 FAILURE_CODES = frozenset({StopCode.ESSENTIAL_EXITED.value, StopCode.FAILED_TO_START.value})
 STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, TaskState.RUNNING.value: 2}
 
 
 class ServicePlan(Struct, frozen=True):
-    start: int = 0  # tasks of the primary deployment
-    stop: tuple[str, ...] = ()  # task ids
+    start: int = 0  # how many tasks of the primary deployment to start
+    stop: tuple[str, ...] = ()  # the ids of the tasks to stop
     is_blocked: bool = False  # tasks are to be replaced, and the percentages allow neither to start nor to stop one
 
 
 class Percentages(Struct, frozen=True):
-    """The bounds of a rolling deployment, in percent of the desired number of tasks."""
+    """minimumHealthyPercent and maximumPercent of a rolling deployment."""
 
     minimum_healthy: int = 100
     maximum: int = 200
 
     def least(self, desired: int) -> int:
-        """The least number of running tasks. ECS rounds up."""
+        """Return the minimum number of running tasks. As in ECS, it is rounded up."""
         return ceil(desired * self.minimum_healthy / 100)
 
     def most(self, desired: int) -> int:
-        """The largest number of tasks. ECS rounds down."""
+        """Return the maximum number of tasks. As in ECS, it is rounded down."""
         return desired * self.maximum // 100
 
 
@@ -43,10 +43,10 @@ def replica_plan(
     tasks: Sequence[ServiceTask], primary: str, desired: int, percentages: Percentages, *,
     draining: Collection[str] = (), protected: Collection[str] = (),
 ) -> ServicePlan:  # fmt: skip
-    """The next step of a service that keeps a number of tasks running.
+    """Return the next step of a service with the strategy REPLICA, which keeps a number of tasks running.
 
-    `tasks` are all tasks of the service that should run. Tasks of older deployments and tasks on draining instances are replaced,
-    within the percentages. `protected` tasks are never stopped.
+    `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments and
+    tasks on draining instances, within the percentages. It never stops `protected` tasks.
     """
     current = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
     kept = {task.id for task in current}
@@ -62,10 +62,11 @@ def daemon_plan(
     tasks: Sequence[ServiceTask], primary: str, eligible: Collection[str], percentages: Percentages, *,
     leaving: Collection[str] = (),
 ) -> ServicePlan:  # fmt: skip
-    """The next step of a service that runs one task on each eligible instance, for the instances of one pool.
+    """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
-    A task that waits for capacity has no instance yet: it counts for any eligible instance without a task. Tasks on `leaving`
-    instances stop. Tasks of older deployments stop first, within the percentages, and then their instance gets a new one.
+    A task that waits for capacity has no instance yet. It counts as the task of an eligible instance without a task. The plan stops
+    the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old task of an instance
+    stops before the new one starts.
     """
     current = [task for task in tasks if task.deployment == primary]
     old = [task for task in tasks if task.deployment != primary]
@@ -85,7 +86,7 @@ def daemon_plan(
 def _replaceable(
     old: Sequence[ServiceTask], current: Sequence[ServiceTask], desired: int, percentages: Percentages, protected: Collection[str]
 ) -> list[ServiceTask]:
-    """The old tasks that can stop now: those that do not run yet, and running ones above the least healthy number."""
+    """Return the old tasks that can stop now: tasks that do not run yet, and running tasks above the minimum number."""
     candidates = _stop_order(old, protected)
     running = [task for task in candidates if task.state == TaskState.RUNNING.value]
     up = sum(task.state == TaskState.RUNNING.value for task in [*old, *current])
@@ -96,12 +97,13 @@ def _replaceable(
 
 
 def _stop_order(tasks: Sequence[ServiceTask], protected: Collection[str]) -> list[ServiceTask]:
-    """Unprotected tasks in the order in which they stop.
+    """Sort the unprotected tasks in the order in which they stop.
 
-    Tasks that do not run yet are first, then those on the instance with the most tasks of the service; newest first.
+    Tasks that do not run yet are first. Then tasks on the instance with the most tasks of the service follow. Newer tasks are
+    before older ones.
     """
     left = [task for task in tasks if task.id not in protected]
-    crowd = Counter(task.instance_id for task in left)  # how many tasks stay on each instance
+    crowd = Counter(task.instance_id for task in left)  # instance → how many of its tasks are not sorted yet
     ranked: list[tuple[tuple[int, int, float, str], ServiceTask]] = []
     for task in sorted(left, key=lambda task: (STATE_ORDER[task.state], -task.created_at_s, task.id)):
         ranked.append(((STATE_ORDER[task.state], -crowd[task.instance_id], -task.created_at_s, task.id), task))
@@ -114,7 +116,7 @@ def _oldest(tasks: Iterable[ServiceTask]) -> list[ServiceTask]:
 
 
 def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
-    """How many of the newest stopped tasks failed. A task that a caller or the service stopped does not count either way."""
+    """Count the failed tasks since the last task that ran for SHORT_RUN_S. Ignore tasks that a caller or the service stopped."""
     failures = 0
     for task in newest_first:
         if task.stop_code not in FAILURE_CODES:
@@ -126,7 +128,10 @@ def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
 
 
 def next_start_s(newest_first: Sequence[StoppedTask], desired: int) -> float:
-    """When the next task may start: at once after the first failure of each task, then after 1, 2, 4 … seconds."""
+    """Return when the next task may start: at once after the first round of failures, then after 1, 2, 4 … seconds.
+
+    A round is as many failures as the service has tasks.
+    """
     rounds = ceil(failures_in_a_row(newest_first) / max(1, desired))
     if rounds <= FAILURES_AT_ONCE:
         return 0.0

@@ -1,8 +1,8 @@
-"""Termination policies: which instance of a group a scale-in terminates.
+"""Termination policies: decides which instance of an Auto Scaling group a scale-in terminates.
 
-Zones come first: only instances of the zones with the most instances are candidates. Then each policy of the group narrows the
-candidates, in order, until one is left. AWS breaks the last tie at random; here the oldest instance loses, so that the same state
-always gives the same decision.
+The candidates are the instances in the zones with the most instances. Then the policies of the group are applied one after the
+other, until one candidate is left. If several candidates are left after the last policy, AWS chooses one at random. Corral chooses
+the oldest one, so that the same state always gives the same decision.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Candidate(Struct, frozen=True):
 
 
 class ScaleIn(Struct, frozen=True):
-    """What the policies know about the group."""
+    """Facts about the group that the policies need."""
 
     now_s: float
-    current: LaunchSource = LaunchSource()  # what the group launches from now
-    surplus_market: str | None = None  # the market that has more instances than its share; None: neither, or no mixed group
-    type_rank: Mapping[str, int] = {}  # instance type → its place in the order of the allocation strategy; 0 is preferred
+    current: LaunchSource = LaunchSource()  # the launch configuration or template that the group uses now
+    surplus_market: str | None = None  # on-demand or spot: the market that has too many instances
+    type_rank: Mapping[str, int] = {}  # instance type → its rank in the allocation strategy; 0 is best
     is_mixed: bool = False
 
 
@@ -49,16 +49,17 @@ Policy = Callable[[Sequence[Candidate], ScaleIn], Sequence[Candidate]]
 
 
 def choose(candidates: Sequence[Candidate], zones: Iterable[str], policies: Sequence[str], group: ScaleIn) -> Candidate | None:
-    """The instance to terminate. `candidates` may be terminated; `zones` has the zone of every instance of the group."""
+    """Return the instance to terminate, or None without candidates. `zones` contains the zone of each instance of the group."""
     if not candidates:
         return None
-    sizes = Counter(zones)
-    largest = max(sizes[each.zone] for each in candidates)
-    left: Sequence[Candidate] = [each for each in candidates if sizes[each.zone] == largest]
+    sizes, left = Counter(zones), candidates
+    if len(sizes) > 1:
+        largest = max(sizes[each.zone] for each in candidates)
+        left = [each for each in candidates if sizes[each.zone] == largest]
     for name in policies or ("Default",):
         if len(left) == 1:
             break
-        policy = POLICIES.get(name)  # None: a Lambda function, which is not called
+        policy = POLICIES.get(name)  # None if the policy is a Lambda function, which Corral does not call
         if policy is not None:
             left = policy(left, group)
     return min(left, key=lambda each: (each.launched_at_s, each.id))
@@ -72,10 +73,10 @@ def _default(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candid
 
 
 def _outdated(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Instances of the oldest configuration. A launch configuration is older than any launch template."""
-    configured = [each for each in candidates if each.source.kind == CONFIGURATION]
+    """Return the instances of the oldest launch source. Launch configurations count as older than launch templates."""
     if group.current.kind == CONFIGURATION:
         return _oldest_configuration(candidates, group)
+    configured = [each for each in candidates if each.source.kind == CONFIGURATION]
     return configured or _oldest_template(candidates, group)
 
 
@@ -86,13 +87,13 @@ def _oldest_configuration(candidates: Sequence[Candidate], group: ScaleIn) -> Se
 
 
 def _oldest_template(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Instances of a template that is not the current one, or else of the oldest version of the current one."""
+    """Return instances of other templates. If there are none, return those of the oldest version of the current template."""
     made = [each for each in candidates if each.source.kind == TEMPLATE]
     others = [each for each in made if each.source.id != group.current.id]
     if others:
         return others
-    oldest = min((int(each.source.version) for each in made), default=None)
-    return [each for each in made if int(each.source.version) == oldest] or candidates
+    oldest = min({each.source.version for each in made}, key=int, default=None)
+    return [each for each in made if each.source.version == oldest] or candidates
 
 
 def _closest_to_next_hour(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
@@ -100,7 +101,7 @@ def _closest_to_next_hour(candidates: Sequence[Candidate], group: ScaleIn) -> Se
 
 
 def _allocation_strategy(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Instances of the market that has too many, and of those the least preferred types."""
+    """Return instances of the market that has too many. Among these, return the instances with the least preferred type."""
     in_surplus = [each for each in candidates if each.market == group.surplus_market] or candidates
     if not group.type_rank:
         return in_surplus
@@ -117,8 +118,9 @@ def _newest(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candida
 
 
 def _least(candidates: Sequence[Candidate], measure: Callable[[Candidate], float]) -> Sequence[Candidate]:
-    least = min(map(measure, candidates))
-    return [each for each in candidates if measure(each) == least]
+    measured = list(map(measure, candidates))
+    least = min(measured)
+    return [each for each, value in zip(candidates, measured) if value == least]
 
 
 POLICIES: dict[str, Policy] = {

@@ -1,4 +1,4 @@
-"""ECS services: a number of equal tasks that Corral keeps running."""
+"""ECS services and their deployments. A service keeps a number of tasks running."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-STARTED_BY = "ecs-svc/"  # the prefix of `startedBy` of a service's tasks; the number of their deployment follows
+STARTED_BY = "ecs-svc/"  # `startedBy` of a service's tasks is this prefix and the number of the deployment
 REPLICA, DAEMON = "REPLICA", "DAEMON"  # scheduling strategies
 ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"  # states of a service
 
@@ -15,30 +15,31 @@ ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"  # states of a ser
 class Deployment(Struct, frozen=True):
     """A version of a service. Its tasks share one task definition and one configuration."""
 
-    id: str  # ecs-svc/NUMBER: the `startedBy` of its tasks
+    id: str  # ecs-svc/NUMBER, which is also `startedBy` of its tasks
     definition_arn: str
     created_at_s: float
     updated_at_s: float
-    # In ECS's shape, for launches: launchType, capacityProviderStrategy, platformVersion, networkConfiguration
+    # launchType, capacityProviderStrategy, platformVersion and networkConfiguration, as in ECS's requests
     settings: dict[str, Any] = field(default_factory=dict)
-    rollout: str = "IN_PROGRESS"  # or COMPLETED
+    rollout: str = "IN_PROGRESS"  # IN_PROGRESS or COMPLETED
 
 
 class EcsService(Struct, frozen=True):
-    """A service. `deployments` begins with the one that new tasks belong to; older ones follow until their last task stops."""
+    """A service. New tasks belong to the first deployment. Older deployments are dropped when their last task has stopped."""
 
     region: str
     cluster: str
     name: str
-    status: str  # ACTIVE; DRAINING: it was deleted, and its tasks stop; INACTIVE: they have stopped
+    status: str  # ACTIVE, DRAINING (deleted, its tasks stop) or INACTIVE (deleted, all its tasks have stopped)
     strategy: str  # REPLICA or DAEMON
-    desired: int  # of a DAEMON: the number of its container instances when it was last reconciled
+    desired: int  # for DAEMON: the number of eligible instances, updated by the reconciler
     created_at_s: float
     deployments: tuple[Deployment, ...]
-    details: dict[str, Any]  # members of the requests that DescribeServices returns, in ECS's shape
-    is_steady: bool = False  # the event about its steady state was written, and nothing changed since
-    problem: str = ""  # the last problem that an event reported; empty once the service is steady
+    details: dict[str, Any]  # request members that DescribeServices returns unchanged
+    is_steady: bool = False  # the event "has reached a steady state" was written after the last change
+    problem: str = ""  # the last problem that an event reported; empty when the service is steady
     deleted_at_s: float | None = None
+    paced_at_s: float | None = None  # it did as much as one transaction may; the rest follows in a later one
 
     @property
     def primary(self) -> Deployment:
@@ -46,12 +47,12 @@ class EcsService(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name of its reconciler key."""
+        """REGION/CLUSTER/NAME: the key of the reconciler `service`."""
         return service_key(self.region, self.cluster, self.name)
 
     @property
     def group(self) -> str:
-        """The group of its tasks."""
+        """`group` of the service's tasks in DescribeTasks."""
         return f"service:{self.name}"
 
     def but(self, **changes: Any) -> Self:
@@ -62,8 +63,16 @@ def service_key(region: str, cluster: str, name: str) -> str:
     return f"{region}/{cluster}/{name}"
 
 
+class TaskCount(Struct, frozen=True):
+    """How many tasks of a deployment should run."""
+
+    total: int = 0
+    running: int = 0  # RUNNING
+    waiting: int = 0  # PROVISIONING
+
+
 class ServiceTask(Struct, frozen=True):
-    """A task of a service that should run."""
+    """A task of a service that waits, starts or runs."""
 
     id: str
     deployment: str
@@ -74,7 +83,7 @@ class ServiceTask(Struct, frozen=True):
 
 
 class StoppedTask(Struct, frozen=True):
-    """A task of a deployment that ended or was stopped, for the delay before the next start."""
+    """A task that is stopping or has stopped. Failed tasks delay the next start."""
 
     stop_code: str | None
     created_at_s: float

@@ -1,4 +1,4 @@
-"""Auto Scaling groups, their members, activities and instance refreshes."""
+"""Auto Scaling groups, their members (the instances of a group), their activities and their instance refreshes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ PROCESSES = (
 
 
 class LifecycleState(StrEnum):
-    """AWS's names. States that last only for a moment on AWS are not used: no caller could see them here."""
+    """The lifecycle states of AWS that last for some time. Corral passes through the other states at once, so they are left out."""
 
     PENDING = "Pending"  # the launch waits for GPUs, or the instance has just started
-    PENDING_WAIT = "Pending:Wait"  # lifecycle hooks are under way
+    PENDING_WAIT = "Pending:Wait"  # the instance waits for lifecycle hooks
     IN_SERVICE = "InService"
     STANDBY = "Standby"
     TERMINATING_WAIT = "Terminating:Wait"
     TERMINATING = "Terminating"  # the instance shuts down
-    TERMINATING_PROCEED = "Terminating:Proceed"  # it shuts down after lifecycle hooks
+    TERMINATING_PROCEED = "Terminating:Proceed"  # the instance shuts down, and its lifecycle hooks have ended
 
 
 LAUNCH_STATES = frozenset({LifecycleState.PENDING, LifecycleState.PENDING_WAIT})
@@ -56,42 +56,42 @@ MEMBER_MOVES: dict[LifecycleState, frozenset[LifecycleState]] = {
 class LaunchSource(Struct, frozen=True):
     """The launch configuration or the launch template version that an instance was launched from."""
 
-    kind: str = ""  # CONFIGURATION or TEMPLATE; empty: the instance was attached
-    id: str = ""  # of the template
+    kind: str = ""  # CONFIGURATION, TEMPLATE, or empty for an instance that was attached
+    id: str = ""  # the id of the template
     name: str = ""
     version: str = ""
-    created_at_s: float = 0.0  # of the configuration
+    created_at_s: float = 0.0  # when the configuration was created
 
 
 class LifecycleAction(Struct, frozen=True):
-    """A lifecycle hook that waits for an instance."""
+    """A lifecycle action: one hook delays the launch or the termination of one instance."""
 
     token: str
     heartbeat_s: float
     deadline_s: float
-    last_deadline_s: float  # heartbeats do not extend it further
+    last_deadline_s: float  # heartbeats cannot extend the deadline beyond this time
     default_result: str
-    result: str = ""  # CONTINUE or ABANDON; empty: under way
+    result: str = ""  # CONTINUE, ABANDON, or empty while the action waits
 
 
 class Group(Struct, frozen=True):
     region: str
     name: str
-    uid: str  # a UUID; part of the ARN
+    uid: str  # a UUID, which is part of the ARN
     created_at_s: float
     min_size: int
     max_size: int
     desired: int
-    settings: dict[str, Any]  # other members of the create and update requests, in AWS's shape
-    suspended: dict[str, str] = field(default_factory=dict)  # process → reason
+    settings: dict[str, Any]  # all other members of the create and update requests, as AWS names them
+    suspended: dict[str, str] = field(default_factory=dict)  # suspended process → why it was suspended
     status: str = ""  # DELETING, or empty
-    cause: str = ""  # why `desired` changed, until it is reached
-    replacement_causes: tuple[str, ...] = ()  # of the next launches that replace an instance
+    cause: str = ""  # why `desired` changed; empty when the group has that capacity
+    replacement_causes: tuple[str, ...] = ()  # the causes of the next launches, each of which replaces an instance
     failures: int = 0  # failed launches in a row
     retry_at_s: float | None = None  # no launch before this time
-    paced_at_s: float | None = None  # it did as much as one transaction may; the rest follows in a later one
-    scaled_at_s: float | None = None  # when the last scaling activity ended: cooldowns begin then
-    cooldown_s: float | None = None  # of the policy that scaled last; None: the group's default
+    paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
+    scaled_at_s: float | None = None  # when the last scaling activity ended, which is when a cooldown begins
+    cooldown_s: float | None = None  # the cooldown of the last applied policy; None means the group's default
 
     @property
     def key(self) -> str:
@@ -111,15 +111,15 @@ class Member(Struct, frozen=True):
     created_at_s: float
     type: str
     zone: str
-    activity: str = ""  # the id of the activity that is under way
-    weight: int = 1  # capacity units
+    activity: str = ""  # the id of the activity in progress
+    weight: int = 1  # how many capacity units the instance counts
     market: str = ON_DEMAND
     source: LaunchSource = LaunchSource()
-    protected: bool = False  # from scale-in
-    unhealthy: str = ""  # why it is unhealthy, as the cause of its termination says it; empty: healthy
+    protected: bool = False  # the instance is protected from scale-in
+    unhealthy: str = ""  # why the instance is unhealthy, in the words of activities; empty if it is healthy
     in_service_at_s: float | None = None
-    impaired_since_s: float | None = None  # its host has not reported since then
-    actions: dict[str, LifecycleAction] = field(default_factory=dict)  # hook → the action that waits
+    impaired_since_s: float | None = None  # the host of the instance has not reported since then
+    actions: dict[str, LifecycleAction] = field(default_factory=dict)  # name of the hook → its action
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
@@ -154,12 +154,12 @@ class InstanceRefresh(Struct, frozen=True):
     remaining: tuple[str, ...]  # instances that are not replaced yet
     preferences: dict[str, Any]
     configuration: dict[str, Any] = field(default_factory=dict)  # DesiredConfiguration
-    previous: dict[str, Any] = field(default_factory=dict)  # the group's launch source before, for a rollback
+    previous: dict[str, Any] = field(default_factory=dict)  # the group's previous launch source, for a rollback
     reason: str = ""
     ended_at_s: float | None = None
     checkpoints_passed: int = 0
-    resumes_at_s: float | None = None  # after a checkpoint, or the end of the bake time
-    blocked_since_s: float | None = None  # protected or standby instances have been in the way since then
+    resumes_at_s: float | None = None  # when the wait after a checkpoint, or the bake time, ends
+    blocked_since_s: float | None = None  # since when only protected or standby instances are left to replace
     rollback: dict[str, Any] = field(default_factory=dict)  # RollbackDetails
 
     def but(self, **changes: Any) -> Self:
@@ -167,5 +167,5 @@ class InstanceRefresh(Struct, frozen=True):
 
 
 def group_key(region: str, name: str) -> str:
-    """The reconciler's key."""
+    """Return the reconciler key of a group. `tx.mark` and `tx.due` use it to call the reconciler `group`."""
     return f"group:{region}/{name}"

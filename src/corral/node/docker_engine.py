@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import shutil
 from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
@@ -28,14 +27,15 @@ from corral.model.run import Execute, Observed, RunSpec
 from corral.model.stop_reasons import OUT_OF_MEMORY
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
+from corral.node.docker_cleanup import DockerCleanup
 from corral.node.docker_images import EngineImages, decode_json_lines
 from corral.node.docker_launch import REMOVED, ContainerInfo, DockerLauncher, has_started
 from corral.node.docker_network_watch import NetworkWatch
 from corral.node.docker_networks import NAMES as NETWORKS
 from corral.node.docker_past_events import resolve_missing
 from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
-from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
+from corral.node.docker_settings import LABEL_RUN
+from corral.node.docker_task_resources import TaskResources, address
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 
@@ -43,11 +43,6 @@ FOLLOW_AFTER_S = 0.1  # the output of a run that ends earlier is read only once,
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
 KILL_AGAIN_S = 10.0
-STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
-STOPPED_KEPT_MAX = 20  # or earlier, if there are more ended containers than this
-RESOURCES_KEPT_S = 10.0  # wait before the volumes and the network of a task are removed, because another container of it may start
-CLEAN_EVERY_S = 1.0
-COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed
 CLOSE_MAX_S = 5.0
 OOM_LATE_S = 2.0  # after the end of a container, wait this long for a report that it was out of memory
 KILLED = 137
@@ -72,11 +67,10 @@ class DockerEngine:
         self._launcher = DockerLauncher(
             self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"
         )
-        self._idle: dict[str, float] = {}  # id of a task that has resources but no living run → since when
         self._available = asyncio.Event()
         self._network_watch = NetworkWatch(self._api, self._resources, self._runs, self._available)
+        self._cleanup = DockerCleanup(self._resources, self._runs, self._available, clock)
         self._work: set[asyncio.Task[None]] = set()
-        self._collect_at_s = math.inf  # when to search again for containers that earlier agents left
         self._is_open = False  # True: a run without a container has ended; False: the core may still order its start
         self.about = ""  # name and version of the engine; empty until it has responded
         self._loop = asyncio.get_running_loop()
@@ -116,7 +110,7 @@ class DockerEngine:
         self._spawn(self._listen(first))
         await first
         self._is_open = True
-        self._spawn(self._clean())
+        self._spawn(self._cleanup.run())
         self._spawn(self._network_watch.run())
 
     def start(self, specs: Iterable[RunSpec]) -> None:
@@ -173,13 +167,8 @@ class DockerEngine:
         await asyncio.gather(*self._work, return_exceptions=True)
         if quit and self._available.is_set():
             with contextlib.suppress(TimeoutError, EngineGone, EngineError):
-                await asyncio.wait_for(self._drop_idle_pauses(), CLOSE_MAX_S)
+                await asyncio.wait_for(self._cleanup.drop_idle_pauses(), CLOSE_MAX_S)
         self._api.close()
-
-    async def _drop_idle_pauses(self) -> None:
-        """Remove the pause containers of tasks without a living run, because it is possible that no other agent is started."""
-        living = self._runs.living_tasks()
-        await asyncio.gather(*[self._resources.drop_pause(task) for task in self._resources.with_pause if task not in living])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -354,7 +343,7 @@ class DockerEngine:
                     await self._list_containers()
                     self._available.set()
                     self._network_watch.changed.set()
-                    self._collect_at_s = self._clock.now_s() + COLLECT_AGAIN_S
+                    self._cleanup.schedule_collection()
                     wait_s = RETRY_FIRST_S
                     if not first.done():
                         first.set_result(None)
@@ -380,8 +369,8 @@ class DockerEngine:
         self._launcher.gpus = "" if self._simulated_gpus else gpu_request_style(info)
 
     async def _list_containers(self) -> None:
-        there = await self._list_ours()
-        await self._take_over(there)  # pause containers first, because they have the addresses of the runs
+        there = await self._resources.list_containers()
+        await self._resources.take_over(there)  # pause containers first, because they have the addresses of the runs
         found = set()
         for listed in there:
             labels = listed["Labels"]
@@ -390,37 +379,6 @@ class DockerEngine:
         missing = [run for run_id, run in self._runs.by_id.items() if run_id not in found and run.is_alive and not run.is_coming_up]
         if missing:
             await resolve_missing(missing, self._runs, self._api, self._host_id, self._clock, may_order_again=not self._is_open)
-
-    async def _list_ours(self) -> list[dict[str, Any]]:
-        ours: list[dict[str, Any]] = await self._api.get(
-            "/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]}
-        )
-        return ours
-
-    async def _take_over(self, there: list[dict[str, Any]]) -> None:
-        """Adopt the pause containers and the volumes that earlier agents created.
-
-        Remove a pause container that does not run: its agent died before it started the container, so no other container can use
-        it.
-        """
-        for listed in there:
-            task_id = listed["Labels"].get(LABEL_PAUSE)
-            if task_id is None or task_id in self._resources.with_pause:
-                continue
-            if listed["State"] in ("created", "exited", "dead", "removing"):
-                await self._resources.remove(listed["Id"])
-            else:
-                self._resources.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
-        await self._resources.find_volumes()
-
-    async def _collect(self) -> None:
-        """Remove containers that an earlier agent requested and that the engine created only after this agent had listed all."""
-        there = await self._list_ours()
-        await self._take_over(there)
-        for listed in there:
-            run_id = listed["Labels"].get(LABEL_RUN)
-            if run_id is not None and listed["State"] == "created" and not self._runs.has(run_id):
-                await self._resources.remove(listed["Id"])
 
     async def _adopt(self, labels: Mapping[str, str], container_id: str) -> bool:
         """Record the current state of a container that Corral created. Return False if it was removed."""
@@ -479,45 +437,6 @@ class DockerEngine:
             verdict = HEALTH.get(action.partition(":")[2].strip())
             if verdict is not None:
                 self._runs.update(run, replace(run.known.observed, health=verdict))
-
-    # -- cleaning up ---------------------------------------------------------------------------------------------
-
-    async def _clean(self) -> None:
-        """Repeatedly remove containers that ended some time ago. Containers of running tasks stay."""
-        while True:
-            await asyncio.sleep(CLEAN_EVERY_S)
-            try:
-                await self._clean_once(self._clock.now_s())
-            except (EngineGone, EngineError) as error:
-                log.info("cannot remove ended containers: %s", error)
-
-    async def _clean_once(self, now_s: float) -> None:
-        runs = self._runs
-        if now_s >= self._collect_at_s and self._available.is_set():
-            await self._collect()
-            self._collect_at_s = math.inf
-        living = runs.living_tasks()
-        over = [run_id for run_id, (run, _) in runs.forgotten.items() if run.task_id not in living]
-        for at, run_id in enumerate(over):
-            run, since_s = runs.forgotten.get(run_id, (None, now_s))
-            if run is not None and (len(over) - at > STOPPED_KEPT_MAX or now_s >= since_s + STOPPED_KEPT_S):
-                await self._resources.remove(str(run.id))
-                runs.forgotten.pop(run_id, None)
-        for task_id in {*self._resources.with_pause, *self._resources.with_volumes, *self._idle}:
-            if task_id in runs.living_tasks():
-                self._idle.pop(task_id, None)
-            elif now_s >= self._idle.setdefault(task_id, now_s) + RESOURCES_KEPT_S:
-                await self._drop_resources(task_id)
-
-    async def _drop_resources(self, task_id: str) -> None:
-        """Remove the pause container of an ended task. Also remove its volumes, as soon as its other containers are removed."""
-        await self._resources.drop_pause(task_id)
-        has_volumes = task_id in self._resources.with_volumes
-        if has_volumes and self._runs.of_task(task_id):
-            return
-        self._idle.pop(task_id, None)
-        if has_volumes:
-            await self._resources.drop_volumes(task_id)
 
 
 def gpu_request_style(info: Mapping[str, Any]) -> str:

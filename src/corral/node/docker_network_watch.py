@@ -1,4 +1,4 @@
-"""Restore the Docker networks of running tasks: create those that were removed, and connect disconnected containers again."""
+"""Restores the Docker networks of running tasks: creates removed networks again, and connects disconnected containers again."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from corral.node.docker_networks import NAMES
 from corral.node.docker_runs import DockerRun, DockerRuns
 from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
 
-CHECK_S = 10.0  # networks are also checked after every network event
+CHECK_S = 10.0  # seconds between two checks; each network event also causes a check
 
 log = logging.getLogger("corral.node")
 
 
 class NetworkWatch:
     def __init__(self, api: DockerApi, resources: TaskResources, runs: DockerRuns, available: asyncio.Event) -> None:
-        """`available`: the engine responds."""
+        """`available` is set while the Docker engine responds."""
         self._api = api
         self._resources = resources
         self._runs = runs
         self._available = available
-        self.changed = asyncio.Event()  # networks may have to be restored
+        self.changed = asyncio.Event()  # set when networks may have to be restored
 
     def handle_event(self, action: str, container: str) -> None:
-        """An event of one of our networks. A container is disconnected when it ends, too; then it is no longer among the living."""
+        """Handle an event of a network that Corral created. A container that ends is disconnected too, which needs no repair."""
         if action == "destroy":
             self._resources.networks.forget()
             self.changed.set()
@@ -39,7 +39,7 @@ class NetworkWatch:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):  # wait_for would lose a cancellation that comes with an event
+                async with asyncio.timeout(CHECK_S):  # asyncio.wait_for could lose a cancellation
                     await self.changed.wait()
             self.changed.clear()
             await self._available.wait()
@@ -50,7 +50,7 @@ class NetworkWatch:
                     log.warning("cannot restore the Docker networks of running tasks: %s", error)
 
     def _members(self) -> dict[str, str]:
-        """Our running containers with a network of their own → the name of that network."""
+        """Return the running containers in networks that Corral created, with the name of the network."""
         living = self._runs.living_tasks()
         runs = {run.id: run.network for run in self._runs.by_id.values() if run.id is not None and run.is_alive}
         pauses = self._resources.running_pauses().items()

@@ -1,8 +1,8 @@
-"""The past of containers that no longer exist, from the events that the engine still has.
+"""Finds out how removed containers ended, from the past events of the Docker engine.
 
-`docker system prune` removes ended containers, and with them their exit codes. If no agent runs at that time, the events are the
-only source that is left: Docker keeps the last 256 of them in memory and returns them on request. They also tell whether a
-container ran at all: if its `create` event is among them and a `start` event is not, then it never ran.
+A run is one container of a task. `docker system prune` removes ended containers and their exit codes. If no agent runs then,
+only the events still have the exit codes: Docker keeps the last 256 events in memory and returns them on request. The events also
+show whether a container ran at all. If there is a `create` event without a `start` event, the container never ran.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from corral.node.docker_runs import CONTAINER_LOST, DockerRun, DockerRuns
 from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
 
 ACTIONS = ("create", "start", "oom", "die")
-EARLIER_S = 60.0  # events are read from this time before the order on
+EARLIER_S = 60.0  # reading begins at the event this long before the run was ordered
 
 
 class PastContainer(Struct):
     id: str
-    is_new: bool = False  # its `create` event was found, so all of its events were found
+    is_new: bool = False  # its `create` event was found, so all its events are known
     started_at_s: float | None = None
     ended_at_s: float | None = None
     exit_code: int | None = None
@@ -42,9 +42,9 @@ class PastContainer(Struct):
 async def resolve_missing(
     missing: Iterable[DockerRun], runs: DockerRuns, api: DockerApi, host_id: str, clock: Clock, *, may_order_again: bool
 ) -> None:
-    """Find out what happened to runs for which the engine has no started container.
+    """Find out what happened to runs whose container does not exist in the engine.
 
-    A run that never ran is dropped if the core may still order it again, which it does after the hello of a new agent.
+    A run that never started is dropped if the server may still order it again. The server does so when a new agent connects.
     """
     missing = list(missing)
     past = await read_past_containers(api, host_id, min(runs.ordered_at_s(run.run_id) for run in missing), clock)
@@ -74,8 +74,8 @@ def _report_end(runs: DockerRuns, run: DockerRun, container: PastContainer, star
 
 
 async def read_past_containers(api: DockerApi, host_id: str, ordered_at_s: float, clock: Clock) -> dict[str, PastContainer]:
-    """Run → the container that ran, or else its last one. Only of this data folder, and of runs ordered at this time or later."""
-    engine_time = (await api.get("/info")).get("SystemTime")  # an engine on another machine has another clock
+    """Return the container of each run of this data folder that was ordered at `ordered_at_s` or later, by run id."""
+    engine_time = (await api.get("/info")).get("SystemTime")  # the engine's clock, which differs if it runs on another machine
     now_s = clock.now_s()
     until_s = datetime.fromisoformat(engine_time).timestamp() if engine_time else now_s
     filters = {"type": ["container"], "event": [*ACTIONS], "label": [f"{LABEL_HOST}={host_id}"]}
@@ -86,7 +86,10 @@ async def read_past_containers(api: DockerApi, host_id: str, ordered_at_s: float
 
 
 def past_containers(events: Iterable[Mapping[str, Any]]) -> dict[str, PastContainer]:
-    """`events`: in the order in which they happened."""
+    """Return the container of each run, by run id. `events` must be in the order in which they happened.
+
+    If a run had several containers, the first one that started counts, or else the last one.
+    """
     found: dict[str, PastContainer] = {}
     for event in events:
         actor, action = event.get("Actor", {}), event.get("Action", "")

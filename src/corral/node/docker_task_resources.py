@@ -81,6 +81,29 @@ class TaskResources:
 
         self._pauses[task_id] = asyncio.get_running_loop().create_task(known())
 
+    async def list_containers(self) -> list[dict[str, Any]]:
+        """Return the containers that Corral created for this host: those of runs and the pause containers."""
+        ours: list[dict[str, Any]] = await self._api.get(
+            "/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]}
+        )
+        return ours
+
+    async def take_over(self, there: list[dict[str, Any]]) -> None:
+        """Adopt the pause containers and the volumes that earlier agents created.
+
+        Remove a pause container that does not run: its agent died before it started the container, so no other container can use
+        it.
+        """
+        for listed in there:
+            task_id = listed["Labels"].get(LABEL_PAUSE)
+            if task_id is None or task_id in self.with_pause:
+                continue
+            if listed["State"] in ("created", "exited", "dead", "removing"):
+                await self.remove(listed["Id"])
+            else:
+                self.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
+        await self.find_volumes()
+
     async def pause_of(self, task_id: str) -> dict[str, Any] | None:
         """Return the engine's description of a task's pause container, or None if the task has none."""
         return await asyncio.shield(self._pauses[task_id]) if task_id in self._pauses else None

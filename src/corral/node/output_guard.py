@@ -1,17 +1,19 @@
-"""The output guard: a child of the spawner that bounds how fast living runs print, and how much of it is on disk.
+"""The output guard limits how fast processes print, and how much of their output is on disk.
 
-A run writes into its output file directly, so only a pause makes it wait. The guard pauses a run that prints too fast (SIGSTOP),
-trims its file, and lets it continue when its average is below `FLOOD_BYTES_PER_S` again. Other runs never wait. A run is also
-paused while its file is above `HARD_MAX_BYTES`, until the file is trimmed: on a busy disk, that may take seconds.
+The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
+spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). It pauses a run that
+prints too fast, trims the output file, and resumes the run when its average rate is below `FLOOD_BYTES_PER_S` again. A run is also
+paused while its file is larger than `HARD_MAX_BYTES`. On a busy disk, trimming may take seconds. Other runs are not paused.
 
-It is a process of its own because the spawner's loop may wait for a busy disk, for example when it creates a file, and because a
-spawner with several threads would change cgroups more slowly. The guard only reads the sizes of files, the journal and lists of
-processes, which never waits for the disk. A second thread trims files. The spawner does not tell the guard about runs: it looks
-them up in the journal, so it costs a launch nothing. It is a fork without exec: so it is ready in milliseconds, before the first
-run can print much, and shares its memory with the spawner.
+The guard is a separate process for two reasons. The loop of the spawner may wait for a busy disk, for example when it creates a
+file. And a spawner with several threads would change cgroups more slowly. The guard reads only file sizes, the spawner's journal
+and lists of processes. These reads never wait for the disk. A second thread trims the files. The guard finds runs in the journal,
+so a launch needs no extra step. The guard is forked without exec. So it is ready in milliseconds, before a run can print much, and
+it shares memory pages with the spawner.
 
-Standard input is a pipe from the spawner. A byte in it means that a run starts. When the pipe is closed, the spawner has ended:
-the guard resumes all runs and ends. The spawner resumes a run that it stops, and all runs if the guard dies.
+The standard input of the guard is a pipe from the spawner. The spawner writes a byte when a run starts. When the pipe is closed,
+the spawner has ended; then the guard resumes all runs and exits. Before the spawner stops a run, it resumes the run. If the
+guard dies, the spawner resumes all runs.
 """
 
 from __future__ import annotations
@@ -25,24 +27,26 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from corral.node import procfs
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output
 from corral.node.run_journal import last_record
 from corral.node.run_processes import pause, pause_writers, resume
 from corral.node.spawner_protocol import SpawnedRun
 
 FLOOD_BYTES_PER_S = 32 * 1024 * 1024  # a run that prints more is paused for a part of the time
-HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # on disk; a run is paused until its file is smaller
-NOTICE_BYTES = 8 * 1024 * 1024  # files that grow by less between two scans are not watched
-CHECK_S = 0.05  # between two checks; a run can print for this long before it is noticed
-CHECK_FLOOD_S = 0.02  # while a run prints much; it can print for this long after a pause
+HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # on disk; above this size, a run is paused until its file was trimmed
+NOTICE_BYTES = 8 * 1024 * 1024  # the guard watches a file that grows by this much between two scans
+CHECK_S = 0.05  # between two checks, if no run prints much
+CHECK_FLOOD_S = 0.02  # between two checks while a run prints much
 SCAN_S = 1.0  # between two scans of all files, if the free disk space does not shrink
-SCAN_PAUSE = 10  # times as long as a scan took: the least time until the next one
-CALM_S = 1.0  # a file that has grown by less than NOTICE_BYTES for this long is no longer watched
-LATE_WRITE_S = 0.2  # a pause takes effect within this time, unless a process was missed
-NAME = "output-guard"  # in ps
+SCAN_PAUSE = 10  # after a scan of N seconds, the next one waits at least SCAN_PAUSE * N seconds
+CALM_S = 1.0  # a file that grows by less than NOTICE_BYTES in this time is no longer watched
+LATE_WRITE_S = 0.2  # a file that still grows this long after a pause has another writer
+NAME = "output-guard"  # the name of the process in `ps`
 NICE = -10  # the guard's priority, if this user may raise it
 
 
@@ -53,13 +57,13 @@ class Flood:
     run_id: str
     path: str
     size: int  # the length of the file at `since_s`
-    since_s: float  # when the run last continued, or was noticed
+    since_s: float  # when the run was resumed last, or when the guard began to watch it
     seen: int  # the length of the file at the last check
     paused: SpawnedRun | None = None  # the run, while it is paused
     paused_at_s: float = 0.0
     resume_at_s: float = 0.0
     trimming: bool = False
-    others: list[int] = field(default_factory=list)  # processes outside the process group that were paused too
+    others: list[int] = field(default_factory=list)  # paused processes outside the process group of the run
 
 
 class OutputGuard:
@@ -70,7 +74,7 @@ class OutputGuard:
         self._floods: dict[str, Flood] = {}
         self._calm: dict[str, int] = {}  # run id → the length of a large file that does not grow
         self._untrimmed: queue.SimpleQueue[Flood] = queue.SimpleQueue()
-        self._free_bytes = 0  # of the disk, at the last scan or since
+        self._free_bytes = 0  # the most free bytes of the disk since the last scan
         self._scanned_at_s = 0.0
         self._scan_not_before_s = 0.0
         self._has_files = True
@@ -79,13 +83,13 @@ class OutputGuard:
         threading.Thread(target=self._trim_all, daemon=True).start()
         os.set_blocking(pipe, False)
         ended = select.poll()
-        ended.register(pipe, 0)  # only its end, not its bytes
+        ended.register(pipe, 0)  # poll reports only that the pipe was closed, not its bytes
         while not ended.poll(1000 * (CHECK_FLOOD_S if self._floods else CHECK_S)):
             if not self._has_files:
                 self._wait_for_files(pipe)
             try:
                 self._check(time.monotonic())
-            except Exception:  # the guard must outlive a bad file
+            except Exception:  # the guard must continue after a bad file
                 print(traceback.format_exc(), file=sys.stderr, flush=True)
         for flood in self._floods.values():
             self._resume(flood)
@@ -105,7 +109,7 @@ class OutputGuard:
             self._scan(now_s)
 
     def _must_scan(self, now_s: float) -> bool:
-        """Whether a file may have grown: the disk has less free space, or some time has passed."""
+        """Return whether a file may have grown: the disk has less free space, or the last scan was long ago."""
         disk = os.statvfs(self._folder)
         free_bytes = disk.f_bfree * disk.f_frsize
         self._free_bytes = max(self._free_bytes, free_bytes)
@@ -125,7 +129,7 @@ class OutputGuard:
             path = f"{self._folder}/{run_id}"
             size, held = _size_and_disk(path)
             if held > NOTICE_BYTES and size >= (calm := self._calm.get(run_id, 0)) + NOTICE_BYTES:
-                # At the last scan it had at most this much.
+                # The file had at most this length at the last scan.
                 base = max(calm, size - held + NOTICE_BYTES)
                 self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size)
                 self._check_flood(self._floods[run_id], now_s)
@@ -140,7 +144,7 @@ class OutputGuard:
             if not flood.trimming and now_s >= flood.resume_at_s:
                 self._resume(flood)
                 flood.size, flood.since_s = size, now_s
-            elif grown and held > OUTPUT_MAX_BYTES:  # a process was missed, or the run was resumed because it is being stopped
+            elif grown and held > OUTPUT_MAX_BYTES:  # a process was not paused, or the spawner resumed the run to stop it
                 self._pause(flood, now_s, others=now_s > flood.paused_at_s + LATE_WRITE_S)
         elif held > OUTPUT_MAX_BYTES:
             wait_s = (size - flood.size) / FLOOD_BYTES_PER_S - (now_s - flood.since_s)
@@ -160,11 +164,11 @@ class OutputGuard:
                 flood.size, flood.since_s = size, now_s
 
     def _pause(self, flood: Flood, now_s: float, *, others: bool = False) -> None:
-        """Pause a run as the journal describes it. If it has ended meanwhile, its cgroup may be that of another run by now."""
+        """Pause a run that is alive in the journal. If the run ends meanwhile, undo the pause: another run may have its cgroup."""
         run = last_record(self._journal, flood.run_id)
         if run is None or not run.alive:
             return
-        pause(run, but_not=self._spawner)  # the spawner may still be in the cgroup of a run that it has just started
+        pause(run, but_not=self._spawner)  # the spawner itself may still be in the cgroup of a new run
         flood.paused = run
         if others and run.group is None:
             flood.others += pause_writers(flood.path)
@@ -188,7 +192,7 @@ class OutputGuard:
 
 
 def _size_and_disk(path: str) -> tuple[int, int]:
-    """The length of a file, and its bytes on disk."""
+    """Return the length of a file, and how many bytes it uses on disk."""
     try:
         about = os.stat(path)
     except FileNotFoundError:
@@ -197,13 +201,13 @@ def _size_and_disk(path: str) -> tuple[int, int]:
 
 
 def fork_guard(data: Path, pipe: int) -> int:
-    """Start a guard that lives until the other end of the pipe is closed. Return its pid."""
+    """Start a guard, which exits when the other end of the pipe is closed. Return its process id."""
     spawner = os.getpid()
     if pid := os.fork():
         return pid
     try:
         os.dup2(pipe, 0)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # above all the spawner's lock
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # close inherited files, above all the spawner's lock
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -215,3 +219,44 @@ def fork_guard(data: Path, pipe: int) -> int:
         print(traceback.format_exc(), file=sys.stderr, flush=True)
     finally:
         os._exit(0)
+
+
+class GuardProcess:
+    """The spawner's handle of its output guard."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._pipe = -1
+        self._died_before = False  # True: a timer starts the next one
+        self.pid: int | None = None
+
+    def start(self) -> None:
+        if self.pid is not None:
+            return
+        pipe, self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self.pid = fork_guard(self._data, pipe)
+        finally:
+            os.close(pipe)
+
+    def wake(self) -> None:
+        """Start the guard with the first run, so that an idle spawner needs no memory for it."""
+        if self.pid is None and not self._died_before:
+            self.start()
+            return
+        with contextlib.suppress(OSError):  # the pipe is full: it is awake; or the guard has died: the next one looks for files
+            os.write(self._pipe, b"1")
+
+    def died(self, runs: Iterable[SpawnedRun]) -> None:
+        """Resume the runs that the guard may have paused. The caller starts another guard later."""
+        os.close(self._pipe)
+        self.pid, self._pipe, self._died_before = None, -1, True
+        for run in runs:
+            if run.alive and run.pid is not None and procfs.is_stopped(run.pid):
+                resume(run)
+
+    def end(self) -> None:
+        """No run is alive, so none is paused. The guard must end before the cgroup that it is in can be removed."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)

@@ -37,7 +37,7 @@ SPAWNER_RETRY_S = 0.005  # the first wait for a connection; each further wait is
 SPAWNER_RETRY_MAX_S = 0.2
 RESTART_MIN_S = 0.05  # the wait before a new spawner is started if the last one died early; each further wait is twice as long
 RESTART_MAX_S = 5.0
-PING_S = 2.5
+PING_S = 5.0
 SILENT_S = 10.0  # after this time without a response to a ping, the spawner is reported as a problem
 READ_MAX_BYTES = 64 * 1024 * 1024
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,6 +54,14 @@ def processes() -> Iterator[Process]:
             started_boot_s=int(fields[19]) / _CLOCK_TICKS_PER_S,
             memory_bytes=int(fields[21]) * _PAGE_BYTES,
         )
+
+
+def boot_s() -> float:
+    """Return the time since boot, including suspended time. All timers of the spawner use it.
+
+    It stays valid for a later spawner of the same boot.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def started_boot_s(pid: int) -> float | None:

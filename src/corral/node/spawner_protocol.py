@@ -14,22 +14,15 @@ spawner → agent     {"runs": [SpawnedRun], "all": bool}     at first the state
 
 from __future__ import annotations
 
-import select
-import socket
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # the maximum size of a Launch as JSON; Linux accepts about 2 MiB of arguments and environment
 SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
 # Every run has this environment variable. Its value is FOLDER/RUN_ID, because several Corrals may run on one machine.
 RUN_VARIABLE = "CORRAL_RUN"
-READ_BYTES = 256 * 1024
-# An agent that leaves more bytes than this unread is disconnected. When it reconnects, it receives the state of every run.
-UNSENT_MAX_BYTES = 64 * 1024 * 1024
 
 
 def run_mark(data: Path, run_id: str) -> str:
@@ -52,6 +45,15 @@ class Launch:
     memory_mib: int | None = None  # the hard limit of the run's memory
     cpu_units: int = 0
     fault: str | None = None  # why the process cannot start; if set, the run ends at once with this reason
+
+
+def launch_from(run_id: str, fields: dict[str, Any]) -> Launch:
+    """Return the Launch in a message. If it has a field that this version does not know, it gets a fault."""
+    try:
+        return Launch(**fields)
+    except TypeError as error:  # the order is from an agent of another version
+        fault = f"CannotStartContainerError: the spawner does not understand the order: {error}"
+        return Launch(run_id, [], {}, None, 0.0, ships_logs=bool(fields.get("ships_logs")), gpu_ids=[], fault=fault)
 
 
 @dataclass(slots=True)
@@ -97,64 +99,3 @@ class FromSpawner:
     runs: list[SpawnedRun] = field(default_factory=list)
     all: bool = False
     pong: bool = False
-
-
-class SpawnerClient:
-    """The spawner's end of the connection to an agent. No method blocks, and the buffers are bounded."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._connection = connection
-        self._unread = b""
-        self._unsent = b""
-        self.polled = select.EPOLLIN
-        self.broken = False
-        self.dry = False  # the last call of `receive` found nothing to read
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    @property
-    def behind(self) -> bool:
-        return bool(self._unsent)
-
-    def receive(self) -> list[Any]:
-        """Return the complete messages that have arrived, without waiting."""
-        self.dry = False
-        try:
-            data = self._connection.recv(READ_BYTES)
-        except BlockingIOError:
-            self.dry = True
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            self.broken = True
-            return []
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        self.broken = len(self._unread) > SPAWNER_MESSAGE_MAX_BYTES
-        return [_decoded(line) for line in lines]
-
-    def send(self, data: bytes) -> None:
-        self._unsent += data
-        if self.broken or not self._unsent:
-            return
-        try:
-            sent = self._connection.send(self._unsent)
-            self._unsent = self._unsent[sent:]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.broken = True
-        self.broken = self.broken or len(self._unsent) > UNSENT_MAX_BYTES
-
-
-def _decoded(line: bytes) -> Any:
-    """Decode a line. For a line that is not JSON, return an error text, so that the lines after it are still processed."""
-    try:
-        return orjson.loads(line)
-    except ValueError as error:
-        return f"not JSON ({error})"

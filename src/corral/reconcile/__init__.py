@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from corral.core import Reconciler, Tx
+from corral.core import OncePerBatch, Reconciler, Tx
 from corral.reconcile.hosts import reconcile_host
 from corral.reconcile.instances import drop_terminated_instances, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
@@ -30,9 +30,9 @@ STATE: dict[str, Reconciler] = {
     "task": reconcile_task,
     "sweep": drop_stopped_tasks,
     "deletion": drop_deleted_definitions,
-    "service": _once_needed("ecs_services", "reconcile_service"),
+    "service": OncePerBatch(_once_needed("ecs_services", "reconcile_service")),
     "services": _once_needed("ecs_services", "drop_inactive_services"),
-    "daemons": _once_needed("ecs_services", "reconcile_daemons"),
+    "daemons": OncePerBatch(_once_needed("ecs_services", "reconcile_daemons")),
     "expiry": _once_needed("object_expiry", "expire_due"),
     "lifecycle": _once_needed("object_expiry", "rescan_bucket"),
     "piles": _once_needed("queues", "clear_piles"),
@@ -41,7 +41,7 @@ STATE: dict[str, Reconciler] = {
     "layers": _once_needed("images", "drop_unused_layers"),
     "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
-    "group": _once_needed("groups", "reconcile_group"),
+    "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),
     "activities": _once_needed("groups", "drop_old_activities"),
 }

@@ -1,8 +1,12 @@
-"""ECS services: start and stop tasks until a service has the tasks that it should have."""
+"""The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
+
+A slot is the free capacity of a container instance. A pool is a set of slots. A task that waits is in the queue of one pool.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +24,7 @@ from corral.decide.service_plan import (
     replica_plan,
 )
 from corral.errors import ApiError
-from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, EcsService, ServiceTask
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, EcsService, ServiceTask, TaskCount
 from corral.model.instance import HOST_POOL
 from corral.model.placement import Slot
 from corral.model.task import StopCode, Task, TaskState
@@ -36,11 +40,12 @@ from corral.services.ecs.task_progress import begin_stop
 from corral.services.ecs.task_spec import task_spec
 from corral.store import Store
 
-STARTS_MAX = 20  # tasks of one step: about 5 ms of work
-STOPS_MAX = 50
+STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
+STOPS_MAX = 20
+PACE_S = 0.001  # until the next transaction continues
 NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
-RETRY_S = 30.0  # after a launch that was refused
+RETRY_S = 30.0  # until the next attempt, after a launch was refused
 ROWS_MAX = 100
 BLOCKED = (
     "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
@@ -54,19 +59,21 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     service = tx.store.ecs_services.get(region, cluster, name)
     if service is None or service.status == INACTIVE:
         return
-    tasks = tx.store.ecs_services.tasks(service)
+    if service.paced_at_s == tx.now_s:
+        tx.due(f"service:{service.key}", tx.now_s + PACE_S)
+        return
     if service.status == DRAINING:
-        _drain(tx, service, tasks)
+        _drain(tx, service)
         return
     caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
     if service.strategy == DAEMON:
-        _step_daemon(tx, caller, service, tasks)
+        _step_daemon(tx, caller, service)
     else:
-        _step_replica(tx, caller, service, tasks)
+        _step_replica(tx, caller, service)
 
 
 def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
-    """The slots of a pool have changed: reconcile the DAEMON services of its cluster, and services with tasks that must move."""
+    """Reconcile the DAEMON services of a cluster, because the slots of its pool have changed."""
     if pool == HOST_POOL:
         services = [(region, tx.settings.cluster, name) for region, name in tx.store.ecs_services.daemons(tx.settings.cluster)]
     else:
@@ -77,7 +84,7 @@ def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
 
 
 def drop_inactive_services(tx: Tx[Store], _: str) -> None:
-    """Drop deleted services that have been shown for long enough."""
+    """Drop services that became INACTIVE more than INACTIVE_SHOWN_S ago."""
     if tx.store.ecs_services.drop_deleted(tx.now_s - INACTIVE_SHOWN_S, ROWS_MAX) >= ROWS_MAX:
         tx.due("services:", tx.now_s)
 
@@ -85,47 +92,82 @@ def drop_inactive_services(tx: Tx[Store], _: str) -> None:
 # The two scheduling strategies
 
 
-def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
+def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
+    counts = tx.store.tasks.deployment_counts.of(service)
+    current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
-    protected = _protected(tx, service, tasks)
-    plan = replica_plan(tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected)
+    if current <= service.desired and not draining and not counts.keys() - {service.primary.id}:
+        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan need not know each of them
+    else:
+        tasks = tx.store.ecs_services.tasks(service)
+        protected = _protected(tx, service, tasks)
+        plan = replica_plan(
+            tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected
+        )
     if plan.is_blocked:
         service = _report(tx, service, BLOCKED)
-    capacity = None
-    if plan.start:
-        running = sum(task.deployment == service.primary.id for task in tasks)
-        capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), running)
-    _apply(tx, caller, service, tasks, plan, capacity)
+    capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), current) if plan.start else None
+    _apply(tx, caller, service, plan, capacity)
 
 
-def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
-    """Each pool of the cluster gets its own plan: a daemon task waits in the pool whose instance lacks it."""
+def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
+    """Plan each pool of the cluster separately, because a waiting task belongs to one pool."""
     _, document = _definition(tx, caller, service)
     demand = task_spec(document, {}).demand
     constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
     suits = matching(placement_rules(constraints, (), "EC2", f"{service.region}/{service.cluster}", service.group))
-    eligible_count, plans = 0, list[tuple[str, ServicePlan]]()
+    group, pools = f"{service.region}/{service.cluster}/{service.group}", dict[str, tuple[list[Slot], set[str]]]()
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        in_pool = [task for task in tasks if task.pool == pool]
-        occupied = {task.instance_id for task in in_pool}  # a slot that becomes too small keeps its task
-        large = [slot for slot in slots if covers(slot, demand) or slot.id in occupied]
-        eligible = {slot.id for slot in large if slot.takes_tasks and suits(slot)}
-        eligible_count += len(eligible)
-        leaving = _leaving(slots, in_pool, eligible)
-        plans.append((pool, daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)))
+        large = [slot for slot in slots if covers(slot, demand) or group in slot.tasks]  # a slot that shrinks keeps its task
+        pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
+    plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
+    eligible_count = sum(len(eligible) for _, eligible in pools.values())
     if service.desired != eligible_count:
         service = service.but(desired=eligible_count, is_steady=False)
         tx.store.ecs_services.put(service)
-    for pool, plan in plans:
-        service = _apply(tx, caller, service, tasks, plan, Capacity("EC2", (pool,), waits=True))
+    for pool, plan in plans.items():
+        service = _apply(tx, caller, service, plan, Capacity("EC2", (pool,), waits=True))
+
+
+def _daemon_plans(
+    tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
+) -> dict[str, ServicePlan]:  # fmt: skip
+    tasks, plans = tx.store.ecs_services.tasks(service), dict[str, ServicePlan]()
+    for pool, (slots, eligible) in pools.items():
+        in_pool = [task for task in tasks if task.pool == pool]
+        leaving = _leaving(slots, in_pool, eligible)
+        plans[pool] = daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)
+    return plans
+
+
+def _vacancies(
+    tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
+) -> dict[str, ServicePlan] | None:  # fmt: skip
+    """The plans of a service of which no task waits and none has to stop, from the counts of its tasks on each instance.
+
+    None: a plan has to know each task.
+    """
+    counts = tx.store.tasks.deployment_counts.of(service)
+    current = counts.get(service.primary.id, TaskCount())
+    if current.waiting or counts.keys() - {service.primary.id}:
+        return None
+    group, on_eligible, plans = f"{service.region}/{service.cluster}/{service.group}", 0, dict[str, ServicePlan]()
+    for pool, (slots, eligible) in pools.items():
+        occupied = [slot.tasks[group] for slot in slots if group in slot.tasks and slot.id in eligible]
+        on_eligible += sum(occupied)
+        plans[pool] = ServicePlan(len(eligible) - len(occupied))
+    return plans if on_eligible == current.total else None
 
 
 def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Collection[str]) -> set[str]:
-    """Instances whose daemon task stops: those whose attributes no longer match, and draining ones without other tasks."""
-    leaving = set[str]()
+    """Return the instances whose daemon task must stop.
+
+    These are instances that no longer match the constraints, and draining instances without other tasks.
+    """
+    leaving, by_instance = set[str](), Counter(task.instance_id for task in tasks)
     for slot in slots:
-        own = sum(task.instance_id == slot.id for task in tasks)
+        own = by_instance[slot.id]
         if not own or slot.id in eligible or not slot.connected:
             continue
         if not slot.draining or slot.running + slot.pending <= own:
@@ -133,12 +175,10 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
     return leaving
 
 
-# Steps
+# Apply a plan
 
 
-def _apply(
-    tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask], plan: ServicePlan, capacity: Capacity | None
-) -> EcsService:
+def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
     """Stop and start the tasks of a plan, a limited number at a time, and write events."""
     for task_id in plan.stop[:STOPS_MAX]:
         _stop(tx, service, task_id)
@@ -148,17 +188,25 @@ def _apply(
     if plan.start and capacity is not None:
         service, started = _start(tx, caller, service, min(plan.start, STARTS_MAX), capacity)
     if len(plan.stop) > STOPS_MAX or (started and plan.start > started):
-        tx.due(f"service:{service.key}", tx.now_s)
+        service = _pace(tx, service)
     if plan.stop or plan.start:
         if service.is_steady:
             service = service.but(is_steady=False)
             tx.store.ecs_services.put(service)
         return service
-    return _settle(tx, service, tasks)
+    return _settle(tx, service)
+
+
+def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
+    """Continue in a later transaction, although the changes so far have marked the service."""
+    paced = service.but(paced_at_s=tx.now_s)
+    tx.store.ecs_services.put(paced)
+    tx.due(f"service:{service.key}", tx.now_s + PACE_S)
+    return paced
 
 
 def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> tuple[EcsService, int]:
-    """Start tasks of the primary deployment. Return the service and how many tasks were started or wait."""
+    """Launch tasks of the primary deployment. Return the updated service and how many tasks were launched or wait."""
     stopped = tx.store.ecs_services.newest_stopped(service, STOPPED_READ)
     start_s = next_start_s(stopped, service.desired)
     if start_s > tx.now_s:
@@ -224,25 +272,26 @@ def _stop(tx: Tx[Store], service: EcsService, task_id: str) -> None:
     begin_stop(tx, task, StopCode.SERVICE, f"Scaling activity initiated by (deployment {service.primary.id})")
 
 
-def _drain(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> None:
-    """Stop all tasks of a deleted service. It is INACTIVE when the last one has stopped."""
+def _drain(tx: Tx[Store], service: EcsService) -> None:
+    """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE."""
+    tasks = tx.store.ecs_services.tasks(service)
     for task in tasks[:STOPS_MAX]:
         _stop(tx, service, task.id)
     if len(tasks) > STOPS_MAX:
-        tx.due(f"service:{service.key}", tx.now_s)
+        _pace(tx, service)
     elif not tx.store.ecs_services.still_stopping(service):
         tx.store.ecs_services.put(service.but(status=INACTIVE, deleted_at_s=tx.now_s))
         tx.due("services:", tx.now_s + INACTIVE_SHOWN_S)
 
 
-def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> EcsService:
-    """Nothing is to do now. Drop finished deployments, and report a steady state once."""
-    live = {task.deployment for task in tasks}
-    deployments = tuple(each for each in service.deployments if each is service.primary or each.id in live)
-    running = sum(task.state == TaskState.RUNNING.value and task.deployment == service.primary.id for task in tasks)
-    steady = len(deployments) == 1 and running == service.desired == len(tasks)
+def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
+    """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
+    counts = tx.store.tasks.deployment_counts.of(service)
+    deployments = tuple(each for each in service.deployments if each is service.primary or each.id in counts)
+    current = counts.get(service.primary.id, TaskCount())
+    steady = len(deployments) == 1 and current.running == service.desired == current.total
     changed = service.but(deployments=deployments)
-    if steady and not service.is_steady and _recovered(tx, service, tasks):
+    if steady and not service.is_steady and _recovered(tx, service):
         primary = replace(service.primary, rollout="COMPLETED", updated_at_s=tx.now_s)
         changed = changed.but(deployments=(primary,), is_steady=True, problem="")
         if service.primary.rollout != "COMPLETED":
@@ -253,21 +302,25 @@ def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> Ecs
     return changed
 
 
-def _recovered(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> bool:
-    """Whether no task failed, or all tasks have run for longer than those that failed. If not yet, look again then."""
+def _recovered(tx: Tx[Store], service: EcsService) -> bool:
+    """Return whether the service works again after failed tasks: its tasks are older than SHORT_RUN_S, or none failed.
+
+    If the tasks are still younger, reconcile the service again when they are old enough.
+    """
     if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
         return True
-    recovered_s = max((task.created_at_s for task in tasks), default=0.0) + SHORT_RUN_S
+    newest_s = max((task.created_at_s for task in tx.store.ecs_services.tasks(service)), default=0.0)
+    recovered_s = newest_s + SHORT_RUN_S
     if recovered_s > tx.now_s:
         tx.due(f"service:{service.key}", recovered_s)
     return recovered_s <= tx.now_s
 
 
-# What a plan needs to know
+# Inputs of a plan
 
 
 def _capacity(tx: Tx[Store], caller: Caller, service: EcsService, count: int, running: int) -> Capacity | None:
-    """The capacity for new tasks; None if the cluster no longer has it, which an event says."""
+    """Return where new tasks can run. If the cluster has no such capacity any more, write an event and return None."""
     _, about = cluster_record(tx, caller, service.cluster) or (ACTIVE, {})
     try:
         return service_capacity(tx, service.primary.settings, service.region, service.cluster, about, count, running)
@@ -282,9 +335,9 @@ def _percentages(service: EcsService) -> Percentages:
 
 
 def _protected(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """The tasks that must not be stopped now. When a protection ends, the service is reconciled again."""
+    """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
     if len(tasks) <= service.desired and all(task.deployment == service.primary.id for task in tasks):
-        return set()  # no task of it may have to stop
+        return set()  # no task has to stop
     protected = set[str]()
     for each in tasks:
         task = tx.store.tasks.get(each.id)
@@ -304,7 +357,7 @@ def _event(tx: Tx[Store], service: EcsService, text: str) -> None:
 
 
 def _report(tx: Tx[Store], service: EcsService, problem: str) -> EcsService:
-    """Write an event about a problem, unless the last one has the same text."""
+    """Write an event about a problem, unless the last problem has the same text."""
     if service.problem == problem:
         return service
     _event(tx, service, problem)

@@ -1,4 +1,8 @@
-"""Auto Scaling groups: their members follow their instances, and launches and terminations lead to the desired capacity."""
+"""The reconciler `group` launches and terminates instances until an Auto Scaling group has its desired capacity.
+
+A member is an instance of a group. Each run first updates the members from their instances, then continues an instance refresh,
+and then launches and terminates.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,14 @@ from corral.model.group import (
 )
 from corral.model.instance import Instance, InstanceState
 from corral.services.autoscaling import activities, group_changes
+from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
-STEPS_MAX = 5  # launches and terminations of one transaction, about 5 ms of work
-WAITING_MAX = 20  # launches of one group that wait for GPUs; the others begin when those have got theirs
-PACE_S = 0.001  # until the next transaction continues
+STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
+WAITING_MAX = 20  # launches of one group that wait for GPUs at the same time; more begin later
+PACE_S = 0.001  # seconds until the next transaction continues
 ACTIVITIES_MAX = 100
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 
@@ -41,8 +46,10 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
     members: list[Member] = []
     silent = tx.store.hosts.silent_ids()
     for member in tx.store.groups.members(region, name):
-        followed = _follow(tx, group, member, again, silent)
-        members += [followed] if followed is not None else []
+        instance = tx.store.instances.get(member.instance_id)
+        followed = member if _serves(member, instance, silent) else _follow(tx, group, member, instance, again, silent)
+        if followed is not None:
+            members.append(followed)
     group = tx.store.groups.get(region, name) or group
     if group.status == DELETING:
         if not members:
@@ -57,12 +64,24 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 # Members
 
 
-def _follow(tx: Tx[Store], group: Group, member: Member, again: list[float], silent: set[str]) -> Member | None:
-    """Move one member after its instance and its lifecycle hooks. None: its instance has ended, and it is no longer a member.
+def _serves(member: Member, instance: Instance | None, silent: set[str]) -> bool:
+    """Whether a member is in service and healthy, and its instance runs. This is true for most members of a large group."""
+    return (
+        member.state is LifecycleState.IN_SERVICE
+        and instance is not None
+        and instance.state is InstanceState.RUNNING
+        and instance.host_id not in silent
+        and member.impaired_since_s is None
+    )
 
-    `again` collects the times when to look again.
+
+def _follow(
+    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+) -> Member | None:
+    """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
+
+    Times when the group must be reconciled again are added to `again`.
     """
-    instance = tx.store.instances.get(member.instance_id)
     gone = instance is None or instance.state is InstanceState.TERMINATED
     if gone and (member.state in TERMINATION_STATES or member.state in LAUNCH_STATES):
         group_changes.drop(tx, group, member)
@@ -99,7 +118,7 @@ def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instan
 
 
 def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
-    """The result of a member's lifecycle hooks; None: they are under way."""
+    """Return the result of a member's lifecycle hooks, or None while they still wait."""
     result, at_s = verdict(member.actions.values(), tx.now_s)
     again += [at_s] if at_s is not None else []
     return result
@@ -108,7 +127,11 @@ def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
 def _check_health(
     tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
 ) -> Member:
-    """A stopped or terminated instance is unhealthy at once, an impaired one after a while and the grace period."""
+    """Update the health of a member.
+
+    A stopped or terminated instance is unhealthy at once. If its host does not report, an instance becomes
+    unhealthy after IMPAIRED_MAX_S, but not during its grace period.
+    """
     if instance is None or instance.state is not InstanceState.RUNNING:
         return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
     if instance.host_id not in silent:
@@ -130,7 +153,7 @@ def _put(tx: Tx[Store], member: Member) -> Member:
 
 
 def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
-    """Launch and terminate what is missing or too much. Return the times of the next look."""
+    """Launch missing instances and terminate surplus ones. Return the times when the group must be reconciled again."""
     again: list[float] = []
     settings, replace, surge, outdated = _refresh(tx, group, members, again)
     group = tx.store.groups.get(group.region, group.name) or group
@@ -153,7 +176,7 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
         surge=surge,
     )
     scale_in = ScaleIn(tx.now_s)
-    if capacity_of(members) > group.desired + surge:  # only then do the policies need to know more
+    if capacity_of(members) > group.desired + surge:  # only a scale-in needs these facts
         scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(tx, settings))
     plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
     if plan.again_s is not None:
@@ -177,7 +200,7 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
 def _launch(
     tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str], room: int
 ) -> bool:
-    """Launch instances until no unit is missing, or `room` of them wait for GPUs. Return False if more are left to launch."""
+    """Launch instances until no capacity is missing, or `room` launches wait for GPUs. Return False if more must be launched."""
     launched, failed = 0, False
     before = capacity_of(members)
     started = group_changes.STARTED.format(before, before + missing)
@@ -215,7 +238,10 @@ def _is_waiting(instance: Instance | None) -> bool:
 def _refresh(
     tx: Tx[Store], group: Group, members: list[Member], again: list[float]
 ) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
-    """Advance the group's refresh: (launch source, instances to replace now, surge, instances yet to replace)."""
+    """Continue the instance refresh of the group, if one is active.
+
+    Return the launch source, the instances to replace now, the surge (extra units), and all instances that are not replaced yet.
+    """
     own = {member: group.settings[member] for member in SOURCES if member in group.settings}
     none: frozenset[str] = frozenset()
     refresh = tx.store.groups.active_refresh(group.region, group.name)
@@ -227,10 +253,10 @@ def _refresh(
         return own, none, 0, none
     source = refresh.previous if refresh.status == ROLLING_BACK else refresh.configuration
     if group.failures and refresh.status != ROLLING_BACK:
-        failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
-        reason = failed[0][1].message if failed else "An instance could not be launched."
-        tx.store.groups.put_refresh(refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s))
-        return own, none, 0, none
+        refresh = _failed_refresh(tx, group, refresh)
+        if refresh.status == FAILED:
+            return own, none, 0, none
+        source = refresh.previous
     step = step_refresh(refresh, group.desired, members, tx.now_s, _warmup_s(group, refresh))
     if step.refresh != refresh:
         tx.store.groups.put_refresh(step.refresh)
@@ -242,6 +268,19 @@ def _refresh(
     if step.refresh.status not in ACTIVE:
         return source or own, none, 0, none
     return source or own, step.replace, step.surge, frozenset(step.refresh.remaining)
+
+
+def _failed_refresh(tx: Tx[Store], group: Group, refresh: InstanceRefresh) -> InstanceRefresh:
+    """End a refresh because a launch failed. With the preference AutoRollback, roll it back instead."""
+    failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
+    reason = failed[0][1].message if failed else "An instance could not be launched."
+    if refresh.preferences.get("AutoRollback"):
+        ended = rolled_back(tx, refresh, reason)
+        tx.store.groups.put(group.but(failures=0, retry_at_s=None))
+    else:
+        ended = refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s)
+    tx.store.groups.put_refresh(ended)
+    return ended
 
 
 def _warmup_s(group: Group, refresh: InstanceRefresh) -> float:
@@ -263,7 +302,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
 
 
 def drop_old_activities(tx: Tx[Store], _: str) -> None:
-    """Drop activities that have been shown for six weeks, a limited number at a time."""
+    """Drop activities that ended more than six weeks ago, a limited number at a time."""
     if tx.store.groups.drop_activities(tx.now_s - activities.SHOWN_S, ACTIVITIES_MAX) == ACTIVITIES_MAX:
         tx.due("activities:", tx.now_s)
     elif (oldest_s := tx.store.groups.oldest_activity_s()) is not None:

@@ -1,4 +1,4 @@
-"""Instances whose last task has ended, and terminated instances that are no longer shown."""
+"""Completes the stop or termination of instances after their last task, and drops old terminated instances."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
 
 
 def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
-    """Drop instances that have been shown for long enough, and their hours much later; a limited number at a time."""
+    """Drop instances that ended more than SHOWN_S ago, and instance-hours older than USAGE_SHOWN_S, a limited number at a time."""
     dropped = tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX)
     hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)
     if max(dropped, hours) >= ROWS_MAX:

@@ -1,8 +1,8 @@
-"""corral.toml in the data folder: settings that are read at the start. Errors name the file, the line and the key.
+"""Reads corral.toml in the data folder when Corral starts. Errors name the file, the line and the key.
 
 [instance-types]
-p3.16xlarge = {gpus = 4}                               # a type of AWS, with fewer GPUs
-lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type of one's own
+p3.16xlarge = {gpus = 4}                               # an AWS type, with fewer GPUs
+lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does not have
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE_MAX_BYTES = 1024 * 1024
 
 
 def read_instance_types(data: Path) -> dict[str, TypeMapping]:
-    """The instance types that corral.toml maps to this machine; none if there is no such file."""
+    """Return the instance types that corral.toml defines. The result is empty if the file does not exist."""
     path = data / CONFIGURATION
     try:
         content = path.read_bytes()
@@ -56,7 +56,7 @@ class _TomlFile:
         self.lines = text.splitlines()
 
     def error(self, key: str, problem: str) -> Refused:
-        """A refusal that names the line on which a key is."""
+        """Return an error that names the line of a key."""
         plain = [line.replace('"', "").replace("'", "") for line in self.lines]
         for wanted in (key, key.rpartition(".")[2]):
             for number, line in enumerate(plain, 1):
@@ -66,7 +66,7 @@ class _TomlFile:
 
 
 def _by_type(types: dict[str, Any]) -> dict[str, Any]:
-    """Types by their names. TOML reads the dot of `p3.16xlarge = …` as a table in a table."""
+    """Return the definitions by type name. TOML reads the dot in `p3.16xlarge = …` as a nested table."""
     found: dict[str, Any] = {}
     for name, value in types.items():
         if "." not in name and isinstance(value, dict) and not set(value) & set(FIELDS):
@@ -89,7 +89,7 @@ def _mapping(file: _TomlFile, name: str, value: Any) -> TypeMapping:
         kinds = int | float if key == "memory_gib" else int
         if isinstance(given, bool) or not isinstance(given, kinds) or not least <= given <= most:
             number = "number" if key == "memory_gib" else "whole number"
-            raise file.error(name, f"{key} of {name} is {given!r}, and must be a {number} from {least} to {most:g}")
+            raise file.error(name, f"{key} of {name} is {given!r}, but it must be a {number} from {least} to {most:g}")
     missing = [key for key in FIELDS if key not in value]
     if missing and not is_known(name):
         raise file.error(name, f"{name} is not a type of AWS, so it also needs {' and '.join(missing)}")

@@ -1,4 +1,7 @@
-"""Instances on Corral's own pages: their reasons, which AWS's APIs do not have, and hosts whose CPU or memory is overcommitted."""
+"""EC2 instances on Corral's own pages, with facts that AWS's APIs do not have.
+
+These are the reasons of launches, waits and ends, and the hosts whose instances may use more CPU or memory than the host has.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from corral.model.placement import INSTANCE, Claim
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
-INSTANCES_SHOWN_MAX = 50  # on a page
+INSTANCES_SHOWN_MAX = 50  # the most instances on one page
 
 
 def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
-    """Return instances of a region in the order of their ids, also terminated ones; `next` is the `after` of the next page."""
+    """Return a page of the instances of a region, also terminated ones, by id. `next` is the `after` of the next page."""
     found = tx.store.instances.listed(region, after, INSTANCES_SHOWN_MAX + 1)
     shown = found[:INSTANCES_SHOWN_MAX]
     return {
@@ -26,7 +29,7 @@ def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
 
 
 def instances_status(tx: Tx[Store]) -> dict[str, Any]:
-    """Return the members of the status page about instances: their number by state, the oldest ones, and overcommitted hosts."""
+    """Return what the status page shows about instances: counts by state, the oldest instances, and overcommitted hosts."""
     living = tx.store.instances.slices()
     living.sort(key=lambda each: (each.state is InstanceState.PENDING, each.created_at_s, each.id))
     return {
@@ -64,7 +67,10 @@ def _reasons(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
 
 
 def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
-    """Why a claim waits. What holds the GPUs is named only for the first of its line: finding it takes longer."""
+    """Return why a claim (a launch that waits for GPUs) waits.
+
+    For the first claims of the queue, the reason also names what holds the GPUs. For all claims, this would take too long.
+    """
     pool = tx.store.fleet.pool(HOST_POOL)
     return why_claim_waits(tx, HOST_POOL, claim) if claim in pool.heads() else why_waiting(pool, claim)
 

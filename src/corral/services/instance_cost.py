@@ -1,4 +1,4 @@
-"""What the instance-hours of the ledger would have cost on AWS. `corral cost` shows this report."""
+"""Computes what the recorded instance-hours would have cost on AWS. `corral cost` shows this report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from corral.store import Store
 from corral.store.instance_usage import UsageTotal
 
 HOUR_S = 3600.0
-COST_DIGITS = 6  # of a cost in dollars, after the point: a second of a small instance counts too
+COST_DIGITS = 6  # decimal digits of a cost in dollars, enough for one second of a small instance
 
 
 def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
-    """Report the instance-hours since a time, by group and by stack, with their prices; None: all of the ledger."""
+    """Report the instance-hours since `since_s` (None: all of them) by group and by stack, with their prices."""
     ledger, from_s = tx.store.instances.usage, since_s or 0.0
     groups = ledger.totals("group_name", from_s, tx.now_s)
     tx.step()
@@ -38,7 +38,7 @@ def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
 
 
 def _by_name(totals: Iterable[UsageTotal]) -> Iterable[tuple[tuple[str, str], list[UsageTotal]]]:
-    """The usage of each group or stack, by region and name. What belongs to none comes last."""
+    """Return the usage of each group or stack, sorted by region and name. Usage without a group or stack is last."""
     found: dict[tuple[str, str], list[UsageTotal]] = {}
     for each in totals:
         found.setdefault((each.region, each.name), []).append(each)
@@ -52,7 +52,7 @@ def _entry(kind: str, key: tuple[str, str], usage: list[UsageTotal], prices: dic
 
 
 def _sums(usage: Iterable[UsageTotal], prices: dict[str, Price | None]) -> dict[str, float | None]:
-    """Hours and costs. A cost is None if no type has a price; otherwise types without a price are left out of it."""
+    """Return the sums of hours and costs. Costs leave out types without a price. A cost is None if no type has a price."""
     usage = list(usage)
     on_demand, spot = list[float](), list[float]()
     for each in usage:

@@ -19,11 +19,13 @@ from corral.services.ecs.lookup import is_active_cluster
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-TERMINATED = "the instance was terminated"  # reasons of the tasks that stop
+TERMINATED = "the instance was terminated"  # why tasks of an instance were stopped
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
-USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` has the hours of an instance: a year and a month
+ENDS_MAX = 20  # instances that one transaction terminates for one request
+PACE_S = 0.01  # until the next of these transactions
+USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
 
 
@@ -38,7 +40,7 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
     memory_mib: int
     attributes: dict[str, str] = field(default_factory=dict)  # custom attributes of the container instance
     group: str = ""  # the name of its Auto Scaling group
-    reason: str = ""  # why it is launched: one sentence for people
+    reason: str = ""  # why the instance is launched, as a sentence for people
     details: dict[str, Any] = field(default_factory=dict)  # `Instance.details`
 
 
@@ -46,7 +48,7 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
 
 
 def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
-    """Launch an instance in this transaction if GPUs are free and no older claim waits for them; else it waits as a claim."""
+    """Launch an instance now if GPUs are free and no older claim waits for them. Otherwise the launch waits as a claim."""
     return _add(tx, request, room_for_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus)))
 
 
@@ -57,10 +59,10 @@ def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable
 
 
 def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
-    """None if a host could hold the instance; else what it needs, what this machine has, and how to map the type to that."""
+    """Return None if a host has enough GPUs for the instance. Otherwise return a message that says how to change the type."""
     if any(total.gpus >= request.gpus for total in tx.store.fleet.pool(HOST_POOL).totals()):
         return None
-    most = tx.store.hosts.most_gpus()  # also GPUs that a user has reserved for a while
+    most = tx.store.hosts.most_gpus()  # GPUs that a user holds count too
     if most is None or most >= request.gpus:
         return None
     return (
@@ -77,7 +79,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def reason_of_wait(tx: Tx[Store], instance: Instance) -> str:
-    """Why a pending instance waits."""
+    """Return why a pending instance waits."""
     claim = tx.store.claims.get(INSTANCE, instance.id)
     return why_waiting(tx.store.fleet.pool(HOST_POOL), claim) if claim is not None else ""
 
@@ -107,7 +109,7 @@ def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -
 
 
 def _run(tx: Tx[Store], instance: Instance, placement: Placement) -> Instance:
-    """Give a pending instance its GPUs. It joins its cluster, and its slot may then serve waiting tasks."""
+    """Give a pending instance its GPUs. The instance joins its cluster, and waiting tasks may be placed on it."""
     joined = instance.joins if instance.joins and is_active_cluster(tx, instance.region, instance.joins) else ""
     launched = tx.store.instances.launch(instance.but(cluster=joined), placement, tx.now_s)
     if launched.pool is not None:
@@ -120,7 +122,7 @@ def _run(tx: Tx[Store], instance: Instance, placement: Placement) -> Instance:
 
 
 def stop(tx: Tx[Store], instance: Instance, reason: str) -> None:
-    """Stop the tasks of a running instance; when the last one has ended, its host gets the GPUs back. Idempotent."""
+    """Stop a running instance and its tasks. When the last task has ended, the host gets the GPUs back. Idempotent."""
     if instance.state is InstanceState.RUNNING:
         _begin_end(tx, instance, InstanceState.STOPPING, reason, STOPPED)
 
@@ -139,22 +141,26 @@ def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
 
 
 def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
-    """Stop the tasks of a running instance, which stays as it is."""
+    """Stop the tasks of a running instance. The instance keeps its GPUs and stays in its cluster."""
     for task in tx.store.tasks.on(instance.id) if instance.state is InstanceState.RUNNING else ():
         begin_stop(tx, task, StopCode.TERMINATION, f"{REBOOTED}: {reason}" if reason else REBOOTED)
 
 
-def terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
-    """Stop the tasks of an instance; when the last one has ended, its host gets the GPUs back. Idempotent."""
+def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
+    """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent.
+
+    `after` is the number of instances that the same request terminates before this one. If it is large, the tasks are stopped in a
+    later transaction, so that other requests do not have to wait.
+    """
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state in (InstanceState.PENDING, InstanceState.STOPPED):
         _terminate(tx, instance, reason)
     elif instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
-        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, TERMINATED)
+        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, TERMINATED, after // ENDS_MAX * PACE_S)
 
 
 def finish(tx: Tx[Store], instance: Instance) -> None:
-    """Complete what waits for the last task of an instance to end: its stop, its termination or its deregistration."""
+    """Complete the stop, the termination or the deregistration of an instance whose last task has ended."""
     if tx.store.tasks.on(instance.id):
         return
     if instance.state is InstanceState.SHUTTING_DOWN:
@@ -166,11 +172,16 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
         _changed(tx, tx.store.instances.leave(instance), instance.pool)
 
 
-def _begin_end(tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str) -> None:
+def _begin_end(
+    tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str, delay_s: float = 0.0
+) -> None:
     ending = tx.store.instances.begin_end(instance, state, reason, tx.now_s)
     for task in tx.store.tasks.on(instance.id):
         begin_stop(tx, task, StopCode.TERMINATION, reason_of_tasks)
-    tx.mark(f"instance:{instance.id}")
+    if delay_s:
+        tx.due(f"instance:{instance.id}", tx.now_s + delay_s)
+    else:
+        tx.mark(f"instance:{instance.id}")
     _changed(tx, ending)
 
 
@@ -186,7 +197,7 @@ def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
 
 
 def join_created_cluster(tx: Tx[Store], region: str, cluster: str) -> None:
-    """Let the running instances join that waited for this cluster to be created."""
+    """Let instances join a new cluster that they waited for."""
     for instance in tx.store.instances.live(region):
         waits = instance.joins == cluster and not instance.cluster and instance.status != "INACTIVE"
         if waits and instance.state is InstanceState.RUNNING:
@@ -196,7 +207,7 @@ def join_created_cluster(tx: Tx[Store], region: str, cluster: str) -> None:
 
 
 def deregister(tx: Tx[Store], instance: Instance) -> None:
-    """Take an instance out of its cluster after its tasks have ended. It keeps its GPUs, and joins again when it is started."""
+    """Remove an instance from its cluster after its tasks have ended. It keeps its GPUs. A stop and a start let it join again."""
     tx.store.instances.set_status(instance.id, "INACTIVE")
     for task in tx.store.tasks.on(instance.id):
         begin_stop(tx, task, StopCode.TERMINATION, DEREGISTERED)
@@ -208,19 +219,19 @@ def deregister(tx: Tx[Store], instance: Instance) -> None:
 
 
 def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
-    """Whether the host of an instance does not report: its tasks may be lost, and it gets no new ones."""
+    """Return whether the host of an instance does not report. Then the tasks may be lost, and the instance gets no new tasks."""
     host = tx.store.hosts.get(instance.host_id) if instance.host_id is not None else None
     return host is not None and not host["connected"]
 
 
 def host_changed(tx: Tx[Store], host_id: str) -> None:
-    """A host connected or became silent, which decides whether its instances are impaired."""
+    """Notify the groups of a host's instances, because the host has connected or no longer reports."""
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
 
 
 def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:
-    """Attach an instance to an Auto Scaling group, or detach it with an empty name. A tag names the group, as on AWS."""
+    """Set the Auto Scaling group of an instance; an empty name removes it. As on AWS, a tag contains the name of the group."""
     tags = [tag for tag in instance.details.get("Tags", ()) if tag["Key"] != GROUP_TAG]
     tags += [{"Key": GROUP_TAG, "Value": group}] if group else []
     changed = instance.but(details={**instance.details, "Tags": tags})
@@ -228,14 +239,14 @@ def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:
 
 
 def put_details(tx: Tx[Store], instance: Instance, details: dict[str, Any]) -> Instance:
-    """Replace what the request said about an instance: its tags, its attributes."""
+    """Replace the details of an instance, for example its tags and attributes."""
     changed = instance.but(details=details)
     tx.store.instances.put_row(changed)
     return changed
 
 
 def _changed(tx: Tx[Store], instance: Instance, left_pool: str | None = None) -> None:
-    """Wake what depends on the state of an instance: waiting requests, its group, and the daemons of its slot's pool."""
+    """Wake requests that wait for an instance, and mark its group and the DAEMON services of its pool."""
     tx.changed(f"instance:{instance.id}")
     if instance.group:
         tx.mark(f"group:{instance.region}/{instance.group}")

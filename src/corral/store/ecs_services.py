@@ -1,4 +1,4 @@
-"""SQL of ECS services, their events, and queries over their tasks."""
+"""SQL of ECS services and their events, and queries of their tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 from corral.database import Database
 from corral.model.ecs_service import STARTED_BY, Deployment, EcsService, ServiceTask, StoppedTask
 
-EVENTS_MAX = 100  # of each service, as ECS shows
-DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem")
+EVENTS_MAX = 100  # per service, as in ECS
+DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s")
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
 
 
 class EcsServices:
-    """A part of the state store."""
+    """The part of the state store (`Store`) with ECS services."""
 
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
@@ -43,7 +43,7 @@ class EcsServices:
     def listed(
         self, region: str, cluster: str, after: str, limit: int, strategy: str | None = None, launch_type: str | None = None
     ) -> list[str]:
-        """Names of the services that were not deleted; -1: no limit."""
+        """Return the names of services that were not deleted. A limit of -1 means no limit."""
         rows = self._execute(
             "SELECT name FROM ecs_service WHERE region = ? AND cluster = ? AND name > ? AND status = 'ACTIVE' "
             "AND strategy = coalesce(?, strategy) AND coalesce(json_extract(document, '$.details.launchType'), '') = "
@@ -53,7 +53,7 @@ class EcsServices:
         return [name for (name,) in rows]
 
     def daemons(self, cluster: str, region: str | None = None) -> list[tuple[str, str]]:
-        """(region, name) of the DAEMON services of a cluster, in one region or in all."""
+        """Return region and name of each DAEMON service of a cluster, in one region or in all regions."""
         rows = self._execute(
             "SELECT region, name FROM ecs_service WHERE cluster = ? AND region = coalesce(?, region) "
             "AND strategy = 'DAEMON' AND status = 'ACTIVE'",
@@ -62,12 +62,12 @@ class EcsServices:
         return rows.fetchall()
 
     def count(self, region: str, cluster: str) -> int:
-        """How many services of a cluster are not INACTIVE."""
+        """Count the services of a cluster that are not INACTIVE."""
         sql = "SELECT count(*) FROM ecs_service WHERE region = ? AND cluster = ? AND status != 'INACTIVE'"
         return int(self._execute(sql, (region, cluster)).fetchone()[0])
 
     def statistics(self, region: str, cluster: str) -> dict[tuple[str, str], int]:
-        """(status, launch type) → the number of services of a cluster that are not INACTIVE."""
+        """Count the services of a cluster that are not INACTIVE, by status and launch type."""
         rows = self._execute(
             "SELECT status, iif(coalesce(json_extract(document, '$.details.launchType'), "
             "json_extract(document, '$.details.capacityProviderStrategy[0].capacityProvider')) LIKE 'FARGATE%', 'FARGATE', 'EC2'), "
@@ -77,7 +77,7 @@ class EcsServices:
         return {(status, launch_type): count for status, launch_type, count in rows}
 
     def drop_deleted(self, before_s: float, limit: int) -> int:
-        """Delete services that became INACTIVE long ago, with their events. Return how many."""
+        """Delete services that became INACTIVE before this time, with their events. Return how many were deleted."""
         rows = self._execute(
             "SELECT region, cluster, name FROM ecs_service WHERE status = 'INACTIVE' AND deleted_at < ? LIMIT ?", (before_s, limit)
         ).fetchall()
@@ -89,7 +89,7 @@ class EcsServices:
     # Events
 
     def add_event(self, service: EcsService, event_id: str, at_s: float, message: str) -> None:
-        """Add an event. Only the newest ones are kept."""
+        """Add an event, and delete all but the newest EVENTS_MAX events of the service."""
         place = service.region, service.cluster, service.name
         self._execute("INSERT INTO ecs_service_event VALUES (NULL, ?, ?, ?, ?, ?, ?)", (event_id, *place, at_s, message))
         self._execute(
@@ -99,7 +99,7 @@ class EcsServices:
         )
 
     def events(self, service: EcsService) -> list[dict[str, Any]]:
-        """Newest first, as ECS shows them."""
+        """Return the events as ECS describes them, newest first."""
         rows = self._execute(
             "SELECT id, at, message FROM ecs_service_event WHERE region = ? AND cluster = ? AND name = ? ORDER BY number DESC",
             (service.region, service.cluster, service.name),
@@ -109,10 +109,10 @@ class EcsServices:
     def drop_events(self, region: str, cluster: str, name: str) -> None:
         self._execute("DELETE FROM ecs_service_event WHERE region = ? AND cluster = ? AND name = ?", (region, cluster, name))
 
-    # Tasks of services. Each query uses the index of `started_by`, which is the id of the deployment.
+    # Tasks of services. `started_by` is the id of the deployment, and each query uses its index.
 
     def tasks(self, service: EcsService) -> list[ServiceTask]:
-        """The tasks that should run, of all deployments."""
+        """Return the tasks of all deployments, without those that are stopping or have stopped."""
         marks = ", ".join("?" * len(service.deployments))
         rows = self._execute(
             "SELECT id, started_by, state, instance_id, pool, created_at FROM task WHERE region = ? AND cluster = ? "
@@ -122,7 +122,7 @@ class EcsServices:
         return [ServiceTask(*row) for row in rows]
 
     def newest_stopped(self, service: EcsService, limit: int) -> list[StoppedTask]:
-        """The newest tasks of the primary deployment that should not run, newest first."""
+        """Return the newest tasks of the primary deployment that are stopping or have stopped, newest first."""
         family = service.primary.definition_arn.rpartition("/")[2].rpartition(":")[0]
         rows = self._execute(
             "SELECT stop_code, created_at, started_at, coalesce(stopped_at, stopping_at) FROM task WHERE region = ? "
@@ -132,7 +132,7 @@ class EcsServices:
         return [StoppedTask(*row) for row in rows]
 
     def still_stopping(self, service: EcsService) -> bool:
-        """Whether a placed task of the service has not stopped yet, also one of a deployment that is no longer shown.
+        """Return whether a placed task of the service has not stopped yet, also one of a deployment that is no longer shown.
 
         The query reads the placed tasks of all instances, which are few: `+` keeps SQLite from reading those of the cluster.
         """

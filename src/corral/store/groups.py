@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from corral.database import Database
 from corral.model.group import Group, InstanceRefresh, Member, ScalingActivity
 
-EC2_DIGITS = 17  # of an instance's id that EC2's form has
+EC2_DIGITS = 17  # an id in EC2's form has the first 17 digits of the instance's id
 _ENCODER = msgspec.json.Encoder()
 _GROUP = msgspec.json.Decoder(Group)
 _MEMBER = msgspec.json.Decoder(Member)
@@ -16,22 +18,29 @@ _REFRESH = msgspec.json.Decoder(InstanceRefresh)
 
 
 class Groups:
-    """A part of the state store."""
+    """The part of the state store (`Store`) with Auto Scaling groups.
+
+    The members of all groups are also in memory, because each step of a large group needs them.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._execute = database.execute
+        self._members: dict[tuple[str, str], dict[str, Member]] = {}  # (region, group) → instance → member, oldest first
+        if not database.reads_only:
+            for (record,) in self._execute("SELECT record FROM group_member").fetchall():
+                self._remember(_MEMBER.decode(record))
 
     # Groups
 
     def add(self, group: Group) -> bool:
-        """Return False, and change nothing, if the name is taken."""
+        """Add a group. Return False if a group with this name already exists."""
         sql = "INSERT INTO scaling_group VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
         values = (group.region, group.name, group.min_size, group.max_size, group.desired, _dumps(group))
         return self._execute(sql, values).rowcount == 1
 
     def put(self, group: Group) -> None:
-        """Replace the row of a group that exists."""
+        """Update the row of an existing group."""
         changed = self._execute(
             "UPDATE scaling_group SET min_size = ?, max_size = ?, desired = ?, record = ? WHERE region = ? AND name = ?",
             (group.min_size, group.max_size, group.desired, _dumps(group), group.region, group.name),
@@ -43,7 +52,7 @@ class Groups:
         return _GROUP.decode(row[0]) if row else None
 
     def listed(self, region: str, after: str = "", limit: int = -1) -> list[Group]:
-        """Groups sorted by name, from the first name after `after` on; limit -1: all of them."""
+        """Return the groups whose name is greater than `after`, sorted by name. A limit of -1 means no limit."""
         sql = "SELECT record FROM scaling_group WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
         return [_GROUP.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
 
@@ -52,7 +61,7 @@ class Groups:
         return found
 
     def drop(self, group: Group) -> None:
-        """Delete a group that has no members, with its refreshes. Its activities stay until they are old."""
+        """Delete a group that has no members, and its refreshes. Its activities are deleted when they are six weeks old."""
         key = (group.region, group.name)
         self._execute("DELETE FROM instance_refresh WHERE region = ? AND name = ?", key)
         self._execute("DELETE FROM scaling_group WHERE region = ? AND name = ?", key)
@@ -65,15 +74,38 @@ class Groups:
             "state = excluded.state, record = excluded.record",
             (member.instance_id, member.region, member.group, member.state.value, _dumps(member)),
         )
+        before = self._members.get((member.region, member.group), {}).get(member.instance_id)
+        self._database.journal.on_rollback(partial(self._remember, before) if before is not None else partial(self._forget, member))
+        self._remember(member)
 
-    def drop_member(self, instance_id: str) -> None:
-        self._execute("DELETE FROM group_member WHERE instance_id = ?", (instance_id,))
+    def drop_member(self, member: Member) -> None:
+        self._execute("DELETE FROM group_member WHERE instance_id = ?", (member.instance_id,))
+        known = self._members.get((member.region, member.group), {}).get(member.instance_id)
+        if known is not None:
+            self._forget(known)
+            self._database.journal.on_rollback(partial(self._remember, known))
 
     def members(self, region: str, name: str) -> list[Member]:
-        """The members of a group, oldest first."""
+        """Return the members of a group, oldest first."""
+        if not self._database.reads_only:
+            return list(self._members.get((region, name), {}).values())
         sql = "SELECT record FROM group_member WHERE region = ? AND name = ?"
-        found = [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))]
-        return sorted(found, key=lambda member: (member.created_at_s, member.instance_id))
+        return sorted((_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))), key=_age)
+
+    def _remember(self, member: Member) -> None:
+        members = self._members.setdefault((member.region, member.group), {})
+        newest = next(reversed(members.values()), None)
+        is_new = member.instance_id not in members
+        members[member.instance_id] = member
+        if is_new and newest is not None and _age(member) < _age(newest):
+            in_order = sorted(members.values(), key=_age)
+            self._members[member.region, member.group] = {each.instance_id: each for each in in_order}
+
+    def _forget(self, member: Member) -> None:
+        members = self._members[member.region, member.group]
+        del members[member.instance_id]
+        if not members:
+            del self._members[member.region, member.group]
 
     def member(self, instance_id: str) -> Member | None:
         row = self._execute("SELECT record FROM group_member WHERE instance_id = ?", (instance_id,)).fetchone()
@@ -88,7 +120,7 @@ class Groups:
         return _MEMBER.decode(row[0]) if row else None
 
     def members_in(self, region: str, after: str, limit: int) -> list[Member]:
-        """Members of all groups, sorted by instance."""
+        """Return the members of all groups of a region, sorted by instance id."""
         sql = "SELECT record FROM group_member WHERE region = ? AND instance_id > ? ORDER BY instance_id LIMIT ?"
         return [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
 
@@ -108,7 +140,7 @@ class Groups:
     def activities(
         self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
     ) -> list[tuple[int, ScalingActivity]]:
-        """Activities of a group, or of all groups, with their numbers, newest first; only those with a number below `before`."""
+        """Return activities of a group, or of all groups, with their numbers, newest first: only numbers below `before`."""
         where = ["region = ?", f"ended_at IS {'NOT ' if ended else ''}NULL"]
         values: list[str | int] = [region]
         if name is not None:
@@ -121,12 +153,12 @@ class Groups:
         return [(number, _ACTIVITY.decode(record)) for number, record in self._execute(sql, (*values, limit))]
 
     def drop_activities(self, before_s: float, limit: int) -> int:
-        """Delete activities that ended long ago. Return how many."""
+        """Delete activities that ended before this time. Return how many were deleted."""
         sql = "DELETE FROM scaling_activity WHERE number IN (SELECT number FROM scaling_activity WHERE ended_at < ? LIMIT ?)"
         return self._execute(sql, (before_s, limit)).rowcount
 
     def oldest_activity_s(self) -> float | None:
-        """When the oldest activity ended that has ended."""
+        """Return the earliest time when an activity ended, or None if none has ended."""
         at_s: float | None = self._execute("SELECT min(ended_at) FROM scaling_activity WHERE ended_at IS NOT NULL").fetchone()[0]
         return at_s
 
@@ -145,14 +177,18 @@ class Groups:
         return _REFRESH.decode(row[0]) if row else None
 
     def refreshes(self, region: str, name: str) -> list[InstanceRefresh]:
-        """The refreshes of a group, newest first."""
+        """Return the refreshes of a group, newest first."""
         sql = "SELECT record FROM instance_refresh WHERE region = ? AND name = ? ORDER BY started_at DESC, id"
         return [_REFRESH.decode(record) for (record,) in self._execute(sql, (region, name))]
 
     def drop_refreshes(self, region: str, name: str, before_s: float) -> None:
-        """Delete refreshes of a group that ended long ago."""
+        """Delete refreshes of a group that ended before this time."""
         sql = "DELETE FROM instance_refresh WHERE region = ? AND name = ? AND ended_at < ?"
         self._execute(sql, (region, name, before_s))
+
+
+def _age(member: Member) -> tuple[float, str]:
+    return member.created_at_s, member.instance_id
 
 
 def _dumps(record: Group | Member | ScalingActivity | InstanceRefresh) -> str:

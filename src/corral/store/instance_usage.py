@@ -1,4 +1,7 @@
-"""SQL of the ledger of instance-hours, from which `corral cost` is computed."""
+"""SQL of the table `instance_usage`, the ledger of instance-hours for `corral cost`.
+
+Each row is a period in which one instance ran with the same group.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,25 @@ STACK_TAG = "aws:cloudformation:stack-name"
 
 
 class UsageTotal(Struct, frozen=True):
-    """What the instances of one type in one group or stack have used."""
+    """The sums of all instances of one type in one group or stack."""
 
     region: str
-    name: str  # of the group or the stack; empty: the instances belong to none
+    name: str  # the name of the group or the stack; empty for instances without one
     type: str
     instances: int
     billed_s: float
-    spot_s: float  # of `billed_s`, by instances that were launched as spot instances
+    spot_s: float  # the part of `billed_s` of spot instances
     gpu_s: float
 
 
 class InstanceUsage:
-    """A part of the state store. `Instances` writes the ledger in the transaction that changes an instance."""
+    """The part of the state store (`Store`) with instance-hours. `Instances` writes it when an instance changes."""
 
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
 
     def begin(self, instance: Instance, now_s: float) -> None:
-        """Begin a period: the instance runs from now on, or has another group."""
+        """Begin a period, because an instance starts to run or changes its group."""
         self._execute(
             "INSERT INTO instance_usage (instance_id, region, type, group_name, stack, market, gpus, began_at) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -41,7 +44,7 @@ class InstanceUsage:
         )  # fmt: skip
 
     def end(self, instance: Instance, now_s: float) -> None:
-        """End the period of an instance that stops running. No-op if it has already ended."""
+        """End the period of an instance that stops running. Do nothing if the period has already ended."""
         self._end(instance, max(now_s, (instance.launched_at_s or 0.0) + BILLED_MIN_S))
 
     def change(self, instance: Instance, now_s: float) -> None:
@@ -56,7 +59,7 @@ class InstanceUsage:
         )
 
     def totals(self, by: Literal["group_name", "stack"], since_s: float, now_s: float) -> list[UsageTotal]:
-        """The usage since a time, by region, group or stack, and type."""
+        """Return the usage since a time, by region, by group or stack, and by type."""
         rows = self._execute(
             f"SELECT region, {by}, type, count(DISTINCT instance_id), sum(seconds), sum(seconds * (market = 'spot')), "
             f"sum(seconds * gpus) FROM ({_SECONDS}) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
@@ -65,25 +68,25 @@ class InstanceUsage:
         return [UsageTotal(*row) for row in rows.fetchall()]
 
     def instances(self, since_s: float, now_s: float) -> int:
-        """The number of instances that ran since a time."""
+        """Return the number of instances that ran since a time."""
         sql = f"SELECT count(DISTINCT instance_id) FROM ({_SECONDS})"
         (count,) = self._execute(sql, {"since_s": since_s, "now_s": now_s}).fetchone()
         return int(count)
 
     def first_s(self) -> float | None:
-        """When the oldest period in the ledger began. None: the ledger is empty."""
+        """Return when the oldest period began, or None if the ledger is empty."""
         (first,) = self._execute("SELECT min(began_at) FROM instance_usage").fetchone()
         return first if first is None else float(first)
 
     def drop_before(self, before_s: float, limit: int) -> int:
-        """Delete periods that ended long ago. Return how many."""
+        """Delete periods that ended before this time. Return how many were deleted."""
         return self._execute(
             "DELETE FROM instance_usage WHERE id IN (SELECT id FROM instance_usage WHERE billed_until < ? LIMIT ?)",
             (before_s, limit),
         ).rowcount
 
 
-# The rows that overlap the time since `since_s`, with the seconds of each since then. The two indexes find them.
+# Selects the periods that end after `since_s`, and adds the seconds of each after `since_s`. Each half uses an index.
 _SECONDS = (
     "SELECT *, max(0.0, :now_s - max(began_at, :since_s)) AS seconds FROM instance_usage "
     "WHERE billed_until IS NULL AND :since_s < :now_s "

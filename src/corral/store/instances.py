@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from corral.database import Database, Row
 from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
@@ -172,7 +173,10 @@ class Instances:
         """Stop placing tasks on an instance: it is STOPPING or SHUTTING_DOWN until its last task has ended."""
         changed = self._move(instance, state, end_reason=reason)
         self.usage.end(instance, now_s)
-        self.renew_slot(instance.id)
+        if changed.pool is not None:
+            slot = self._fleet.pool(changed.pool).slot(instance.id)
+            drained = replace(slot, draining=True, gpus=list(slot.gpus), tasks=dict(slot.tasks))  # nothing else changes
+            self._fleet.put_slot(changed.pool, drained)
         return changed
 
     def stop(self, instance: Instance) -> Instance:
@@ -333,7 +337,8 @@ class Instances:
             "SELECT name, connected, links FROM host WHERE id = ?", (instance.host_id,)
         ).fetchone()
         rows = self._database.execute(
-            "SELECT id, excluded, foreign_use, owner FROM gpu WHERE host_id = ? AND present = 1 ORDER BY position",
+            "SELECT id, excluded, foreign_use, owner, model, simulated FROM gpu WHERE host_id = ? AND present = 1 "
+            "ORDER BY position",
             (instance.host_id,),
         ).fetchall()
         held, attributes = self.holders(instance.id), self.attributes(instance.id)
@@ -341,9 +346,12 @@ class Instances:
         offered: dict[str, str] = {}  # GPU id → foreign processes that use the GPU, as JSON
         withheld: dict[str, str] = {}
         positions: dict[str, int] = {}
-        for position, (gpu_id, excluded, foreign, owner) in enumerate(rows):
+        models, is_simulated = set[str](), False
+        for position, (gpu_id, excluded, foreign, owner, model, simulated) in enumerate(rows):
             if owner != instance.id or excluded:
                 continue
+            models.add(model)
+            is_simulated = is_simulated or bool(simulated)
             if gpu_id in holds:
                 withheld[gpu_id] = f"'{holds[gpu_id]}'"
                 continue
@@ -364,12 +372,12 @@ class Instances:
             withheld=withheld,
             draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
             attributes={
-                **built_in_attributes(instance.type, name, self.gpus(instance.id)),
+                **built_in_attributes(instance.type, name, models, is_simulated=is_simulated),
                 **launch_attributes(instance),
                 **attributes,
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
-            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner in rows) if instance.is_host else 0,
+            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner, _, _ in rows) if instance.is_host else 0,
         )
         self._count_tasks(slot)
         return slot
@@ -398,15 +406,15 @@ def _holds(attributes: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(HOLD_PREFIX): value for name, value in attributes.items() if name.startswith(HOLD_PREFIX)}
 
 
-def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDevice]) -> dict[str, str]:
+def built_in_attributes(instance_type: str, host_name: str, models: Set[str], *, is_simulated: bool) -> dict[str, str]:
     """The attributes of every container instance that do not depend on a region."""
     return {
         "ecs.instance-type": instance_type,
         "ecs.os-type": "linux",
         "ecs.os-family": "LINUX",
         "corral.host-name": host_name,
-        "corral.gpu-model": ", ".join(sorted({gpu.model for gpu in gpus})),
-        "corral.gpus-simulated": "true" if any(gpu.simulated for gpu in gpus) else "false",
+        "corral.gpu-model": ", ".join(sorted(models)),
+        "corral.gpus-simulated": "true" if is_simulated else "false",
     }
 
 

@@ -14,6 +14,7 @@ from corral.model.placement import TASK, Claim, Placement, Rank
 from corral.model.run import RunState
 from corral.model.task import MOVES, Run, Task, TaskState
 from corral.store.claims import Claims
+from corral.store.deployment_counts import DeploymentCounts
 from corral.store.fleet import Fleet
 from corral.store.instances import Instances
 from corral.store.task_rows import (
@@ -50,6 +51,7 @@ class Tasks:
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
         self._caches = not database.reads_only
+        self.deployment_counts = DeploymentCounts(database)
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
@@ -82,6 +84,7 @@ class Tasks:
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
         self._evict_on_rollback(task.id)
         self._cache(task)
+        self.deployment_counts.change(None, task)
         if task.state is TaskState.PROVISIONING:
             assert rank is not None, "a task that waits needs a rank in its queue"
             self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand), roams=roams)
@@ -104,6 +107,7 @@ class Tasks:
             runs=tuple(runs),
         )
         self._lease(placed)
+        self.deployment_counts.change(task, placed)
         return self._cache(placed)
 
     def move_claim(self, task: Task, pool: str) -> None:
@@ -156,6 +160,7 @@ class Tasks:
             self._give_back(before, before.instance_id, freed, ended=ended)
         if after.state is not before.state or after.desired is not before.desired:
             self._count(before, after)
+            self.deployment_counts.change(before, after)
         changes = {column: new for column, name in CHANGES if (new := getattr(after, name)) != getattr(before, name)}
         self._move(before, after.state, changes)
         if after.state is not TaskState.STOPPED:

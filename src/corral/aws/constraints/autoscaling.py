@@ -1,4 +1,4 @@
-"""Auto Scaling: the model's constraints in AWS's usual wording."""
+"""Constraints on the parameters of Auto Scaling's operations. All of them come from botocore's model."""
 
 from corral.aws.constraints.tables import ConstraintTable, usual_wording
 

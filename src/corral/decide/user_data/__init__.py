@@ -1,7 +1,8 @@
-"""User data of an instance: the settings of its ECS agent, found without executing anything.
+"""Reads the settings of the ECS agent from the user data of an instance, without executing it.
 
-User data is a shell script, a `#cloud-config` document, a MIME archive of these, or Bottlerocket's settings. A script that calls
-`cfn-init` also gets the files of `AWS::CloudFormation::Init`. Only what ends up in `/etc/ecs/ecs.config` has an effect.
+User data is a shell script, a `#cloud-config` document, a MIME archive of these, or Bottlerocket's settings. If a script calls
+`cfn-init`, the files of `AWS::CloudFormation::Init` are read too. Only settings that are written to `/etc/ecs/ecs.config` have an
+effect.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from corral.model.json_documents import read_json
 
 CONFIG_FILE = "/etc/ecs/ecs.config"
 UNPACKED_MAX_BYTES = 256 * 1024
-NESTING_MAX = 64  # of a YAML document
+NESTING_MAX = 64  # the most levels of a YAML document
 ATTRIBUTES_MAX = 10
 INIT = "AWS::CloudFormation::Init"
 CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,255}")
 ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\\/-]{1,128}")
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{0,128}(?<! )|")
-BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")  # of attributes that user data cannot set
+BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")  # user data cannot set attributes with these prefixes
 TRUE, FALSE = ("true", "1", "t"), ("false", "0", "f")
 
 
 class AgentSettings(Struct, frozen=True):
-    """The settings of an ECS agent, and the lines of user data that gave them or had no effect."""
+    """The settings of an ECS agent. `understood` has the lines of user data that had an effect, `skipped` the others."""
 
-    cluster: str = ""  # ECS_CLUSTER; empty: not set
+    cluster: str = ""  # ECS_CLUSTER, or empty if it is not set
     attributes: dict[str, str] = field(default_factory=dict)  # ECS_INSTANCE_ATTRIBUTES
     gpu_support: bool | None = None  # ECS_ENABLE_GPU_SUPPORT
     understood: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ class _UserDataReader:
             self._part(text)
 
     def _archive(self, text: str) -> None:
-        from email.parser import Parser  # here, because most user data is a script
+        from email.parser import Parser  # imported only here, because most user data is a script
 
         for part in Parser().parsestr(text).walk():
             if not part.is_multipart():
@@ -102,13 +103,13 @@ class _UserDataReader:
         for line in script.skipped:
             if "cfn-init" in line and self.init is not None:
                 self.understood.append(line)
-                init, self.init = self.init, None  # once
+                init, self.init = self.init, None  # a second cfn-init has no effect
                 self._cloudformation_init(init)
             else:
                 self.skipped.append(line)
 
     def _write(self, path: str, text: str) -> bool:
-        """Apply what is written to a file. Return False if the file has no effect here."""
+        """Apply the settings in a text that is written to a file. Return False if this is not the file of the ECS agent."""
         if path != CONFIG_FILE:
             return False
         for line in text.splitlines():
@@ -138,7 +139,7 @@ class _UserDataReader:
             return False
         return True
 
-    # Documents
+    # Documents of settings
 
     def _cloud_config(self, text: str) -> None:
         document = _yaml(text)
@@ -162,7 +163,7 @@ class _UserDataReader:
                 self.skipped.append(f"{name}:")
 
     def _cloudformation_init(self, metadata: Mapping[str, Any]) -> None:
-        """Read the files and the commands of every config. Config sets only order them."""
+        """Read the files and the commands of every config. Config sets only change the order, so they are ignored."""
         configs = metadata.get(INIT, metadata)
         for name, config in configs.items() if isinstance(configs, Mapping) else ():
             if name == "configSets" or not isinstance(config, Mapping):
@@ -232,8 +233,8 @@ def _are_valid(attributes: Mapping[str, Any]) -> bool:
 
 
 def _yaml(text: str) -> Any:
-    """A YAML document; None if it is not valid or nested too deep."""
-    import yaml  # here, because most user data is a script
+    """Parse a YAML document. Return None if it is not valid or has too many levels."""
+    import yaml  # imported only here, because most user data is a script
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
@@ -253,7 +254,7 @@ def _sorted_items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _quoted(word: Any) -> str:
-    """A word of a list of arguments as a shell would write it; operators stay operators."""
+    """Quote one word of a command for a shell. Redirections and pipes are not quoted."""
     text = str(word)
     return text if re.fullmatch(r"[\w./=:,@%+-]+|>>?|<|\|", text) else "'" + text.replace("'", "'\\''") + "'"
 

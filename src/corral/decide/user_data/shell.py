@@ -1,7 +1,7 @@
-"""Shell scripts in user data: which commands write which text to which files. Nothing is executed.
+"""Finds out which files a shell script in user data writes, and with which text. No command is executed.
 
-The reader goes through a script once, from left to right. It knows quotes, comments, heredocs, variables that the script sets
-itself, `echo`, `printf`, `cat`, `tee`, redirections and pipes. It reads every branch of an `if` and the body of a loop once.
+The script is read once, from left to right. The reader understands quotes, comments, heredocs, variables that the script sets,
+`echo`, `printf`, `cat`, `tee`, redirections and pipes. It reads every branch of an `if` and the body of a loop once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ OPERATORS = ("<<<", "<<-", "&&", "||", ">>", "<<", "&>", ">&", ";", "\n", "&", "
 
 @dataclass
 class Script:
-    """What a script writes, command by command."""
+    """The result of reading a script: the commands that were understood and skipped, and the variables that the script set."""
 
-    write: Callable[[str, str], bool]  # (path, text) → whether the file is one that matters
+    write: Callable[[str, str], bool]  # called with a path and a text; returns whether Corral uses the file
     understood: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
@@ -32,8 +32,8 @@ class Script:
 class _Command:
     start: int
     words: list[str] = field(default_factory=list)
-    targets: list[str] = field(default_factory=list)  # files that get its output
-    text: str | None = None  # its input: a heredoc, a here-string, or the output of the command before the pipe
+    targets: list[str] = field(default_factory=list)  # files that the output is redirected to
+    text: str | None = None  # the input: a heredoc, a here-string, or the output of the command before a pipe
     heredocs: list[tuple[str, bool, bool]] = field(default_factory=list)  # (delimiter, strip tabs, expand variables)
 
 
@@ -50,7 +50,7 @@ class _Reader:
         self.command = _Command(0)
 
     def read(self) -> None:
-        pending: str | None = None  # a redirection that waits for its word
+        pending: str | None = None  # a redirection operator whose file name has not been read yet
         while self.at < len(self.text):
             operator = self._operator()
             if operator is None:
@@ -77,7 +77,7 @@ class _Reader:
         return None
 
     def _word(self) -> tuple[str | None, bool]:
-        """(the next word, whether a part of it was quoted); None for blanks and comments."""
+        """Return the next word, and whether a part of it was quoted. The word is None for blanks and comments."""
         text, parts, was_quoted, start = self.text, list[str](), False, self.at
         if text[start] in " \t\r":
             self.at += 1
@@ -109,7 +109,7 @@ class _Reader:
                 self.at += 1
         word = "".join(parts)
         if not was_quoted and len(word) == 1 and word in "12" and self.text[self.at : self.at + 1] == ">":
-            return None, False  # the number of a redirected descriptor
+            return None, False  # the 1 of `1>` or the 2 of `2>` is no word
         return word, was_quoted
 
     def _double_quoted(self) -> str:
@@ -130,7 +130,7 @@ class _Reader:
         return "".join(parts)
 
     def _variable(self) -> str:
-        """The value of the variable at this position. A variable without a known value, and a command in $( ), stay as written."""
+        """Return the value of the variable at this position. An unknown variable, or a command in `$( )`, is returned as text."""
         text, start = self.text, self.at
         if text.startswith("$(", start):
             depth, self.at = 1, start + 2
@@ -161,11 +161,11 @@ class _Reader:
             self.command.heredocs.append((word, operator == "<<-", not was_quoted))
 
     def _end(self, operator: str, stop: int) -> None:
-        """The command is complete. A heredoc begins on the next line."""
+        """Complete the current command: read its heredocs, which begin on the next line, and apply it."""
         command = self.command
         source = self.text[command.start : stop].strip()
         if command.heredocs:
-            if operator != "\n":  # the rest of the line belongs to other commands: `cat <<EOF | tee FILE`
+            if operator != "\n":  # other commands follow on this line: `cat <<EOF | tee FILE`
                 end = self.text.find("\n", self.at)
                 line_end = len(self.text) if end < 0 else end
                 body_end, body = self._heredocs(command, line_end + 1)
@@ -178,7 +178,7 @@ class _Reader:
         self.command = _Command(command.start if is_piped else self.at, text=output if is_piped else None)
 
     def _heredocs(self, command: _Command, at: int) -> tuple[int, str]:
-        """(where the last heredoc of a command ends, its text)"""
+        """Return the position after the last heredoc of a command, and the text of this heredoc."""
         lines: list[str] = []
         for delimiter, strip_tabs, expand in command.heredocs:
             lines = []
@@ -200,7 +200,7 @@ class _Reader:
         ).replace("$\0", "$")
 
     def _run(self, command: _Command, source: str, is_piped: bool) -> str | None:
-        """The output of a command, as far as it is known; its files are written."""
+        """Pass the files that a command writes to `Script.write`. Return the output of the command, or None if it is not known."""
         words = command.words
         while words and words[0] in KEYWORDS:
             words = words[1:]
@@ -224,7 +224,7 @@ class _Reader:
 
 
 def _output(words: list[str], given: str | None) -> str | None:
-    """What a command prints; None if only its execution could say."""
+    """Return the output of a command, or None if the command would have to be executed."""
     if not words:
         return given
     program, arguments = words[0].rpartition("/")[2], words[1:]
@@ -243,7 +243,7 @@ def _output(words: list[str], given: str | None) -> str | None:
 
 
 def _formatted(pattern: str, arguments: list[str]) -> str:
-    """`printf` with %s and %%: the pattern is used again while arguments are left."""
+    """Format like `printf` with %s, %d and %%. As in a shell, the pattern is repeated until all arguments are used."""
     parts, values, text = re.split("(%[%sd])", pattern), list(reversed(arguments)), ""
     while True:
         before = len(values)

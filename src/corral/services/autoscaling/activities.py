@@ -1,4 +1,4 @@
-"""Scaling activities: what a group did and why, in AWS's words, and DescribeScalingActivities."""
+"""Scaling activities: the record of what a group did and why, and the operation DescribeScalingActivities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stamp(at_s: float) -> str:
 
 
 def sentence(tx: Tx[Store], text: str) -> str:
-    """A part of a cause: `At 2026-01-01T00:00:00Z an instance was started.`"""
+    """Return one sentence of a cause with its time: `At 2026-01-01T00:00:00Z an instance was started.`"""
     return f"At {stamp(tx.now_s)} {text}"
 
 
@@ -66,7 +66,7 @@ def begin(
 
 
 def advance(tx: Tx[Store], activity_id: str, status: str) -> None:
-    """Set the status of an activity that goes on."""
+    """Set the status of an activity that is in progress."""
     activity = tx.store.groups.activity(activity_id)
     if activity is not None and activity.ended_at_s is None and activity.status != status:
         tx.store.groups.put_activity(activity.but(status=status, progress=PROGRESS[status]))
@@ -85,7 +85,7 @@ def finish(tx: Tx[Store], activity_id: str, status: str = SUCCESSFUL, message: s
 def record(
     tx: Tx[Store], group: Group, description: str, cause: str, status: str = SUCCESSFUL, message: str = ""
 ) -> ScalingActivity:
-    """An activity that ends at once."""
+    """Store an activity that has already ended."""
     ended = finish(tx, begin(tx, group, description, cause).id, status, message)
     assert ended is not None
     return ended
@@ -114,7 +114,7 @@ def describe_scaling_activities(tx: Tx[Store], params: Params, caller: Caller) -
         )
 
     def candidates(after: str, limit: int) -> list[tuple[str, ScalingActivity]]:
-        """Activities in progress first, then the others, newest first."""
+        """Return activities in progress first, then ended ones; each part begins with the newest."""
         found: list[tuple[str, ScalingActivity]] = []
         in_ended, number = ACTIVITY_PAGES.position(params, _position) if after else (False, None)
         for ended in (False, True):
@@ -134,7 +134,7 @@ def describe_scaling_activities(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def _position(after: str) -> tuple[bool, int | None]:
-    """Where a page begins: whether among the activities that have ended, and below which number."""
+    """Parse the position of a page: whether it begins with ended activities, and the number of the activity before it."""
     ended, _, digits = after.partition("/")
     number = whole_number(digits)
     if ended not in ("0", "1") or number is None:
@@ -143,7 +143,7 @@ def _position(after: str) -> tuple[bool, int | None]:
 
 
 def _filters(params: Params, now_s: float) -> tuple[float, float, set[str] | None]:
-    """The bounds of the start time and the states that a request selects."""
+    """Return the earliest and the latest start time, and the states, that a request selects."""
     earliest_s, latest_s, states = now_s - SHOWN_S, inf, None
     for each in params.get("Filters", ()):
         values = each.get("Values", [])
@@ -188,6 +188,6 @@ def activity_view(tx: Tx[Store], activity: ScalingActivity) -> dict[str, Any]:
 
 
 def _why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
-    """Why the launch still waits for GPUs: computed now, so it is never stale."""
+    """Return why a launch waits for GPUs. The reason is computed for each request, so it is always current."""
     claim = tx.store.claims.get(INSTANCE, activity.instance_id)
     return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""

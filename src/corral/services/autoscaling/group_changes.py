@@ -1,6 +1,7 @@
-"""Changes of a group and its members, each with its activity: desired capacity, launches, service, termination.
+"""Changes a group or its members, and writes the scaling activity of each change.
 
-The operations and the reconciler `group` call these functions. A change of a member that needs a next step marks the group.
+A member is an instance of a group. The operations and the reconciler `group` call these functions. If a change needs a next step,
+the function marks the group, and then the reconciler runs.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from corral.services.autoscaling.lifecycle_hooks import start_actions
 from corral.services.autoscaling.names import drop_documents
 from corral.store import Store
 
-RETRY_S, RETRY_MAX_S = 15.0, 600.0  # after a failed launch; doubled by each further one
+RETRY_S, RETRY_MAX_S = 15.0, 600.0  # the delay after a failed launch, doubled by each further failure up to the maximum
 COOLDOWN_S = 300
-INSTANT_S = 1e-6  # between members that are launched in one transaction, so that the oldest one is known
+INSTANT_S = 1e-6  # added to the time of each launch in a transaction, so that members have an order
 STARTED = (
     "an instance was started in response to a difference between desired and actual capacity, "
     "increasing the capacity from {} to {}."
@@ -54,7 +55,7 @@ TERMINATED_EARLY = "an EC2 health check indicating it has been terminated or sto
 
 
 def set_desired(tx: Tx[Store], group: Group, desired: int, cause: str, **changes: Any) -> Group:
-    """Set the desired capacity, and remember why, for the activities that follow. `cause` is what happened."""
+    """Set the desired capacity. `cause` is stored, and the activities that follow from the change contain it."""
     if desired == group.desired and not changes:
         return group
     if desired != group.desired:
@@ -64,14 +65,14 @@ def set_desired(tx: Tx[Store], group: Group, desired: int, cause: str, **changes
 
 
 def put(tx: Tx[Store], group: Group) -> Group:
-    """Store a changed group, and let its reconciler act on it."""
+    """Store a changed group and mark it, so that its reconciler runs."""
     tx.store.groups.put(group)
     tx.mark(group.key)
     return group
 
 
 def check_cooldown(tx: Tx[Store], group: Group) -> None:
-    """Refuse a scaling request while an activity is under way or the cooldown lasts."""
+    """Refuse a scaling request while an activity or the cooldown is in progress."""
     ongoing = tx.store.groups.activities(group.region, group.name, ended=False, limit=1)
     if ongoing:
         raise ScalingActivityInProgressFault(f"Scaling activity {ongoing[0][1].id} is in progress and blocks this action")
@@ -89,7 +90,10 @@ def within_limits(group: Group, desired: int) -> int:
 
 
 def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members: list[Member], cause: str) -> Member | None:
-    """Launch an instance. None: the launch failed, which is recorded, and the group tries again later."""
+    """Launch an instance. If the launch fails, write a failed activity, schedule a retry and return None.
+
+    `members` is sorted by age.
+    """
     zone = next_zone(group.settings["AvailabilityZones"], members)
     cause = activities.sentence(tx, cause)
     if group.cause:
@@ -116,7 +120,7 @@ def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members
         region=group.region,
         group=group.name,
         state=LifecycleState.PENDING,
-        created_at_s=max(tx.now_s, max((each.created_at_s for each in members), default=0.0) + INSTANT_S),
+        created_at_s=max(tx.now_s, members[-1].created_at_s + INSTANT_S if members else 0.0),
         type=instance.type,
         zone=zone,
         activity=activity.id,
@@ -148,7 +152,7 @@ def move(tx: Tx[Store], member: Member, state: LifecycleState, **changes: Any) -
 
 
 def started(tx: Tx[Store], group: Group, member: Member) -> Member:
-    """The instance of a pending member runs: its lifecycle hooks begin, or it enters service."""
+    """Called when the instance of a pending member runs. Start its lifecycle hooks, or put it in service if it has none."""
     actions = start_actions(tx, group, member, LAUNCHING)
     if not actions:
         return enter_service(tx, group, member)
@@ -163,7 +167,7 @@ def enter_service(tx: Tx[Store], group: Group, member: Member) -> Member:
 
 
 def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members: list[Member]) -> Member:
-    """Terminate an instance for a reason of the group itself. Except in a scale-in, the next launch replaces it."""
+    """Terminate an instance that the group itself chose, and write why. Only a scale-in terminates without a replacement."""
     if why is Why.UNHEALTHY:
         text = f"an instance was taken out of service in response to {member.unhealthy}."
     else:
@@ -177,7 +181,7 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
 
 
 def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks: bool = True) -> tuple[Member, ScalingActivity]:
-    """Terminate an instance of a group, after its lifecycle hooks. `cause` is the whole cause."""
+    """Terminate an instance of a group, after its lifecycle hooks. `cause` is the complete text of the activity's cause."""
     instance = tx.store.instances.get(member.instance_id)
     if member.state in LAUNCH_STATES:
         activities.finish(tx, member.activity, activities.CANCELLED, "The instance was terminated before it entered service.")
@@ -196,7 +200,7 @@ def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks:
 
 
 def proceed(tx: Tx[Store], group: Group, member: Member) -> Member:
-    """The lifecycle hooks of a termination have ended."""
+    """Shut down an instance after the lifecycle hooks of its termination."""
     activity = tx.store.groups.activity(member.activity)
     activities.advance(tx, member.activity, activities.IN_PROGRESS)
     ending = move(tx, member, LifecycleState.TERMINATING_PROCEED, actions={})
@@ -211,26 +215,26 @@ def _shut_down(tx: Tx[Store], group: Group, instance: Instance | None, cause: st
 
 
 def drop(tx: Tx[Store], group: Group, member: Member) -> None:
-    """The instance of a member has ended."""
+    """Remove a member whose instance has ended, and finish its activity."""
     if member.state in LAUNCH_STATES:
         message = "The instance was terminated before it entered service."
         activities.finish(tx, member.activity, activities.CANCELLED, message)
     else:
         activities.finish(tx, member.activity)
-    tx.store.groups.drop_member(member.instance_id)
+    tx.store.groups.drop_member(member)
     _scaled(tx, group)
 
 
 def release(tx: Tx[Store], member: Member) -> None:
-    """Let an instance go on without its group."""
-    tx.store.groups.drop_member(member.instance_id)
+    """Remove a member from its group. The instance keeps running."""
+    tx.store.groups.drop_member(member)
     instance = tx.store.instances.get(member.instance_id)
     if instance is not None and instance.state is not InstanceState.TERMINATED:
         instances.set_group(tx, instance, "")
 
 
 def _scaled(tx: Tx[Store], group: Group) -> None:
-    """An activity has ended: cooldowns begin now."""
+    """Store that an activity has ended, which is when a cooldown begins."""
     current = tx.store.groups.get(group.region, group.name)
     if current is not None:
         tx.store.groups.put(current.but(scaled_at_s=tx.now_s))
@@ -240,7 +244,7 @@ def _scaled(tx: Tx[Store], group: Group) -> None:
 
 
 def delete(tx: Tx[Store], group: Group) -> None:
-    """Delete a group without members, and all that belongs to it."""
+    """Delete a group that has no members, and its hooks, policies and scheduled actions."""
     drop_documents(tx, group.region, group.name)
     tx.store.groups.drop(group)
     tx.changed(f"group:{group.region}/{group.name}")

@@ -1,4 +1,4 @@
-"""Instances of groups: describe, attach, detach, standby, protection, health and termination."""
+"""Operations on the instances of groups: describe, attach, detach, standby, protection, health and termination."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTACHED_MAX, PROTECTED_MAX, TERMINATED_MAX, DESCRIBED_MAX = 20, 50, 100, 50
 
 
 def describe_auto_scaling_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Instances that are in no group are ignored."""
+    """Ids of instances without a group are ignored."""
     ids = params.get("InstanceIds")
     if ids and len(ids) > DESCRIBED_MAX:
         raise ValidationError(f"The number of instance ids that may be passed in is limited to {DESCRIBED_MAX}")
@@ -45,7 +45,7 @@ def describe_auto_scaling_instances(tx: Tx[Store], params: Params, caller: Calle
 
 
 def attach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Running instances become members; the desired capacity grows by their number."""
+    """Add running instances to a group, and raise the desired capacity by their number."""
     group, ids = changeable_group(tx, caller, params["AutoScalingGroupName"]), _ids(params, ATTACHED_MAX)
     if group.desired + len(ids) > group.max_size:
         raise ValidationError(
@@ -83,7 +83,7 @@ def attach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def detach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Members leave the group and go on running."""
+    """Remove instances from a group. They keep running."""
     group, members = _members(tx, params, caller, ATTACHED_MAX)
     for member in members:
         if member.state not in (LifecycleState.IN_SERVICE, LifecycleState.STANDBY):
@@ -102,7 +102,7 @@ def detach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def enter_standby(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Standby instances do not count towards the desired capacity, and their health is not checked."""
+    """Move instances to standby. They no longer count towards the desired capacity, and their health is not checked."""
     group, members = _members(tx, params, caller, ATTACHED_MAX)
     for member in members:
         if member.state is not LifecycleState.IN_SERVICE:
@@ -142,7 +142,7 @@ def exit_standby(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
 def _taken_out(
     tx: Tx[Store], group: Group, members: Sequence[Member], counted: Sequence[Member], params: Params, what: str, how: str
 ) -> tuple[Group, list[dict[str, Any]]]:
-    """Record that members leave service, and decrement the desired capacity if the request says so."""
+    """Write the activities of members that leave service, and lower the desired capacity if the request asks for it."""
     decrement = params["ShouldDecrementDesiredCapacity"]
     units = sum(member.weight for member in counted)
     if decrement and group.desired - units < group.min_size:
@@ -174,12 +174,15 @@ def set_instance_protection(tx: Tx[Store], params: Params, caller: Caller) -> di
             raise _wrong_state(member, "InService, Standby or Pending")
         tx.store.groups.put_member(member.but(protected=params["ProtectedFromScaleIn"]))
     if members and not params["ProtectedFromScaleIn"]:
-        tx.mark(f"group:{members[0].region}/{members[0].group}")  # a scale-in may have waited for this
+        tx.mark(f"group:{members[0].region}/{members[0].group}")  # the group may have had no unprotected instance to terminate
     return {}
 
 
 def set_instance_health(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """An unhealthy instance is replaced. During the grace period the call has no effect, unless the request says otherwise."""
+    """Set the health of an instance. The group replaces an unhealthy one.
+
+    During the grace period the call has no effect, unless ShouldRespectGracePeriod is false.
+    """
     status = params["HealthStatus"]
     if status not in ("Healthy", "Unhealthy"):
         raise ValidationError(f"Invalid health status {status}: use Healthy or Unhealthy.")

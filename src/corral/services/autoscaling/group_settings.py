@@ -1,4 +1,7 @@
-"""Settings of a group: suspended processes, and what is stored only (metrics, notifications, warm pools, traffic sources)."""
+"""Operations on the settings of a group.
+
+Suspended processes have an effect. Metrics, notifications, warm pools and traffic sources are stored without effect.
+"""
 
 from __future__ import annotations
 
@@ -167,13 +170,13 @@ def describe_notification_configurations(tx: Tx[Store], params: Params, caller: 
 
 
 def put_warm_pool(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Stored only: no instance is launched into a warm pool."""
+    """Store a warm pool. It has no effect: no instance is launched into it."""
     group = changeable_group(tx, caller, params["AutoScalingGroupName"])
     if "MixedInstancesPolicy" in group.settings:
         raise ValidationError("You can't add a warm pool to a group that has a mixed instances policy.")
     before = group.settings.get("WarmPoolConfiguration", {"MinSize": 0, "PoolState": "Stopped"})
     given = {member: params[member] for member in WARM_POOL if member in params}
-    if given.get("MaxGroupPreparedCapacity") == -1:  # removes it
+    if given.get("MaxGroupPreparedCapacity") == -1:  # -1 removes the setting
         before = {member: value for member, value in before.items() if member != "MaxGroupPreparedCapacity"}
         del given["MaxGroupPreparedCapacity"]
     _put_settings(tx, group, WarmPoolConfiguration={**before, **given}, WarmPoolSize=0)

@@ -19,7 +19,7 @@ RESOURCE_TYPE = "auto-scaling-group"
 
 
 def new_tags(group: str, given: list[dict[str, Any]], before: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """The tags of a group after a request. CloudFormation's own tags (aws:) are accepted from stacks only."""
+    """Return the tags of a group after a request. A request cannot set tags that begin with `aws:`."""
     keys = [tag["Key"] for tag in given]
     if len(set(keys)) != len(keys):
         raise ValidationError("Tag keys must be unique within a request.")
@@ -92,7 +92,7 @@ def _tag_test(name: str, values: list[str]) -> Callable[[dict[str, Any]], bool]:
 
 
 def filter_groups(filters: list[dict[str, Any]]) -> Callable[[Group], bool]:
-    """Whether a group has the tags that the filters of DescribeAutoScalingGroups name."""
+    """Return a function that applies the tag filters of DescribeAutoScalingGroups to a group."""
     tests: list[Callable[[dict[str, str]], bool]] = []
     for each in filters:
         tests.append(_group_test(each.get("Name", ""), set(each.get("Values", ()))))

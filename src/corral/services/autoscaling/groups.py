@@ -1,4 +1,4 @@
-"""Auto Scaling groups: create, update, describe, delete, and set their desired capacity."""
+"""Operations on Auto Scaling groups: create, update, describe, delete, and set the desired capacity."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from corral.store import Store
 GROUPS_MAX = 200
 NAME = re.compile(r"[!-9;-~]{1,255}")  # printable ASCII without spaces and colons
 NAMES_MAX = 50
-CAPACITY_MAX = {"units": 10_000, "vcpu": 1_000_000, "memory-mib": 10_000_000}  # by the unit of capacity
+CAPACITY_MAX = {"units": 10_000, "vcpu": 1_000_000, "memory-mib": 10_000_000}  # unit of capacity → the maximum size of a group
 LIFETIME_MIN_S = 86_400
 HEALTH_CHECKS = ("EC2", "EBS", "ELB", "VPC_LATTICE")
-STORED = (  # members of requests that are stored as given; most of them have an effect, docs/auto-scaling.md says which
+STORED = (  # members of requests that are stored as given; docs/auto-scaling.md lists those without an effect
     "DefaultCooldown",
     "LoadBalancerNames",
     "TargetGroupARNs",
@@ -95,8 +95,9 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     settings |= _zones(tx, caller, params)
     _check_unit(settings)
     settings["Tags"] = new_tags(name, params.get("Tags", []))
-    least, most = params["MinSize"], params["MaxSize"]
-    desired: int = params["DesiredCapacity"] if "DesiredCapacity" in params else least
+    least: int = params["MinSize"]
+    most: int = params["MaxSize"]
+    desired: int = params.get("DesiredCapacity", least)
     _check_sizes(least, most, desired, settings.get("DesiredCapacityType", "units"))
     cause = f"a user request created an AutoScalingGroup changing the desired capacity from 0 to {desired}."
     group = Group(
@@ -118,7 +119,7 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def update_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """New settings hold for later launches. A desired capacity outside new limits moves to the nearest limit."""
+    """Update a group. New settings apply to later launches. A desired capacity outside the new limits becomes the nearest limit."""
     group = changeable_group(tx, caller, params["AutoScalingGroupName"])
     settings = {**group.settings, **_stored(params)}
     given = {member: params[member] for member in SOURCES if member in params}
@@ -142,7 +143,7 @@ def update_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def _merged_policy(group: Group, given: dict[str, Any]) -> dict[str, Any]:
-    """A mixed instances policy keeps the parts that an update does not give."""
+    """Complete the mixed instances policy of an update: take missing parts from the stored policy."""
     before, new = group.settings.get("MixedInstancesPolicy"), given.get("MixedInstancesPolicy")
     if before is None or new is None:
         return given
@@ -152,14 +153,14 @@ def _merged_policy(group: Group, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unnamed(template: dict[str, Any]) -> dict[str, Any]:
-    """The stored LaunchTemplate of a policy, with specifications as requests give them."""
+    """Return the stored LaunchTemplate of a policy in the form of requests, which name a template only by its id."""
     member = "LaunchTemplateSpecification"
     overrides = [{**each, **({member: by_id(each[member])} if member in each else {})} for each in template.get("Overrides", ())]
     return {member: by_id(template[member]), **({"Overrides": overrides} if overrides else {})}
 
 
 def _configuration_of(tx: Tx[Store], caller: Caller, name: str, params: Params) -> dict[str, Any]:
-    """The launch configuration that a group created from an instance gets. It has the name of the group."""
+    """Create the launch configuration of a group that is created from an instance. It gets the name of the group."""
     made = {"LaunchConfigurationName": name, "InstanceId": params["InstanceId"]}
     stored_resources.create(tx, caller, CONFIGURATION_TYPE, made)
     return {"LaunchConfigurationName": name}
@@ -184,7 +185,7 @@ def _stored(params: Params) -> dict[str, Any]:
 
 
 def _check_unit(settings: dict[str, Any]) -> None:
-    """Capacity in vCPUs or MiB needs instance types that are chosen by their attributes."""
+    """Refuse capacity in vCPUs or MiB unless InstanceRequirements choose the instance types."""
     overrides = settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
     if settings.get("DesiredCapacityType", "units") != "units" and not any("InstanceRequirements" in each for each in overrides):
         raise ValidationError(f"DesiredCapacityType {settings['DesiredCapacityType']} requires InstanceRequirements.")
@@ -203,7 +204,7 @@ def _check_sizes(least: int, most: int, desired: int, unit: str) -> None:
 
 
 def _zones(tx: Tx[Store], caller: Caller, params: Params) -> dict[str, Any]:
-    """The zones and subnets of a group. Subnets decide the zones; zones alone mean their default subnets."""
+    """Return the zones and the subnets of a group. Given subnets determine the zones."""
     default_vpc.ensure(tx, caller)
     known = zone_names(caller.region)
     by_id = {zone_id(zone): zone for zone in known}
@@ -235,7 +236,7 @@ def _zones(tx: Tx[Store], caller: Caller, params: Params) -> dict[str, Any]:
 
 
 def delete_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """With ForceDelete, the instances are terminated without lifecycle hooks, and the group ends with the last of them."""
+    """Delete a group. With ForceDelete, terminate its instances without lifecycle hooks first."""
     group, force = find_group(tx, caller, params["AutoScalingGroupName"]), params.get("ForceDelete", False)
     protection = group.settings.get("DeletionProtection", "none")
     if protection == "prevent-all-deletion" or (force and protection == "prevent-force-deletion"):
@@ -314,7 +315,7 @@ def describe_auto_scaling_groups(tx: Tx[Store], params: Params, caller: Caller) 
 
 
 def _known(tx: Tx[Store], caller: Caller, name: str) -> Group | None:
-    """A group by name or ARN; None if it does not exist: unknown names are ignored."""
+    """Find a group by its name or ARN. Return None for an unknown name, which DescribeAutoScalingGroups ignores."""
     try:
         return find_group(tx, caller, name)
     except ApiError:

@@ -1,4 +1,4 @@
-"""Instance refreshes: start, cancel, roll back and describe them. The reconciler `group` replaces the instances."""
+"""Operations on instance refreshes: start, cancel, roll back, describe. The reconciler `group` replaces the instances."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dic
 
 
 def _checked(group: Group, wishes: Params) -> dict[str, Any]:
-    """The preferences, with those of the group's maintenance policy for what the request does not say."""
+    """Check the preferences of a request. Take missing percentages from the group's InstanceMaintenancePolicy."""
     policy = group.settings.get("InstanceMaintenancePolicy", {})
     found = {
         **{member: policy[member] for member in ("MinHealthyPercentage", "MaxHealthyPercentage") if policy.get(member, -1) >= 0},
@@ -88,14 +88,14 @@ def _checked(group: Group, wishes: Params) -> dict[str, Any]:
         raise ValidationError("The difference between MaxHealthyPercentage and MinHealthyPercentage must not exceed 100.")
     points = found.get("CheckpointPercentages", [])
     if points != sorted(set(points)):
-        raise ValidationError("CheckpointPercentages must be in ascending order, and each of them unique.")
+        raise ValidationError("CheckpointPercentages must be unique and in ascending order.")
     if "CheckpointDelay" in found and not points:
         raise ValidationError("CheckpointDelay requires CheckpointPercentages.")
     return found
 
 
 def _matches(member: Member, wanted: Any, settings: dict[str, Any]) -> bool:
-    """Whether an instance was launched from the same version of the same source, and has one of the types."""
+    """Return whether an instance already has the wanted launch source, version and type, so that SkipMatching skips it."""
     if member.source != wanted:
         return False
     overrides = settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
@@ -103,7 +103,7 @@ def _matches(member: Member, wanted: Any, settings: dict[str, Any]) -> bool:
 
 
 def cancel_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Instances that were replaced stay. By default, replacements under way are completed first."""
+    """Cancel a refresh. New instances stay. By default, replacements in progress are completed first."""
     group, refresh = _active(tx, params, caller, "cancel")
     if params.get("WaitForTransitioningInstances", True):
         refresh = refresh.but(status=CANCELLING, reason="Cancelled by a user request.")
@@ -115,7 +115,7 @@ def cancel_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> di
 
 
 def rollback_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Replace the instances that were replaced once more, by instances of the previous launch source."""
+    """Roll back a refresh: replace its new instances by instances of the previous launch source."""
     group, refresh = _active(tx, params, caller, "roll back")
     _check_reversible(refresh.configuration, refresh.previous)
     if refresh.status != ROLLING_BACK:
@@ -125,7 +125,7 @@ def rollback_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def rolled_back(tx: Tx[Store], refresh: InstanceRefresh, reason: str) -> InstanceRefresh:
-    """The refresh as a rollback: its own new instances are the ones to replace."""
+    """Return the refresh as a rollback, which replaces the instances that the refresh has launched."""
     wanted = current_source(tx, refresh.region, refresh.configuration)
     new = [
         member.instance_id

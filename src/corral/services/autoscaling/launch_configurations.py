@@ -1,4 +1,4 @@
-"""Launch configurations."""
+"""Operations on launch configurations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def find_instance(tx: Tx[Store], caller: Caller, instance_id: str) -> Instance:
 
 
 def _of_instance(instance: Instance) -> Document:
-    """The launch configuration that would launch an instance like this one."""
+    """Return the members of a launch configuration that launches instances like this one."""
     details = instance.details
     found = {member: details[member] for member in ("ImageId", "KeyName", "EbsOptimized") if details.get(member)}
     if groups := [group["GroupId"] for group in details.get("SecurityGroups", ())]:

@@ -1,4 +1,7 @@
-"""What a group launches: a launch configuration, a launch template or a mixed instances policy becomes an instance request."""
+"""Makes an instance request from the launch source of a group.
+
+A launch source is a launch configuration, a launch template or a mixed instances policy.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,19 @@ from corral.services.stored_resources import find
 from corral.services.tags import is_reserved
 from corral.store import Store
 
-SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")  # settings of a group that name one
+# The settings of a group that name its launch source.
+SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")
 WEIGHT_MAX = 999
-TYPES_MAX = 40  # that a launch tries
-ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # defaults
-SAME_MEMBERS = (  # of launch configurations and RunInstances
+TYPES_MAX = 40  # how many instance types a launch tries
+ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # the default allocation strategies
+SAME_MEMBERS = (  # members that launch configurations and RunInstances both have
     "ImageId", "InstanceType", "KeyName", "UserData", "KernelId", "RamdiskId", "EbsOptimized", "MetadataOptions",
     "BlockDeviceMappings",
 )  # fmt: skip
 
 
 class LaunchRefused(Exception):
-    """A launch that cannot succeed now; the text says why."""
+    """The launch cannot succeed. The text contains the reason."""
 
 
 class GroupLaunch(Struct, frozen=True):
@@ -48,12 +52,12 @@ class GroupLaunch(Struct, frozen=True):
 
 
 class _Resolved(Struct, frozen=True):
-    data: dict[str, Any]  # of RunInstances
+    data: dict[str, Any]  # parameters of RunInstances
     source: LaunchSource
 
 
 def group_caller(tx: Tx[Store], region: str) -> Caller:
-    """The caller of what a group does by itself."""
+    """Return the caller for actions of a group: the service-linked role of Auto Scaling."""
     account = tx.settings.account
     role = "aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
     return Caller(account, region, f"arn:aws:iam::{account}:role/{role}")
@@ -63,7 +67,7 @@ def group_caller(tx: Tx[Store], region: str) -> Caller:
 
 
 def checked_sources(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> dict[str, Any]:
-    """The launch source of a create or update request, with the ids and names of its templates; raise if it does not exist."""
+    """Check that the launch source of a request exists. Return it with the id and the name of each launch template."""
     given = [member for member in SOURCES if settings.get(member)]
     if len(given) != 1:
         raise ValidationError(
@@ -79,7 +83,7 @@ def checked_sources(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> 
 
 
 def _named_template(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
-    """A template specification with id and name. Its version stays as given, so that $Latest follows the template."""
+    """Return a template specification with id and name. The version is stored as given, so $Latest always means the newest one."""
     if bool(given.get("LaunchTemplateId")) == bool(given.get("LaunchTemplateName")):
         raise ValidationError("Valid requests must contain either launchTemplateId or LaunchTemplateName.")
     try:
@@ -91,7 +95,7 @@ def _named_template(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dic
 
 
 def by_id(template: dict[str, Any]) -> dict[str, Any]:
-    """A stored template specification without its name, as requests give it."""
+    """Return a stored template specification without the name, because a request may not contain both id and name."""
     return {
         member: value for member, value in template.items() if member != "LaunchTemplateName" or "LaunchTemplateId" not in template
     }
@@ -105,10 +109,10 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
     overrides = [dict(each) for each in template.get("Overrides", ())]
     weighted = [each for each in overrides if "WeightedCapacity" in each]
     if weighted and len(weighted) != len(overrides):
-        raise ValidationError("Either all overrides of a MixedInstancesPolicy have a WeightedCapacity, or none.")
+        raise ValidationError("Either all overrides of a MixedInstancesPolicy must have a WeightedCapacity, or none of them.")
     for each in overrides:
         if "InstanceRequirements" in each and "InstanceType" in each:
-            raise ValidationError("An override has either an InstanceType or InstanceRequirements, and not both.")
+            raise ValidationError("An override must not have both an InstanceType and InstanceRequirements.")
         if not 1 <= (whole_number(each.get("WeightedCapacity", "1")) or 0) <= WEIGHT_MAX:
             raise ValidationError(f"WeightedCapacity must be between 1 and {WEIGHT_MAX}: {each['WeightedCapacity']} is not valid.")
         if "LaunchTemplateSpecification" in each:
@@ -141,7 +145,7 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 def next_launch(
     tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str
 ) -> GroupLaunch:
-    """The request for the next instance of a group. `settings` name the launch source. Raises LaunchRefused."""
+    """Return the request for the next instance of a group. `settings` contains the launch source. Raises LaunchRefused."""
     caller = group_caller(tx, group.region)
     try:
         if "MixedInstancesPolicy" in settings:
@@ -160,7 +164,7 @@ def next_launch(
 def _of_policy(
     tx: Tx[Store], caller: Caller, group: Group, policy: dict[str, Any], members: list[Member], zone: str, reason: str
 ) -> GroupLaunch:
-    """The first type, in the order of the allocation strategy, that this machine could hold."""
+    """Return a request for the first type, in the order of the allocation strategy, that this machine could ever hold."""
     shares, template = policy["InstancesDistribution"], policy["LaunchTemplate"]
     base, above = shares["OnDemandBaseCapacity"], shares["OnDemandPercentageAboveBaseCapacity"]
     market = next_market(*on_demand_units(members), base, above)
@@ -185,7 +189,7 @@ def _of_policy(
 
 
 def ordered_options(tx: Tx[Store], settings: dict[str, Any], policy: dict[str, Any], market: str) -> list[TypeOption]:
-    """The types of a policy in the order in which launches try them, the first TYPES_MAX of them."""
+    """Return the first TYPES_MAX types of a policy, in the order in which launches try them."""
     overrides = policy["LaunchTemplate"].get("Overrides") or [{}]
     strategy = policy["InstancesDistribution"]["OnDemandAllocationStrategy" if market == ON_DEMAND else "SpotAllocationStrategy"]
     options: list[TypeOption] = []
@@ -207,16 +211,17 @@ def ordered_options(tx: Tx[Store], settings: dict[str, Any], policy: dict[str, A
     return ordered(options, strategy, prices)[:TYPES_MAX]
 
 
-@lru_cache(maxsize=64)  # a group asks the same for each of its launches
+@lru_cache(maxsize=64)  # each launch of a group has the same requirements
 def _matching(wanted: bytes, mappings: tuple[tuple[str, TypeMapping], ...]) -> tuple[TypeFacts, ...]:
-    """The instance types that meet requirements."""
+    """Return the instance types that meet the InstanceRequirements."""
     requirements = orjson.loads(wanted)
     found = map(_facts, every_type(dict(mappings)).values())
     return tuple(facts for facts in found if meets(facts, requirements))
 
 
 def _facts(type_: InstanceType) -> TypeFacts:
-    accelerators = [each for each in type_.accelerators or () if each[0] != "neuron"]  # those are listed as inference too
+    # Neuron devices are listed a second time as inference accelerators.
+    accelerators = [each for each in type_.accelerators or () if each[0] != "neuron"]
     if type_.gpu is not None:
         model, maker, memory_mib = type_.gpu
         accelerators.append(("gpu", model, maker, type_.gpus, memory_mib))
@@ -248,7 +253,7 @@ def distribution_of(settings: dict[str, Any]) -> Distribution | None:
 
 
 def current_source(tx: Tx[Store], region: str, settings: dict[str, Any]) -> LaunchSource:
-    """What the group launches from now; an empty source if it no longer exists."""
+    """Return the launch source that the group uses now. It is empty if the configuration or template no longer exists."""
     if "MixedInstancesPolicy" in settings:
         settings = {"LaunchTemplate": settings["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]}
     try:
@@ -258,7 +263,7 @@ def current_source(tx: Tx[Store], region: str, settings: dict[str, Any]) -> Laun
 
 
 def type_rank(tx: Tx[Store], settings: dict[str, Any]) -> dict[str, int]:
-    """Instance type → its place in the order of the on-demand strategy, for the policy AllocationStrategy."""
+    """Return the rank of each instance type in the on-demand strategy, for the termination policy AllocationStrategy."""
     policy = settings.get("MixedInstancesPolicy")
     if policy is None:
         return {}
@@ -277,7 +282,7 @@ def _resolve(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> _Resolv
 
 
 def _data_of_configuration(configuration: dict[str, Any]) -> dict[str, Any]:
-    """A launch configuration in the shape of RunInstances."""
+    """Translate a launch configuration into parameters of RunInstances."""
     data = {member: configuration[member] for member in SAME_MEMBERS if configuration.get(member)}
     names = configuration.get("SecurityGroups", ())
     for member, chosen in (
@@ -310,7 +315,7 @@ def _request(tx: Tx[Store], caller: Caller, group: Group, data: dict[str, Any], 
 
 
 def subnet_in(tx: Tx[Store], group: Group, zone: str) -> str | None:
-    """The group's subnet in a zone; None: the zone's default subnet."""
+    """Return the group's subnet in a zone, or None to use the default subnet of the zone."""
     for subnet_id in group.settings.get("_subnets", ()):
         subnet = tx.store.stored.get("ec2", "subnet", group.region, subnet_id)
         if subnet is not None and subnet["AvailabilityZone"] == zone:
@@ -319,7 +324,7 @@ def subnet_in(tx: Tx[Store], group: Group, zone: str) -> str | None:
 
 
 def _tagged(group: Group, data: dict[str, Any]) -> dict[str, Any]:
-    """Tags of the template, tags of the group that are propagated, and the tag that names the group."""
+    """Add the group's tags with PropagateAtLaunch, and the tag with the name of the group, to the tags of the template."""
     own = {tag["Key"]: tag["Value"] for tag in group.settings.get("Tags", ()) if tag["PropagateAtLaunch"]}
     others = []
     for each in data.get("TagSpecifications", ()):

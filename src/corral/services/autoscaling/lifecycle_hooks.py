@@ -1,4 +1,7 @@
-"""Lifecycle hooks: their operations, and the actions that wait while an instance starts or ends."""
+"""Operations on lifecycle hooks, and the lifecycle actions of instances.
+
+An action is the wait of one instance for one hook, during its launch or its termination.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def put_lifecycle_hook(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 
 def put_hook(tx: Tx[Store], group: Group, params: Params) -> None:
-    """Add a hook to a group, or change it, and send a test message to a new target."""
+    """Add or change a hook of a group. If the hook has a new target, send a test message to it."""
     name = params["LifecycleHookName"]
     before = document_of(tx, group.region, HOOK, group.name, name)
     if before is None and len(list(documents_of(tx, group.region, HOOK, group.name))) >= HOOKS_MAX:
@@ -95,7 +98,7 @@ def describe_lifecycle_hooks(tx: Tx[Store], params: Params, caller: Caller) -> d
 
 
 def delete_lifecycle_hook(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Actions under way are completed: instances that start are abandoned, instances that end continue."""
+    """Delete a hook. Its waiting actions end: launches are abandoned, and terminations continue."""
     group = find_group(tx, caller, params["AutoScalingGroupName"])
     name = params["LifecycleHookName"]
     if not drop_document(tx, group.region, HOOK, group.name, name):
@@ -130,7 +133,7 @@ def record_lifecycle_action_heartbeat(tx: Tx[Store], params: Params, caller: Cal
 
 
 def _action(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, Member, str]:
-    """The action under way that a request names by its token or its instance."""
+    """Find the waiting action that a request names by its token or by its instance."""
     group, name = find_group(tx, caller, params["AutoScalingGroupName"]), params["LifecycleHookName"]
     token, instance_id = params.get("LifecycleActionToken"), params.get("InstanceId")
     if token is None and instance_id is None:
@@ -159,7 +162,7 @@ def _complete(tx: Tx[Store], member: Member, name: str, result: str) -> None:
 
 
 def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) -> dict[str, LifecycleAction]:
-    """An action for each hook of a transition, with its message. Empty: the group has no such hook."""
+    """Create an action for each hook of a transition, and send the messages. The result is empty if the group has no such hook."""
     actions: dict[str, LifecycleAction] = {}
     for hook in documents_of(tx, group.region, HOOK, group.name):
         if hook["LifecycleTransition"] != transition:
@@ -178,7 +181,7 @@ def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) 
 
 def _notify(tx: Tx[Store], group: Group, member: Member, hook: Document, action: LifecycleAction) -> None:
     queue = queue_with_arn(tx, hook.get("NotificationTargetARN", ""))
-    if queue is None:  # no target, a deleted queue, or a topic: SNS is not served
+    if queue is None:  # the hook has no target, its queue was deleted, or its target is an SNS topic
         return
     message = {
         "Origin": "EC2" if hook["LifecycleTransition"] == LAUNCHING else "AutoScalingGroup",

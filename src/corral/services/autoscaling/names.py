@@ -1,4 +1,4 @@
-"""Names and ARNs of Auto Scaling, look-up of groups and what belongs to them, and the service's pages."""
+"""Finds Auto Scaling groups, members and stored documents by name or ARN, and defines the page sizes of the operations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def arn_of(tx: Tx[Store], group: Group) -> str:
 
 
 def find_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
-    """A group by its name or ARN."""
+    """Find a group by its name or ARN."""
     if name.startswith("arn:"):
         name = name.partition(":autoScalingGroupName/")[2] or name
     group = tx.store.groups.get(caller.region, name)
@@ -59,7 +59,7 @@ def find_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
 
 
 def changeable_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
-    """The same, for a request that changes it."""
+    """Find a group that a request changes. Refuse a group that is being deleted."""
     group = find_group(tx, caller, name)
     if group.status == DELETING:
         raise ValidationError(f"AutoScalingGroup {group.name} is being deleted and cannot be changed.")
@@ -67,14 +67,15 @@ def changeable_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
 
 
 def find_member(tx: Tx[Store], caller: Caller, instance_id: str, group: Group | None = None) -> Member:
-    """The member with this EC2 id, of any group or of this one."""
+    """Find a member by its EC2 id, in all groups or only in `group`."""
     member = tx.store.groups.member_with_ec2_id(caller.region, instance_id)
     if member is None or (group is not None and member.group != group.name):
         raise instance_not_in_group(instance_id, group.name if group is not None else None)
     return member
 
 
-# Documents that belong to a group. A colon separates its name from theirs, because the name of a group cannot contain one.
+# Hooks, policies, scheduled actions and notifications are stored documents of a group. The key of a document is GROUP:NAME.
+# A colon cannot be part of a group name, so it separates the two names.
 
 
 def key_of(group: str, name: str) -> str:
@@ -82,7 +83,7 @@ def key_of(group: str, name: str) -> str:
 
 
 def documents_of(tx: Tx[Store], region: str, type_: str, group: str) -> Iterator[Document]:
-    """The documents of one type that belong to a group, sorted by name."""
+    """Yield the documents of one type that belong to a group, sorted by name."""
     return (document for _, document in _rows_of(tx, region, type_, group))
 
 
@@ -100,7 +101,7 @@ def _rows_of(tx: Tx[Store], region: str, type_: str, group: str) -> Iterator[tup
 
 
 def drop_documents(tx: Tx[Store], region: str, group: str) -> None:
-    """Delete everything that belongs to a group."""
+    """Delete all documents that belong to a group."""
     for type_ in OF_GROUPS:
         for key, _ in list(_rows_of(tx, region, type_, group)):
             tx.store.stored.drop(SERVICE, type_, region, key)

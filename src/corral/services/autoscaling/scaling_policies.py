@@ -1,4 +1,4 @@
-"""Scaling policies: put, describe, delete and execute them. `apply_policy` is what alarms will call."""
+"""Operations on scaling policies: put, describe, delete, execute. `apply_policy` applies a policy to its group."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALL_MEMBERS = {member for required, optional in MEMBERS.values() for member in (
 
 
 class Breach(Struct, frozen=True):
-    """Why a policy is applied, and the metric that it reacts to."""
+    """Why a policy is applied, and the value of the metric."""
 
     cause: str  # "a monitor alarm cpu-high in state ALARM triggered policy out"
     value: float | None = None
@@ -74,7 +74,7 @@ def _arn(tx: Tx[Store], group: Group, name: str) -> str:
 
 
 def _checked(params: Params) -> Document:
-    """The members that a policy of this type has."""
+    """Check a request. Return the members that a policy of this type has."""
     kind = params.get("PolicyType", SIMPLE)
     if kind not in TYPES:
         raise ValidationError(f"PolicyType must be one of {', '.join(TYPES)}: {kind} is not valid.")
@@ -165,7 +165,7 @@ def execute_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
 
 
 def _find(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, Document]:
-    """The policy that a request names by its ARN, or by its name and its group."""
+    """Find the policy that a request names by ARN, or by policy name and group name."""
     given = params["PolicyName"]
     if given.startswith("arn:"):
         parts = given.partition(":autoScalingGroupName/")[2]
@@ -185,7 +185,7 @@ def _find(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, Documen
 
 
 def apply_policy(tx: Tx[Store], group: Group, policy: Document, breach: Breach) -> bool:
-    """Set the desired capacity that a policy wants. Return False if the policy has no answer to this breach."""
+    """Set the desired capacity that a policy wants. Return False if no step of the policy applies."""
     wanted = wanted_capacity(policy, group.desired, breach)
     if wanted is None:
         return False
@@ -197,9 +197,9 @@ def apply_policy(tx: Tx[Store], group: Group, policy: Document, breach: Breach) 
 
 
 def wanted_capacity(policy: Document, capacity: int, breach: Breach) -> int | None:
-    """The capacity that a policy wants, before the limits of the group; None: no step covers the breach."""
+    """Return the capacity that a policy wants, not yet limited by the group's sizes. Return None if no step applies."""
     kind: str = policy["PolicyType"]
-    magnitude = int(policy.get("MinAdjustmentMagnitude") or policy.get("MinAdjustmentStep") or 0)
+    magnitude: int = policy.get("MinAdjustmentMagnitude") or policy.get("MinAdjustmentStep") or 0
     if kind == SIMPLE:
         return adjusted(capacity, policy["AdjustmentType"], policy["ScalingAdjustment"], magnitude)
     if breach.value is None:

@@ -1,4 +1,4 @@
-"""Scheduled actions: one-time and recurring changes of a group's sizes."""
+"""Operations on scheduled actions, which change the sizes of a group once or repeatedly, and their execution."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from corral.errors import ApiError
 from corral.model.group import Group
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ValidationError
+from corral.services.autoscaling.groups import CAPACITY_MAX
 from corral.services.autoscaling.names import (
     PAGES,
     SCHEDULE,
@@ -32,7 +33,7 @@ from corral.store.stored_resources import Document
 ACTIONS_MAX, BATCH_MAX = 125, 50
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 MEMBERS = ("StartTime", "EndTime", "Recurrence", "TimeZone", *SIZES)
-NEXT = "_next"  # when the action runs next
+NEXT = "_next"  # the member with the time of the next run
 
 
 def put_scheduled_update_group_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def _put(tx: Tx[Store], group: Group, params: Params) -> None:
     given = {member: params[member] for member in MEMBERS if member in params}
     if "StartTime" not in given and "Time" in params:
         given["StartTime"] = params["Time"]
-    action = _checked(given, tx.now_s)
+    action = _checked(given, tx.now_s, CAPACITY_MAX[group.settings.get("DesiredCapacityType", "units")])
     if any(each[NEXT] == action[NEXT] for each in others):
         raise AlreadyExistsFault(f"AutoScalingGroup {group.name} already has a scheduled action at the same time.")
     action |= {
@@ -80,9 +81,14 @@ def _arn(tx: Tx[Store], group: Group, name: str) -> str:
     return f"{prefix}:autoScalingGroupName/{group.name}:scheduledActionName/{name}"
 
 
-def _checked(action: Document, now_s: float) -> Document:
-    """The action with the time of its first run."""
+def _checked(action: Document, now_s: float, size_max: int) -> Document:
+    """Check an action. Return it with the time of its first run."""
     start_s, end_s = action.get("StartTime"), action.get("EndTime")
+    for member in SIZES:
+        if not 0 <= action.get(member, 0) <= size_max:
+            raise ValidationError(f"{member} must be between 0 and {size_max}: {action[member]} is not valid.")
+    if "MinSize" in action and "MaxSize" in action and action["MinSize"] > action["MaxSize"]:
+        raise ValidationError(f"Max bound, {action['MaxSize']}, must be greater than or equal to min bound, {action['MinSize']}")
     if not any(member in action for member in SIZES):
         raise ValidationError("At least one of MinSize, MaxSize and DesiredCapacity must be specified.")
     if start_s is None and "Recurrence" not in action:
@@ -95,14 +101,15 @@ def _checked(action: Document, now_s: float) -> Document:
         raise ValidationError("Given end time is in the past")
     if start_s is not None and end_s is not None and end_s <= start_s:
         raise ValidationError("The end time must be after the start time.")
-    first_s = start_s if start_s is not None else _recurs(action, now_s)
+    recurs_s = _recurs(action, now_s)  # also refuses a recurrence that is not valid
+    first_s = start_s if start_s is not None else recurs_s
     if first_s is None or (end_s is not None and first_s > end_s):
         raise ValidationError(f"The recurrence {action.get('Recurrence')} has no time before the end time.")
     return {"StartTime": first_s, **action, NEXT: first_s}
 
 
 def _recurs(action: Document, after_s: float) -> float | None:
-    """The next time of a recurring action; None: there is none."""
+    """Return the next time of a recurring action, or None if there is none."""
     if "Recurrence" not in action:
         return None
     try:
@@ -130,7 +137,7 @@ def _time_zones() -> set[str]:
 
 
 def describe_scheduled_actions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """With names, the times of the request are ignored."""
+    """Describe scheduled actions. If the request names actions, StartTime and EndTime are ignored."""
     names, group = params.get("ScheduledActionNames"), params.get("AutoScalingGroupName")
     if group is not None:
         group = find_group(tx, caller, group).name
@@ -154,7 +161,7 @@ def _within(action: Document, from_s: float | None, to_s: float | None) -> bool:
 
 
 def _view(action: Document) -> Document:
-    """StartTime is the time of the next run, and Time, which is no longer used, repeats it."""
+    """Return an action as responses show it. StartTime and the deprecated Time are both the time of the next run."""
     shown = {member: value for member, value in action.items() if member[0] != "_"}
     return {**shown, "StartTime": action[NEXT], "Time": action[NEXT]}
 
@@ -214,7 +221,7 @@ def run_due_actions(tx: Tx[Store], region: str, name: str) -> float | None:
 
 
 def _run(tx: Tx[Store], group: Group, action: Document) -> Group:
-    """Set the sizes of a group. Sizes that contradict each other move to the nearest valid ones."""
+    """Set the sizes of a group. Sizes that contradict each other are replaced by the nearest valid ones."""
     most = action.get("MaxSize", max(group.max_size, action.get("MinSize", 0)))
     least = min(action.get("MinSize", min(group.min_size, most)), most)
     desired = max(least, min(most, action.get("DesiredCapacity", group.desired)))

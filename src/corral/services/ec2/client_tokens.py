@@ -1,4 +1,4 @@
-"""Idempotency tokens of EC2: a repeated request with the same ClientToken has the effect of the first one."""
+"""Idempotency tokens of EC2: a repeated request with the same ClientToken returns the result of the first one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ TOKEN_S = 24 * 3600.0
 
 
 def recall(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> Any:
-    """What `remember` stored for the token of a request; None: the token is new. A token of another request is refused."""
+    """Return the stored result for the ClientToken of a request, or None if the token is new.
+
+    Refuse a token that was used with other parameters.
+    """
     token = params.get("ClientToken")
     stored = tx.store.tokens.get(_scope(caller, operation), token, tx.now_s) if token else None
     if stored is None:

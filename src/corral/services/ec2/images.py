@@ -1,6 +1,7 @@
-"""Machine images (AMIs): records only. Corral starts no image, so a launch accepts any id.
+"""Operations on machine images (AMIs). Corral starts no image, so an image is only a record, and a launch accepts any id.
 
-The images of `services/ssm/public_parameters.py` are listed as Amazon's, so that templates and scripts that look one up find it.
+DescribeImages also lists the images of `services/ssm/public_parameters.py` as Amazon's, so that templates and scripts can find
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from corral.services.ssm import public_parameters
 from corral.services.stored_resources import Document, Params, ResourceType, create, delete, find
 from corral.store import Store
 
-ECS_IMAGE = "corral-"  # how the names of the ECS-optimized images begin
+ECS_IMAGE = "corral-"  # the prefix of the names of ECS-optimized images
 AMAZON = "591542846629"  # the account that owns the ECS-optimized images on AWS
 STORED = (
     "Description", "Architecture", "KernelId", "RamdiskId", "RootDeviceName", "BlockDeviceMappings", "VirtualizationType",
@@ -87,7 +88,7 @@ def deregister_image(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def describe_images(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Images on record, and those that AWS's public parameters name."""
+    """Describe the stored images and those of AWS's public parameters."""
     images = {**_public(caller.region), **{each["ImageId"]: each for each in every(tx, caller, "image")}}
     for image_id in params.get("ImageIds", ()):
         if image_id not in images:
@@ -110,14 +111,14 @@ def is_on_record(tx: Tx[Store], caller: Caller, image_id: str) -> bool:
 
 
 def is_ecs_optimized(region: str, image_id: str) -> bool:
-    """Whether AWS's agent is on the image: it joins the cluster `default` unless user data names another one."""
+    """Return whether an image is ECS-optimized. Its instances join the cluster `default` unless user data names another."""
     image = _public(region).get(image_id)
     return image is not None and bool(image["_ecs"])
 
 
 @lru_cache(maxsize=32)
 def _public(region: str) -> dict[str, Document]:
-    """The images of the public parameters of a region, by id."""
+    """Return the images of the public parameters of a region, by id."""
     named: dict[str, str] = {}
     for parameter in public_parameters.under(region, public_parameters.LINUX):
         named[parameter.value] = parameter.name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Attributes of EC2 instances, their metadata options and their console output."""
+"""Operations on the attributes, the metadata options and the console output of EC2 instances."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from corral.services.ec2.resources import existing
 from corral.services.stored_resources import Document, Params
 from corral.store import HOLD_PREFIX, Store
 
-FLAGS = {  # members of requests and responses → of `Instance.details`
+FLAGS = {  # member of requests and responses → key in `Instance.details`
     "DisableApiTermination": "_disable_api_termination",
     "DisableApiStop": "_disable_api_stop",
     "SourceDestCheck": "SourceDestCheck",
     "EbsOptimized": "EbsOptimized",
     "EnaSupport": "_ena",
 }
-NAMES = {  # values of Attribute → members of responses
+NAMES = {  # value of Attribute → member of the response
     "instanceType": "InstanceType", "kernel": "KernelId", "ramdisk": "RamdiskId", "userData": "UserData",
     "disableApiTermination": "DisableApiTermination", "instanceInitiatedShutdownBehavior": "InstanceInitiatedShutdownBehavior",
     "rootDeviceName": "RootDeviceName", "blockDeviceMapping": "BlockDeviceMappings", "productCodes": "ProductCodes",
@@ -65,7 +65,7 @@ def _attribute(instance: Instance, member: str) -> Document:
 
 
 def modify_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Change one attribute. The type and the user data of an instance can be changed while it is stopped."""
+    """Change one attribute. The instance must be stopped to change its type or its user data."""
     instance = find_instance(tx, caller, params["InstanceId"])
     given = _given(params)
     if len(given) != 1:
@@ -92,13 +92,13 @@ def modify_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> 
         instance = instance.but(joins=settings.cluster)
         _replace_attributes(tx, instance, settings.attributes)
     else:
-        details[member] = value  # stored only
+        details[member] = value  # stored without effect
     instances.put_details(tx, instance, details)
     return {}
 
 
 def _given(params: Params) -> Document:
-    """Attribute → its new value. A request has a member for it, or names it by Attribute and Value."""
+    """Return the attribute and its new value. A request names it by a member of its own, or by Attribute and Value."""
     found: Document = {}
     for member, value in params.items():
         if member in ("InstanceId", "DryRun", "Attribute", "Value"):
@@ -139,7 +139,7 @@ def _replace_attributes(tx: Tx[Store], instance: Instance, attributes: dict[str,
 
 
 def modify_instance_metadata_options(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Instances have no metadata service here: the options are stored only."""
+    """Store the metadata options. They have no effect, because instances have no metadata service here."""
     instance = find_instance(tx, caller, params["InstanceId"])
     changes = {member: params[member] for member in METADATA_OPTIONS if member in params}
     options = {**METADATA_OPTIONS, **instance.details.get("MetadataOptions", {}), **changes}
@@ -156,7 +156,7 @@ def unmonitor_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[s
 
 
 def _set_monitoring(tx: Tx[Store], params: Params, caller: Caller, state: str) -> dict[str, Any]:
-    """Detailed monitoring is stored only."""
+    """Store whether detailed monitoring is on. It has no effect."""
     found = find_instances(tx, caller, params["InstanceIds"])
     for instance in found:
         instances.put_details(tx, instance, {**instance.details, "Monitoring": {"State": state}})
@@ -167,7 +167,7 @@ def _set_monitoring(tx: Tx[Store], params: Params, caller: Caller, state: str) -
 
 
 def get_console_output(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """What Corral did with the launch: which lines of the user data it understood, and which it skipped."""
+    """Return a report about the launch, with the lines of the user data that Corral understood and skipped."""
     instance = find_instance(tx, caller, params["InstanceId"])
     text = "".join(f"{line}\n" for line in _console(tx, caller, instance))
     at_s = instance.launched_at_s or instance.created_at_s

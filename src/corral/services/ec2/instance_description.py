@@ -1,4 +1,4 @@
-"""Instances as EC2's responses show them, the filters on them, and look-up by EC2's ids."""
+"""Finds instances by EC2's ids, and describes them as EC2's responses do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODES = {
 }
 ID = re.compile(r"i-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 ROOT_DEVICE = "/dev/xvda"
-NETWORK = ("SubnetId", "VpcId", "PrivateIpAddress", "PrivateDnsName")  # a terminated instance has none
+NETWORK = ("SubnetId", "VpcId", "PrivateIpAddress", "PrivateDnsName")  # members that a terminated instance does not have
 WAITS = {"Code": "Server.InsufficientInstanceCapacity", "Message": "It waits for free GPUs: `corral instances` says why."}
 SELECTS = filtered(
     {
@@ -57,9 +57,9 @@ SELECTS = filtered(
 
 
 def find_instances(tx: Tx[Store], caller: Caller, ids: Iterable[str], *, hosts: bool = False) -> list[Instance]:
-    """The instances of a region that a request names; raise EC2's error if one does not exist.
+    """Return the instances of a region that a request names. Raise EC2's error if one of them does not exist.
 
-    With `hosts`, it may name a host's own instance too: ECS shows its id.
+    With `hosts`, the request may also name the instance that stands for a host, whose id ECS shows.
     """
     found: dict[str, Instance] = {}
     missing = []
@@ -87,7 +87,7 @@ def state_of(state: InstanceState) -> Document:
 
 
 def reservations(caller: Caller, views: Iterable[Document]) -> list[Document]:
-    """Instances grouped by the request that launched them."""
+    """Group instances by the request that launched them."""
     grouped: dict[str, Document] = {}
     for view in views:
         name = view["_reservation"]
@@ -100,7 +100,7 @@ def reservations(caller: Caller, views: Iterable[Document]) -> list[Document]:
 
 
 def instance_view(instance: Instance, account: str) -> Document:
-    """An instance in the shape of DescribeInstances. Members that begin with "_" are for filters and for `reservations`."""
+    """Describe an instance as DescribeInstances does. Filters and `reservations` use the extra members that begin with "_"."""
     details, is_terminated = instance.details, instance.state is InstanceState.TERMINATED
     launched_at_s = instance.launched_at_s or instance.created_at_s
     vcpus = instance.cpu_units // CPU_UNITS

@@ -1,6 +1,6 @@
-"""Instance types: their sizes and prices, DescribeInstanceTypes and DescribeInstanceTypeOfferings.
+"""Sizes and prices of instance types, and the operations DescribeInstanceTypes and DescribeInstanceTypeOfferings.
 
-`tools/instance_types.py` generates the file with the facts of AWS. `[instance-types]` in corral.toml changes sizes and adds types.
+`tools/instance_types.py` generates the file with the types of AWS. `[instance-types]` in corral.toml changes sizes and adds types.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-CPU_UNITS = 1024  # of a vCPU
-MIB = 1024  # of a GiB
+CPU_UNITS = 1024  # CPU units of a vCPU
+MIB = 1024  # MiB of a GiB
 _FILE = Path(__file__).parent / "instance_types.jsonl.gz"
 TYPE_PAGES = replace(PAGES, default=100, largest=100)
 
@@ -41,16 +41,16 @@ class TypeSize(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """What an hour of a type costs on AWS, in US dollars. None: AWS does not offer it so, or the price is not known."""
+    """The prices of an hour of a type on AWS, in US dollars. A price is None if AWS does not offer it, or if it is not known."""
 
     on_demand: float | None
     spot: float | None
-    date: str  # of the prices
+    date: str  # when AWS had these prices
     region: str
 
 
 class InstanceType(Struct, frozen=True, array_like=True):
-    """A line of the generated file."""
+    """An instance type, as a line of the generated file describes it."""
 
     name: str
     vcpus: int
@@ -95,25 +95,25 @@ def _text() -> bytes:
 
 @cache
 def _catalogue() -> dict[str, InstanceType]:
-    """All types of AWS."""
+    """Return all types of AWS."""
     return {each.name: each for each in map(_decode, _text().splitlines()[1:])}
 
 
 @lru_cache(maxsize=256)
 def _facts(name: str) -> InstanceType | None:
-    """One type of AWS. Its line is searched, so that a launch does not wait for all of them to be decoded."""
+    """Return one type of AWS. Only its line of the file is decoded, because decoding all lines would delay a launch."""
     text = _text()
     start = text.find(b'\n["' + name.encode("utf-8", "replace") + b'",')
     return None if start < 0 else _decode(text[start + 1 : text.index(b"\n", start + 1)])
 
 
 def is_known(name: str) -> bool:
-    """Whether AWS has a type of this name."""
+    """Return whether AWS has a type with this name."""
     return _facts(name) is not None
 
 
 def size_of(tx: Tx[Store], name: str) -> TypeSize:
-    """The size of a type, with corral.toml applied; raise EC2's error for a name that neither AWS nor corral.toml has."""
+    """Return the size of a type, with corral.toml applied. Raise EC2's error if neither AWS nor corral.toml has the type."""
     found = _find(tx, name)
     if found is None:
         raise InvalidParameterValue(
@@ -124,7 +124,7 @@ def size_of(tx: Tx[Store], name: str) -> TypeSize:
 
 
 def price_of(name: str) -> Price | None:
-    """The hourly price of a type on AWS; None if it is not known."""
+    """Return the hourly prices of a type on AWS, or None if they are not known."""
     found = _facts(name)
     if found is None or (found.on_demand is None and found.spot is None):
         return None
@@ -156,12 +156,12 @@ def _mapped(name: str, facts: InstanceType | None, mapping: TypeMapping) -> Inst
 
 
 def _all(tx: Tx[Store]) -> dict[str, InstanceType]:
-    """All types, with corral.toml applied."""
+    """Return all types, with corral.toml applied."""
     return every_type(tx.settings.instance_types)
 
 
 def every_type(mappings: Mapping[str, TypeMapping]) -> dict[str, InstanceType]:
-    """All types, with these sizes of corral.toml."""
+    """Return all types of AWS, changed and extended by these entries of corral.toml."""
     types = _catalogue()
     return {**types, **{name: _mapped(name, types.get(name), mapping) for name, mapping in mappings.items()}}
 
@@ -198,12 +198,12 @@ OFFERED = filtered({"instance-type": "InstanceType", "location": "Location"})
 
 
 def describe_instance_types(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Types of AWS and of corral.toml. The members with sizes show what an instance of the type has here."""
+    """Describe the types of AWS and of corral.toml. The sizes are those that an instance has on this machine."""
     types, chosen = _all(tx), SELECTS(tx, caller, params)
     names = sorted(types)
     if given := params.get("InstanceTypes"):
         if params.get("MaxResults") is not None:
-            raise InvalidNextToken("MaxResults and InstanceTypes exclude each other: give one of them.")
+            raise InvalidNextToken("MaxResults and InstanceTypes cannot be used together: use one of them.")
         if missing := [name for name in given if name not in types]:
             raise InvalidInstanceType(f"The following supplied instance types do not exist: [{', '.join(missing)}]")
         names = sorted(set(given))
@@ -222,7 +222,7 @@ def describe_instance_types(tx: Tx[Store], params: Params, caller: Caller) -> di
 
 
 def describe_instance_type_offerings(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Every type is offered in every zone."""
+    """List the zones that offer a type. Every zone offers every type."""
     kind, chosen = params.get("LocationType", "region"), OFFERED(tx, caller, params)
     places = {
         "region": [caller.region],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -31,16 +32,17 @@ from corral.services.pagination import Candidates
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-LAUNCHES_MAX = 20  # of one request: each takes about 0.4 ms of the state lane
+LAUNCHES_MAX = 20  # instances that one request may launch; each takes about 0.4 ms in the thread that owns the database
 ROWS_PER_READ = 200
-NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")  # members of RunInstances
+# Members of RunInstances that do not describe an instance.
+NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")
 
 
 # Run
 
 
 def run_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Launch up to MaxCount instances now. If fewer than MinCount fit, none is launched."""
+    """Launch up to MaxCount instances. If fewer than MinCount instances fit now, launch none."""
     if (known := client_tokens.recall(tx, caller, "RunInstances", params)) is not None:
         again = [found for each in known if (found := tx.store.instances.get(each)) is not None]
         return _reservation(caller, again)
@@ -105,7 +107,7 @@ def describe_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 def _candidates(
     tx: Tx[Store], params: Params, caller: Caller, view: Callable[[Instance], Document], chosen: Callable[[Document], bool]
 ) -> Candidates[Document]:
-    """The instances that a request names or selects, in the order of their ids."""
+    """Return the instances that a request names or selects, sorted by id."""
     if given := params.get("InstanceIds"):
         if params.get("MaxResults") is not None:
             raise InvalidParameterCombination("The parameter instancesSet cannot be used with the parameter maxResults")
@@ -137,7 +139,10 @@ SELECTS_STATUS = filtered(
 
 
 def describe_instance_status(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """An instance is impaired while its host does not report. Without IncludeAllInstances, only running instances are described."""
+    """Describe the status of instances: all of them with IncludeAllInstances, otherwise only running ones.
+
+    An instance is impaired while its host does not report.
+    """
     every_state, selects = params.get("IncludeAllInstances", False), SELECTS_STATUS(tx, caller, params)
 
     def chosen(status: Document) -> bool:
@@ -175,9 +180,9 @@ def terminate_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[s
                 f"The instance '{ec2_id(instance.id)}' may not be terminated. Modify its 'disableApiTermination' instance "
                 "attribute and try again."
             )
-    return {
-        "TerminatingInstances": _each(tx, found, lambda each: instances.terminate(tx, each, "Terminated by TerminateInstances"))
-    }
+    before = count()
+    reason = "Terminated by TerminateInstances"
+    return {"TerminatingInstances": _each(tx, found, lambda each: instances.terminate(tx, each, reason, after=next(before)))}
 
 
 def stop_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -194,7 +199,7 @@ def stop_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
 
 
 def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Start stopped instances now; if one finds no room, none is started."""
+    """Start stopped instances. If the GPUs of one are not free, start none."""
 
     def start(instance: Instance) -> None:
         if instance.state is InstanceState.STOPPED:
@@ -224,7 +229,7 @@ def reboot_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def _each(tx: Tx[Store], found: list[Instance], change: Callable[[Instance], object]) -> list[Document]:
-    """Change instances, and describe the state of each before and after."""
+    """Change each instance. Return the state of each before and after the change."""
     changes = []
     for instance in found:
         change(instance)

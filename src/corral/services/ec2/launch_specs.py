@@ -1,8 +1,8 @@
-"""From the members of a launch to an `InstanceRequest`.
+"""Makes an `InstanceRequest` from the parameters of a launch.
 
 RunInstances, launch templates and launch configurations describe an instance by the same members (RequestLaunchTemplateData).
-Members that begin with "_" come from Corral itself: `_tags` are tags that callers may not choose (aws:…), `_init` is the metadata
-with AWS::CloudFormation::Init, `_template` names the launch template.
+Corral itself adds members that begin with "_": `_tags` contains tags that callers may not set (aws:…), `_init` the metadata with
+AWS::CloudFormation::Init, and `_template` the launch template.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from corral.services.stored_resources import get as get_resource
 from corral.services.tags import Tags
 from corral.store import Store
 
-DEFAULT_TYPE = "m1.small"  # of RunInstances without InstanceType
+DEFAULT_TYPE = "m1.small"  # the type if RunInstances names none
 USER_DATA_MAX_BYTES = 16 * 1024
-FIRST_HOST = 4  # address of a subnet that an instance can have: the four before it and the last one are reserved
+FIRST_HOST = 4  # the index of the first address for instances; AWS reserves the first four of a subnet
 RESOLVE = "resolve:ssm:"
-TAGGED_TYPES = {  # that TagSpecifications of a launch may name; only the tags of instances are stored
+TAGGED_TYPES = {  # resource types in TagSpecifications; only tags of instances are stored
     "instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu", "capacity-reservation",
 }  # fmt: skip
-STORED = (  # members that DescribeInstances shows as they were given
+STORED = (  # members that DescribeInstances returns unchanged
     "KernelId", "RamdiskId", "EbsOptimized", "CpuOptions", "HibernationOptions", "EnclaveOptions", "MaintenanceOptions",
     "PrivateDnsNameOptions", "NetworkPerformanceOptions", "CapacityReservationSpecification",
 )  # fmt: skip
-METADATA_OPTIONS = {  # of a launch that names none
+METADATA_OPTIONS = {  # the default metadata options
     "State": "applied", "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled",
     "HttpProtocolIpv6": "disabled", "InstanceMetadataTags": "disabled",
 }  # fmt: skip
@@ -111,13 +111,13 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
 
 
 def with_next_address(tx: Tx[Store], caller: Caller, request: InstanceRequest) -> Document:
-    """The details of another instance of the same launch: it has its own address."""
+    """Return the details of a further instance of the same request, with another address."""
     subnet = existing(tx, caller, "subnet", request.details["SubnetId"])
     return {**request.details, **_address(tx, caller, subnet, None)}
 
 
 def agent_settings(data: Params) -> AgentSettings:
-    """The settings of the ECS agent in the user data of a launch, which is in base64."""
+    """Read the settings of the ECS agent from the user data of a launch, which is in base64."""
     text = data.get("UserData") or ""
     try:
         raw = b64decode(text, validate=False)
@@ -134,7 +134,7 @@ def _read(raw: bytes, init: bytes) -> AgentSettings:
 
 
 def merged(template: LaunchTemplateVersion, given: Params) -> Params:
-    """The members of a launch template, replaced by those of the request. Tags are merged by resource type."""
+    """Merge a launch template with a request. Members of the request win. Tags are merged by resource type."""
     specifications: dict[str, Tags] = {}
     for each in (*template.data.get("TagSpecifications", ()), *given.get("TagSpecifications", ())):
         tags = {tag.get("Key", ""): tag.get("Value", "") for tag in each.get("Tags", ())}
@@ -145,10 +145,10 @@ def merged(template: LaunchTemplateVersion, given: Params) -> Params:
 
 
 def instance_profile(tx: Tx[Store], caller: Caller, given: Params) -> Document:
-    """The instance profile that a launch names, as DescribeInstances shows it. Its role has no effect: tasks have their own."""
+    """Return the instance profile of a launch, as DescribeInstances shows it. Its role has no effect: tasks use their task role."""
     arn, name = given.get("Arn"), given.get("Name")
     if bool(arn) == bool(name):
-        raise InvalidParameterCombination("IamInstanceProfile needs either Arn or Name, and not both.")
+        raise InvalidParameterCombination("IamInstanceProfile must have either Arn or Name, but not both.")
     found = get_resource(tx, caller, INSTANCE_PROFILE, name or str(arn).rpartition("/")[2])
     if found is None or (arn and found["Arn"] != arn):
         member = "arn" if arn else "name"
@@ -160,7 +160,7 @@ def instance_profile(tx: Tx[Store], caller: Caller, given: Params) -> Document:
 
 
 def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> Document:
-    """The subnet of a launch: the one it names, or a default subnet of its zone."""
+    """Return the subnet that a launch names, or else the default subnet of its zone."""
     if given := data.get("SubnetId") or interface.get("SubnetId"):
         return existing(tx, caller, "subnet", given)
     vpc = default_vpc.find_default(tx, caller)
@@ -197,7 +197,7 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
 
 
 def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None) -> Document:
-    """A private address that no other instance of the subnet has, with the ids of its network interface."""
+    """Return a free private address of the subnet, with the ids of its network interface."""
     taken = tx.store.instances.addresses(subnet["SubnetId"])
     if gateways := every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
         taken = taken | {each["PrivateIp"] for nat in gateways for each in nat["NatGatewayAddresses"]}
@@ -228,7 +228,7 @@ def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None
 
 
 def _image_id(tx: Tx[Store], caller: Caller, data: Params) -> str:
-    """The image of a launch. Any id is accepted: Corral starts no image."""
+    """Return the image id of a launch. Any id is accepted, because Corral starts no image."""
     given = data.get("ImageId")
     if not given:
         raise MissingParameter("The request must contain the parameter ImageId")
@@ -259,7 +259,7 @@ def _tags(data: Params) -> Tags:
 
 
 def _attributes(data: Params) -> Document:
-    """Members that only DescribeInstanceAttribute and GetConsoleOutput need."""
+    """Return the members that only DescribeInstanceAttribute and GetConsoleOutput need."""
     members = {
         "_user_data": data.get("UserData"),
         "_init": data.get("_init"),

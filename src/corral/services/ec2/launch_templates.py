@@ -1,4 +1,7 @@
-"""Launch templates and their versions. Each version is a row; the template knows the numbers of its default and its latest one."""
+"""Operations on launch templates and their versions.
+
+Each version is a row. The row of the template has the numbers of its default version and of its latest version.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ from corral.services.stored_resources import (
 from corral.store import Store
 
 NAME = re.compile(r"[a-zA-Z0-9().\-/_]{3,128}")
-VERSION, BY_NAME = "launch-template-version", "launch-template-name"  # types of rows
-VERSIONS_MAX = 200  # that one request describes or deletes
+VERSION, BY_NAME = "launch-template-version", "launch-template-name"  # types of stored rows
+VERSIONS_MAX = 200  # how many versions one request may describe or delete
 LATEST, DEFAULT = "$Latest", "$Default"
 
 
@@ -47,11 +50,11 @@ class LaunchTemplateVersion(Struct, frozen=True):
     template_id: str
     name: str
     version: int
-    data: dict[str, Any]  # in the shape of RequestLaunchTemplateData
+    data: dict[str, Any]  # RequestLaunchTemplateData
 
 
 def template_data(tx: Tx[Store], caller: Caller, given: Params) -> LaunchTemplateVersion:
-    """The version that a specification names: LaunchTemplateId or LaunchTemplateName, and Version ($Default if absent)."""
+    """Return the version that a LaunchTemplateSpecification names. Without Version, it is the default version."""
     template = find_template(tx, caller, given)
     number = _number(template, str(given.get("Version") or DEFAULT))
     document = _version(tx, caller, template, number)
@@ -61,10 +64,10 @@ def template_data(tx: Tx[Store], caller: Caller, given: Params) -> LaunchTemplat
 
 
 def find_template(tx: Tx[Store], caller: Caller, given: Params) -> Document:
-    """The template that a request names by its id or by its name."""
+    """Find the template that a request names by its id or by its name."""
     template_id, name = given.get("LaunchTemplateId"), given.get("LaunchTemplateName")
     if template_id and name:
-        raise InvalidParameterCombination("Specify either LaunchTemplateId or LaunchTemplateName, and not both.")
+        raise InvalidParameterCombination("Specify either LaunchTemplateId or LaunchTemplateName, but not both.")
     if not (template_id or name):
         raise MissingParameter("The request must contain the parameter LaunchTemplateId or LaunchTemplateName.")
     if name:
@@ -78,7 +81,7 @@ def find_template(tx: Tx[Store], caller: Caller, given: Params) -> Document:
 
 
 def _number(template: Document, given: str) -> int:
-    """The number of a version: a number, $Latest or $Default."""
+    """Return the number of a version that is given as a number, $Latest or $Default."""
     if given == LATEST:
         return int(template["LatestVersionNumber"])
     if given == DEFAULT:
@@ -114,7 +117,7 @@ def _view(template: Document, version: Document) -> Document:
 
 
 def _versions(tx: Tx[Store], caller: Caller, template_id: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
-    """(name of the row, version) in the order of their numbers."""
+    """Return the names and the contents of the rows of versions, sorted by version number."""
     first = f"{template_id}/"
     rows = tx.store.stored.listed("ec2", VERSION, caller.region, after or first, limit)
     return [(name, version) for name, version in rows if name.startswith(first)]
@@ -208,7 +211,7 @@ def delete_launch_template(tx: Tx[Store], params: Params, caller: Caller) -> dic
 
 
 def create_launch_template_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Add a version. With SourceVersion, members that the request does not give are those of that version."""
+    """Add a version. With SourceVersion, members that the request does not contain are copied from that version."""
     template = find_template(tx, caller, params)
     known = client_tokens.recall(tx, caller, "CreateLaunchTemplateVersion", params)
     if known is not None:
@@ -240,7 +243,7 @@ VERSION_PAGES = replace(PAGES, default=VERSIONS_MAX, smallest=1, largest=VERSION
 
 
 def describe_launch_template_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Versions of one template, or the default or latest versions of all."""
+    """Describe versions of one template, or the default or latest versions of all templates."""
     chosen, wanted = SELECTS_VERSIONS(tx, caller, params), params.get("Versions") or []
     if not (params.get("LaunchTemplateId") or params.get("LaunchTemplateName")):
         if not wanted or not set(wanted) <= {LATEST, DEFAULT}:
@@ -251,7 +254,7 @@ def describe_launch_template_versions(tx: Tx[Store], params: Params, caller: Cal
     else:
         templates = [find_template(tx, caller, params)]
     if wanted and (params.get("MinVersion") or params.get("MaxVersion")):
-        raise InvalidParameterCombination("Versions excludes MinVersion and MaxVersion: give either the versions or a range.")
+        raise InvalidParameterCombination("Versions cannot be used with MinVersion or MaxVersion: use a list or a range.")
     if len(wanted) > VERSIONS_MAX:
         raise InvalidParameterValue(f"A request can name up to {VERSIONS_MAX} versions.")
     found: dict[str, Document] = {}

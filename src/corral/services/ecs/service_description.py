@@ -1,4 +1,4 @@
-"""Service descriptions: a service as DescribeServices, CreateService and UpdateService return it."""
+"""Describes an ECS service as DescribeServices, CreateService and UpdateService return it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.model.task import TaskState
 from corral.services.ecs.lookup import arn
 from corral.store import Store
 
-STOPPED_READ = 50  # the newest stopped tasks, which say how many failed in a row
+STOPPED_READ = 50  # how many of the newest stopped tasks are read to count failures in a row
 LISTS = ("loadBalancers", "serviceRegistries", "placementConstraints", "placementStrategy")
 HIDDEN = (
     "clientToken",

@@ -1,6 +1,6 @@
 """Operations on ECS services: create, update, delete, describe, list.
 
-The operations store what a caller wants; `reconcile/ecs_services.py` starts and stops the tasks.
+The operations store the service. `reconcile/ecs_services.py` starts and stops its tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from corral.store import Store
 
 SERVICE_PAGES = Pagination(InvalidParameterException, default=10, largest=100)
 DESCRIBED_MAX = 10
-# Members of requests that are stored and described. Those of the second group have no effect here.
+# Members of requests that are stored and described. Those in the second tuple have no effect.
 EFFECTIVE = (
     "placementConstraints", "placementStrategy", "deploymentConfiguration", "enableECSManagedTags", "propagateTags",
     "enableExecuteCommand", "healthCheckGracePeriodSeconds",
@@ -37,7 +37,8 @@ STORED_ONLY = (
     "loadBalancers", "serviceRegistries", "role", "availabilityZoneRebalancing", "serviceConnectConfiguration",
     "vpcLatticeConfigurations", "gatewayConnectors", "monitoring",
 )  # fmt: skip
-DEPLOYED = ("launchType", "capacityProviderStrategy", "platformVersion", "networkConfiguration")  # settings of a deployment
+# Members of requests that belong to a deployment.
+DEPLOYED = ("launchType", "capacityProviderStrategy", "platformVersion", "networkConfiguration")
 DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
@@ -149,7 +150,7 @@ def describe_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 def list_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     if params.get("resourceManagementType") == "ECS":
-        return {"serviceArns": []}  # services whose resources ECS manages: Express services, which Corral does not have
+        return {"serviceArns": []}  # the request asks for Express services, which Corral does not have
 
     def listed(after: str, limit: int) -> list[str]:
         return tx.store.ecs_services.listed(
@@ -181,7 +182,10 @@ def _settings(
     tx: Tx[Store], params: dict[str, Any], cluster_details: dict[str, Any], caller: Caller, cluster: str,
     service: EcsService | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The settings of a deployment that a request gives, checked. A new service gets its cluster's default strategy."""
+    """Check the deployment settings of a request and return them.
+
+    Without a launch type and a strategy, a new service gets the default strategy of its cluster.
+    """
     settings = {key: params[key] for key in DEPLOYED if key in params}
     strategy = settings.get("capacityProviderStrategy")
     if settings.get("launchType") and strategy:
@@ -210,7 +214,7 @@ def _is_fargate(settings: dict[str, Any]) -> bool:
 def _definition_arn(
     tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], params: dict[str, Any], *, unchanged: bool = False
 ) -> str:
-    """The ARN of the task definition, with its revision. An unchanged definition may be inactive."""
+    """Check the task definition and return its ARN with the revision. A service may keep a definition that became inactive."""
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
         raise ClientException("TaskDefinition is inactive")
@@ -223,7 +227,7 @@ def _definition_arn(
 
 
 def _deployment_configuration(params: dict[str, Any], strategy: str, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The deployment configuration with its defaults, checked."""
+    """Add the defaults to a deployment configuration and check it."""
     previous = (before or {}).get("deploymentConfiguration") or DEFAULT_PERCENTAGES[strategy]
     given = params.get("deploymentConfiguration") or {}
     full: dict[str, Any] = {**previous, **given}
@@ -252,7 +256,7 @@ def _check_placement(caller: Caller, cluster: str, name: str, details: dict[str,
 
 
 def _refuse_unserved(params: dict[str, Any]) -> None:
-    """Refuse what would change the tasks and is not served, instead of ignoring it."""
+    """Refuse settings that Corral does not implement and that would change the tasks."""
     controller = (params.get("deploymentController") or {}).get("type", "ECS")
     if controller != "ECS":
         raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS.")

@@ -1,0 +1,108 @@
+"""Recovery after a restart of the spawner: the runs whose end an earlier spawner did not record, and their main processes."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corral.clock import Clock
+from corral.model.stop_reasons import HOST_RESTARTED
+from corral.node import lock_files, procfs
+from corral.node.run_journal import Replay
+from corral.node.run_processes import find_processes, is_same_process, main_process
+from corral.node.spawner_protocol import SpawnedRun
+
+CHECK_S = 1.0  # between two checks of a main process that cannot be watched
+EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
+MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, which may have run"
+NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRun:
+    run: SpawnedRun  # with the reason, if it has ended
+    has_ended: bool  # whether none of its processes is left
+    pids: list[int] = field(default_factory=list)  # the processes of the run that were found
+
+
+def find_unfinished(left: Replay, data: Path, mark_fd: int, clock: Clock, *, same_boot: bool) -> list[UnfinishedRun]:
+    """Examine the runs whose end is not in the journal. `mark_fd` is a descriptor of the file `starting`."""
+    outputs = {f"{data}/output/{run.run_id}": run for run in left.runs.values() if run.alive}
+    if not same_boot:
+        return [UnfinishedRun(run.but(reason=run.reason or HOST_RESTARTED), has_ended=True) for run in outputs.values()]
+    pids = find_processes(data, outputs)
+    alone = sum(run.pid is None for run in outputs.values()) == 1
+    unfinished = []
+    for path, run in outputs.items():
+        if pids.get(run.run_id) or lock_files.is_held(path):
+            unfinished.append(UnfinishedRun(run, has_ended=False, pids=pids.get(run.run_id, [])))
+        elif run.pid is None:
+            unfinished.append(UnfinishedRun(_lost_at_start(run, mark_fd, clock, alone=alone), has_ended=True))
+        elif run.main_ended_at_s is None:
+            unfinished.append(UnfinishedRun(run.but(reason=EXIT_STATUS_LOST), has_ended=True))
+        else:
+            unfinished.append(UnfinishedRun(run, has_ended=True))
+    return unfinished
+
+
+def _lost_at_start(run: SpawnedRun, mark_fd: int, clock: Clock, *, alone: bool) -> SpawnedRun:
+    """Decide how to report a run that a dead spawner was about to start, and that has no process now.
+
+    The modification time of the file `starting` shows whether its process was started.
+    """
+    started_ns = os.fstat(mark_fd).st_mtime_ns
+    if started_ns:
+        return run.but(started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
+    if alone:
+        return run.but(reason=NEVER_STARTED)
+    # Several runs have no pid, because the journal could not be written for some time.
+    return run.but(started_at_s=clock.now_s(), reason=MAY_HAVE_RUN)
+
+
+def with_main_process(run: SpawnedRun, pids: list[int], clock: Clock) -> SpawnedRun:
+    """Complete a run whose spawner died after it started the process and before it wrote the pid to the journal."""
+    pid = main_process(pids)
+    since = procfs.started_boot_s(pid)
+    now_s = clock.now_s()
+    started_at_s = now_s if since is None else now_s - (procfs.boot_s() - since)
+    return run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
+
+
+class MainProcessWatch:
+    """Watches main processes that an earlier spawner started. They are not children of this process, so it cannot wait for them."""
+
+    def __init__(self, poll: select.epoll, at: Callable[[float, Callable[[], None]], None], ended: Callable[[str], None]) -> None:
+        """`at` starts a timer of the spawner. `ended` is called with the id of a run whose main process has ended."""
+        self._poll = poll
+        self._at = at
+        self._ended = ended
+        self._watched: dict[int, str] = {}  # pidfd → run id
+
+    def add(self, run: SpawnedRun) -> None:
+        assert run.pid is not None
+        try:
+            fd = os.pidfd_open(run.pid)
+            self._watched[fd] = run.run_id
+            self._poll.register(fd, select.EPOLLIN)
+        except ProcessLookupError:
+            self._ended(run.run_id)
+        except OSError:  # too many files are open, so check the process regularly instead
+            self._check_later(run)
+
+    def process_ended(self, fd: int) -> None:
+        if fd in self._watched:
+            self._poll.unregister(fd)
+            os.close(fd)
+            self._ended(self._watched.pop(fd))
+
+    def _check_later(self, run: SpawnedRun) -> None:
+        self._at(procfs.boot_s() + CHECK_S, lambda: self._check(run))
+
+    def _check(self, run: SpawnedRun) -> None:
+        if is_same_process(run):
+            self._check_later(run)
+        else:
+            self._ended(run.run_id)

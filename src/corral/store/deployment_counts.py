@@ -1,0 +1,59 @@
+"""The number of tasks of each deployment of a service, in memory: a service with many tasks need not read them at each change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from corral.database import Database
+from corral.model.ecs_service import STARTED_BY, EcsService, TaskCount
+from corral.model.task import Task, TaskState
+
+_Key = tuple[str, str, str, str]  # region, cluster, deployment, state
+
+
+class DeploymentCounts:
+    """Counts the tasks that should run. `Tasks` reports each change; a rollback undoes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._journal = database.journal
+        self._counts: Counter[_Key] = Counter()
+        if not database.reads_only:
+            rows = database.execute(
+                "SELECT region, cluster, started_by, state, count(*) FROM task WHERE desired = 'RUNNING' "
+                "AND started_by >= ? AND started_by < ? GROUP BY 1, 2, 3, 4",
+                (STARTED_BY, STARTED_BY + "\x7f"),
+            )
+            self._counts.update({(region, cluster, by, state): count for region, cluster, by, state, count in rows})
+
+    def of(self, service: EcsService) -> dict[str, TaskCount]:
+        """Deployment → its tasks that should run, for the deployments that have any."""
+        found: dict[str, TaskCount] = {}
+        for deployment in service.deployments:
+            waiting, pending, running = (
+                self._counts[service.region, service.cluster, deployment.id, state.value]
+                for state in (TaskState.PROVISIONING, TaskState.PENDING, TaskState.RUNNING)
+            )
+            if waiting or pending or running:
+                found[deployment.id] = TaskCount(waiting + pending + running, running, waiting)
+        return found
+
+    def change(self, before: Task | None, after: Task) -> None:
+        was, now = _key(before) if before is not None else None, _key(after)
+        if was != now:
+            self._move(was, now)
+            self._journal.on_rollback(partial(self._move, now, was))
+
+    def _move(self, was: _Key | None, now: _Key | None) -> None:
+        if was is not None:
+            self._counts[was] -= 1
+            if not self._counts[was]:
+                del self._counts[was]
+        if now is not None:
+            self._counts[now] += 1
+
+
+def _key(task: Task) -> _Key | None:
+    if task.desired is not TaskState.RUNNING or task.started_by is None or not task.started_by.startswith(STARTED_BY):
+        return None
+    return task.region, task.cluster, task.started_by, task.state.value
