@@ -154,7 +154,7 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
         silent = _lacking(pool, demand, reservation) == "AGENT"
         return f"needs {_amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
     free_gpus = pool.free_gpus
-    if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct):
+    if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group):
         free_gpus = sum(group.gpus * len(ids) for group in _allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
         text = _what_rules_leave(pool, demand, demand.rules, free_gpus)
     else:
@@ -192,7 +192,9 @@ def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None
 
 def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gpus: int) -> str:
     """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
-    conditions = " and ".join(f"memberOf ({expression})" for expression in rules.member_of)
+    given = [f"memberOf ({expression})" for expression in rules.member_of]
+    given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
+    conditions = " and ".join(given)
     matching, left = select_by_attributes(pool, rules), select(pool, rules)
     if not matching.allowed:
         return f"needs {_amounts(demand)}; {_hosts(pool.connected)}, none matches {conditions}"
