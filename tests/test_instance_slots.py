@@ -335,7 +335,7 @@ def test_a_launch_that_does_not_wait_says_why_there_is_no_room() -> None:
     placed = world.run(lambda tx: instances.place_now(tx, P3))
     assert placed.state is InstanceState.RUNNING
     refused = world.run(lambda tx: instances.place_now(tx, P3))
-    assert refused.detail.startswith("needs 4 GPUs; 0 of 0 GPUs free on 1 host")
+    assert refused.detail.startswith("needs 4 GPUs; 0 of 8 GPUs free on 1 host")
     assert world.run(lambda tx: instances.fits_ever(tx, P3)) is None, "it fits when the others end"
     huge = replace(P3, type="p2.16xlarge", gpus=16)
     assert "[instance-types] p2.16xlarge = {gpus = 8}" in world.run(lambda tx: instances.fits_ever(tx, huge))
@@ -415,3 +415,20 @@ def test_two_capacity_providers_share_the_tasks_of_a_request_and_not_their_insta
         for task in reply["tasks"]
     ]
     assert sorted(placed, key=str) == [("second", "other"), ("second", None), ("train-fleet", "fleet"), ("train-fleet", "fleet")]
+
+
+def test_younger_launches_do_not_overtake_a_launch_that_waits_for_gpus_of_other_instances() -> None:
+    world = World()
+    first = world.launch(replace(G5, gpus=3))
+    large = world.launch(replace(P3, gpus=8))
+    young = world.launch(replace(G5, gpus=1))
+    assert [world.state(each) for each in (large, young)] == [InstanceState.PENDING] * 2
+    waits = {
+        each: world.run(lambda tx, each=each: instances.reason_of_wait(tx, tx.store.instances.get(each))) for each in (large, young)
+    }
+    assert waits[large] == "needs 8 GPUs; 5 of 8 GPUs free on 1 host; first in line"
+    assert f"reserved for instance {ec2_id(large)}, which has waited longer" in waits[young]
+    world.terminate(first)
+    assert world.state(large) is InstanceState.RUNNING
+    world.terminate(large)
+    assert world.state(young) is InstanceState.RUNNING

@@ -276,13 +276,13 @@ def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
 def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """Reserve the slot on which the smallest amount is missing for the claim.
 
-    Return None if every connected slot is too small for the claim, even without any task.
+    Return None if every connected slot is too small for the claim, even without tasks and without instances that own its GPUs.
     """
     demand = claim.demand
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):
         fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
-        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, demand))
+        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).whole, demand))
         for candidate in candidates if _is_unsorted(demand) else islice(candidates, 1):
             slot = pool.slot(candidate)
             near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
