@@ -198,6 +198,12 @@ def test_refusals_say_what_to_do(ecs):
     family(ecs, "strict")
     with pytest.raises(ecs.exceptions.InvalidParameterException, match="desired count"):
         ecs.create_service(serviceName="strict", taskDefinition="strict", schedulingStrategy="DAEMON", desiredCount=1)
+    for refused in (
+        {"capacityProviderStrategy": [{"capacityProvider": "host", "weight": 1}]},
+        {"placementStrategy": [{"type": "random"}]},
+    ):
+        with pytest.raises(ecs.exceptions.InvalidParameterException, match="DAEMON scheduling strategy does not support"):
+            ecs.create_service(serviceName="strict", taskDefinition="strict", schedulingStrategy="DAEMON", **refused)
     with pytest.raises(ecs.exceptions.InvalidParameterException, match="needs a desiredCount"):
         ecs.create_service(serviceName="strict", taskDefinition="strict")
     with pytest.raises(ecs.exceptions.ClientException, match="TaskDefinition not found"):
