@@ -78,6 +78,14 @@ def test_a_rollout_stays_within_its_percentages(least, most, start, stops):
     assert (plan.start, len(plan.stop)) == (start, stops)
 
 
+def test_a_rollout_that_can_neither_start_nor_stop_a_task_is_blocked():
+    old, percentages = task(OLD), Percentages(50, 150)  # of one task: at least one, at most one
+    assert replica_plan([old], NEW, 1, percentages).is_blocked
+    assert not replica_plan([old], NEW, 1, percentages, protected={old.id}).is_blocked
+    assert not replica_plan([old], OLD, 1, percentages).is_blocked
+    assert not replica_plan([old, task(NEW, "PENDING")], NEW, 2, Percentages(50, 100)).is_blocked
+
+
 @given(
     desired=st.integers(0, 6),
     old=st.integers(0, 8),

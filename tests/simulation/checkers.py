@@ -94,6 +94,7 @@ class InstanceRow(NamedTuple):
     gpus: int
     host_id: str | None
     created_at: float
+    group_name: str
 
     @property
     def slot_pool(self) -> str:
@@ -155,13 +156,14 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
     sizes = execute(
         "SELECT instance.id, (SELECT count(*) FROM gpu WHERE owner = instance.id AND present = 1 AND excluded = 0 "
         f"AND NOT {is_held} AND (foreign_use = '' OR EXISTS (SELECT 1 FROM lease WHERE gpu_id = gpu.id))), cpu_units, memory_mib "
-        "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 AND state IN ('running', 'shutting-down')"
+        "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 "
+        "AND state IN ('running', 'stopping', 'shutting-down')"
     )
     withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
     attributes: dict[str, dict[str, str]] = {}
     for instance_id, name, value in execute("SELECT instance_id, name, value FROM instance_attribute"):
         attributes.setdefault(instance_id, {})[name] = value
-    instances = execute("SELECT id, region, cluster, state, gpus, host_id, created_at FROM instance")
+    instances = execute(f"SELECT {', '.join(InstanceRow._fields)} FROM instance")
     return Rows(
         tasks={row[0]: TaskRow._make(row) for row in tasks},
         runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
@@ -171,7 +173,9 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         sizes={row[0]: Demand(*row[1:]) for row in sizes},
         withheld={gpu_id for (gpu_id,) in withheld},
         attributes=attributes,
-        draining={row[0] for row in execute("SELECT id FROM instance WHERE status = 'DRAINING' OR state = 'shutting-down'")},
+        draining={
+            row[0] for row in execute("SELECT id FROM instance WHERE status != 'ACTIVE' OR state IN ('stopping', 'shutting-down')")
+        },
     )
 
 
@@ -191,6 +195,7 @@ class Checker:
     def batch_done(self, outcome: Outcome) -> None: ...
     def telemetry_done(self, outcome: Outcome) -> None: ...
     def rows_seen(self, rows: Rows) -> None: ...
+    def services_settled(self) -> None: ...
     def finished(self) -> None: ...
 
 
@@ -820,7 +825,7 @@ class OwnersHold(Checker):
         for instance_id in rows.owners.values():
             owned[instance_id] = owned.get(instance_id, 0) + 1
         for instance in rows.instances.values():
-            expected = instance.gpus if instance.state in ("running", "shutting-down") else 0
+            expected = instance.gpus if instance.state in ("running", "stopping", "shutting-down") else 0
             if instance.region and owned.get(instance.id, 0) != expected:
                 raise Violation(f"{instance} owns {owned.get(instance.id, 0)} GPUs")
         for task in rows.tasks.values():
@@ -831,7 +836,7 @@ class OwnersHold(Checker):
 class InstancesOnlyForward(Checker):
     """An instance that ended stays so, over crashes too; and in the end none shuts down for ever on a living host."""
 
-    ORDER = ("pending", "running", "shutting-down", "terminated")
+    ORDER = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")  # no client starts a stopped one again
 
     def __init__(self) -> None:
         self._before: dict[str, InstanceRow] = {}
@@ -846,7 +851,7 @@ class InstancesOnlyForward(Checker):
     def finished(self) -> None:
         dead = {host.id for host in self.world.hosts if host.dead}
         for instance in self._before.values():
-            if instance.state == "shutting-down" and instance.host_id not in dead:
+            if instance.state in ("stopping", "shutting-down") and instance.host_id not in dead:
                 raise Violation(f"{instance} never ends")
 
 
@@ -861,7 +866,9 @@ def _id(task: dict[str, Any]) -> str:
 
 def everything() -> list[Checker]:
     """A fresh one of each."""
+    from simulation.group_checkers import group_checkers
     from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
+    from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
@@ -870,6 +877,6 @@ def everything() -> list[Checker]:
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
-        StreamsAreOpen(), NothingIsLeft(),
+        StreamsAreOpen(), NothingIsLeft(), *service_checkers(), *group_checkers(),
     ]  # fmt: skip
     return [RowReader(others), *others]

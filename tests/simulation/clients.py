@@ -11,6 +11,7 @@ from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
 from corral.services import instances
+from corral.services.autoscaling import handlers as autoscaling
 from corral.services.caller import Caller
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.instances import InstanceRequest
@@ -21,8 +22,8 @@ from simulation.host import ENDLESS
 if TYPE_CHECKING:
     from simulation.world import World
 
-HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS}
-LANE_OF = {"ecs": "state", "logs": "logs", "cloudwatch": "metrics"}
+HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS, "autoscaling": autoscaling.HANDLERS}
+LANE_OF = {"ecs": "state", "autoscaling": "state", "logs": "logs", "cloudwatch": "metrics"}
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 AGAIN_S = 1.0
 FAMILIES = 6
@@ -115,6 +116,9 @@ class Clients:
         self._send(request)
         return request
 
+    def all_answered(self) -> bool:
+        return not any(request.again and request.answer is None for request in self.requests)
+
     def register(self, family: str) -> Request:
         nonce = f"{self.world.rng.getrandbits(32):08x}"
         request = self.ask("RegisterTaskDefinition", definition(self.world.rng, family, nonce))
@@ -123,8 +127,14 @@ class Clients:
 
     def something(self) -> None:
         """One random request."""
-        rng = self.world.rng
-        if rng.random() < self.world.plan.with_instances:
+        rng, plan = self.world.rng, self.world.plan
+        if plan.with_services and rng.random() < plan.with_services:
+            self.world.service_clients.something()
+            return
+        if plan.with_groups and rng.random() < plan.with_groups:
+            self.world.group_clients.something()
+            return
+        if rng.random() < plan.with_instances:
             self._change_instances()
             return
         dice = rng.random()
@@ -155,6 +165,9 @@ class Clients:
             handlers = self.world.parts.handlers
             if tx.store.definitions.get(CALLER.region, family, None) is not None:
                 handlers["RunTask"](tx, {"taskDefinition": family, "count": 3, "startedBy": NEVER, "clientToken": NEVER}, CALLER)
+                if self.world.plan.with_services:
+                    service = {"serviceName": NEVER, "taskDefinition": family, "desiredCount": 2, "launchType": "EC2"}
+                    handlers["CreateService"](tx, service, CALLER)
             if stop is not None:
                 handlers["StopTask"](tx, {"cluster": self._cluster_of[stop], "task": stop, "reason": NEVER}, CALLER)
             tx.changed(f"task:{stop}")
@@ -177,6 +190,7 @@ class Clients:
                 if not tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id):
                     tx.store.instances.put_attribute(own_id, HOLD_PREFIX + gpu_id, "a person says so")
                 tx.mark(f"pool:{HOST_POOL}")
+                tx.mark(f"daemons:{HOST_POOL}")
 
         if self.world.plane.up:
             self.world.plane.submit(toggle)
@@ -191,6 +205,7 @@ class Clients:
                     self.world.withheld_changes += 1
                     tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id)
             tx.mark(f"pool:{HOST_POOL}")
+            tx.mark(f"daemons:{HOST_POOL}")
 
         self.world.plane.submit(release)
 
@@ -215,7 +230,7 @@ class Clients:
         rng = self.world.rng
         if rng.random() < 0.6 or not self._instance_ids:
             request = InstanceRequest(
-                region=CALLER.region, cluster=FLEET, type="p3.2xlarge", gpus=rng.choice((0, 1, 1, 2, 4)),
+                region=CALLER.region, cluster=self._cluster_to_join(), type="p3.2xlarge", gpus=rng.choice((0, 1, 1, 2, 4)),
                 cpu_units=rng.choice((2048, 8192)), memory_mib=rng.choice((2048, 16384)),
             )  # fmt: skip
 
@@ -226,6 +241,10 @@ class Clients:
                 self.world.plane.submit(launch)
         else:
             self.terminate(rng.choice(self._instance_ids))
+
+    def _cluster_to_join(self) -> str:
+        """The cluster of the hosts has services, whose tasks can use instances too."""
+        return DEFAULT_CLUSTER if self.world.plan.with_services and self.world.rng.random() < 0.4 else FLEET
 
     def terminate(self, instance_id: str) -> None:
         def end(tx: Tx[Store]) -> None:
@@ -256,7 +275,7 @@ class Clients:
         }
         if rng.random() < 0.3:
             params["launchType"] = "EC2"
-        if self.world.plan.with_instances and rng.random() < 0.5:
+        if (self.world.plan.with_instances or self.world.plan.with_groups) and rng.random() < 0.5:
             params["cluster"] = FLEET
         if rng.random() < 0.1:
             params["tags"] = [{"key": "corral:time-limit", "value": str(rng.choice((0.5, 5)))}]
@@ -321,5 +340,9 @@ def _rules(rng: Random) -> dict[str, Any]:
 def _short(answer: Any) -> str:
     if isinstance(answer, Exception):
         return f"{type(answer).__name__}: {answer}"
+    if "service" in answer:
+        service = answer["service"]
+        counts = service["desiredCount"], service["runningCount"], service["pendingCount"]
+        return f"{service['serviceName']} {service['status']} {counts} {service['taskDefinition'].rpartition('/')[2]}"
     tasks = [(task["taskArn"][-8:], task["lastStatus"], task["desiredStatus"]) for task in answer.get("tasks", ())]
     return f"{tasks} {[failure['reason'] for failure in answer.get('failures', ())]}"

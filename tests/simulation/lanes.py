@@ -72,6 +72,17 @@ class SimStore(Breakable, Store):
         self.definitions = SimDefinitions(self)
 
 
+def with_part(name: str, faulty: type[Any]) -> type[SimStore]:
+    """The store with a faulty part in place of the real one."""
+
+    class Faulty(SimStore):
+        def _compose(self) -> None:
+            super()._compose()
+            getattr(self, name).__class__ = faulty
+
+    return Faulty
+
+
 class SimLogStore(Breakable, LogStore):
     pass
 

@@ -52,10 +52,15 @@ class Plan:
     with_rules: float  # the share of requests with placement constraints or strategies
     with_instances: float  # the share of requests that launch or terminate an instance
     log_requests: int  # of those who write logs with metrics in them, and set alarms on these
+    with_services: float  # the share of requests that concern ECS services
+    with_groups: float  # the share of requests that concern Auto Scaling groups
 
 
-def draw(rng: Random) -> Plan:
-    """Swarm: most runs have few kinds of faults, so that each kind is seen alone and in every company."""
+def draw(rng: Random, more: Random) -> Plan:
+    """Swarm: most runs have few kinds of faults, so that each kind is seen alone and in every company.
+
+    `more` decides whether there are services and groups. Seeds without them do not depend on it.
+    """
     hosts = tuple(
         HostSize(rng.choice((0, 1, 2, 4, 8)), rng.choice((2048, 4096, 8192)), rng.choice((2048, 4096, 16384)))
         for _ in range(rng.choice((1, 1, 2, 2, 3, 4)))
@@ -88,4 +93,6 @@ def draw(rng: Random) -> Plan:
         with_rules=rng.choice((0.0, 0.3, 0.8)),
         with_instances=rng.choice((0.0, 0.2, 0.4)),
         log_requests=rng.choice((0, 6, 12)),
+        with_services=more.choice((0.0, 0.0, 0.4)),
+        with_groups=more.choice((0.0, 0.0, 0.0, 0.3)),
     )

@@ -23,7 +23,7 @@ class FallingIds:
         self._numbers = count(10**9, -1)
 
     def hex32(self) -> str:
-        return f"{next(self._numbers):032x}"
+        return f"{next(self._numbers):016x}" * 2
 
     def hex32_by_time(self, now_s: float) -> str:
         return self.hex32()

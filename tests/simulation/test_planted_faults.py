@@ -31,10 +31,12 @@ from corral.store.tasks import Tasks
 from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
 from simulation.first_seeds import FIRST_SEEDS
+from simulation.group_faults import GROUP_FAULTS
 from simulation.host import Engine
-from simulation.lanes import SimMetricStore, SimStore
+from simulation.lanes import SimMetricStore, SimStore, with_part
 from simulation.plan import Plan
 from simulation.plane import AgentLink, Plane
+from simulation.service_faults import SERVICE_FAULTS
 from simulation.test_simulation import SEEDS, START
 from simulation.world import Parts, simulate
 
@@ -82,17 +84,6 @@ class KeepsIndexOfFailedBatches(SimStore):
         self.journal = journal
         journal._inverses.clear()
         journal._effects.clear()
-
-
-def with_part(name: str, faulty: type[Any]) -> type[SimStore]:
-    """The store with a faulty part in place of the real one."""
-
-    class Faulty(SimStore):
-        def _compose(self) -> None:
-            super()._compose()
-            getattr(self, name).__class__ = faulty
-
-    return Faulty
 
 
 # Withheld GPUs that are offered
@@ -332,7 +323,8 @@ class IgnoresDraining(Instances):
 def stop_wakes_no_pool(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
     """A task that is asked to stop leaves its group; those who wait for that do not hear of it."""
     answer = HANDLERS["StopTask"](tx, params, caller)
-    tx._marks.clear()
+    for key in [key for key in tx._marks if key.startswith("pool:")]:
+        del tx._marks[key]
     return answer
 
 
@@ -349,7 +341,8 @@ def terminated_with_tasks_on_it(tx: Tx[Store], instance_id: str) -> None:
 def termination_wakes_no_pool(tx: Tx[Store], instance_id: str) -> None:
     """Claims do not hear of the GPUs that an instance gives back."""
     STATE["instance"](tx, instance_id)
-    tx._marks.clear()
+    for key in [key for key in tx._marks if key.startswith("pool:")]:
+        del tx._marks[key]
 
 
 def report_forgets_instances(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
@@ -469,6 +462,8 @@ PLANTED: dict[str, Parts] = {
     "all containers are stopped at once": Parts(handlers={**HANDLERS, "StopTask": stops_all_at_once}),
     "time limits are not checked": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
     "no host is ever silent": Parts(reconcilers={**STATE, "host": no_host_is_silent}),
+    **SERVICE_FAULTS,
+    **GROUP_FAULTS,
 }
 
 

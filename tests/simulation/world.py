@@ -24,10 +24,12 @@ from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
 from simulation.checkers import matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
+from simulation.group_clients import GroupClients
 from simulation.host import ENDLESS, Engine, Host
 from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
 from simulation.log_clients import LogClients
 from simulation.plane import Plane
+from simulation.service_clients import ServiceClients
 
 LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
@@ -59,7 +61,7 @@ class World:
         self.seed = seed
         self.rng = Random(seed)
         self.parts = parts or Parts()
-        self.plan = self.parts.tune(plans.draw(self.rng))
+        self.plan = self.parts.tune(plans.draw(self.rng, Random(f"services of {seed}")))
         self.clock = VirtualClock()
         self.agenda = Agenda(self.clock)
         self.settings = Settings()
@@ -71,6 +73,8 @@ class World:
         self.checkers = checkers
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
+        self.service_clients = ServiceClients(self)
+        self.group_clients = GroupClients(self)
         self.log_clients = LogClients(self)
         self.plane = self.parts.plane(self, folder)
         for checker in checkers:
@@ -100,7 +104,11 @@ class World:
         self.plane.start()
         for number in range(FAMILIES):
             self.clients.register(f"f{number}")
-        if self.plan.with_instances:
+        if self.plan.with_services:
+            self.service_clients.begin()
+        if self.plan.with_groups:
+            self.group_clients.begin()
+        if self.plan.with_instances or self.plan.with_groups:
             self.clients.create_fleet()
         for host in self.hosts:
             self.agenda.after(self.down_s(), host.start_agent)
@@ -110,6 +118,8 @@ class World:
         self._break_something()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
+        if self.plan.with_services or self.plan.with_groups:
+            self._let_services_settle()
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
         if not self.settled():
@@ -118,6 +128,23 @@ class World:
         for lane in self.plane.lanes.values():
             lane.store.connection.close()
         return self.trace
+
+    def _let_services_settle(self) -> None:
+        """Services and groups that are not deleted reach their number of tasks and instances. Then all are deleted."""
+        deadline_s = self.agenda.now + LIVENESS_S
+        self._run_until(lambda: self._quiet() or self.agenda.now > deadline_s)
+        if not self._quiet():
+            raise Stuck(f"services and groups do not settle: {self._unsettled()}")
+        self.note("services are quiet")
+        self.tell("services_settled")
+        self.service_clients.delete_all()
+        self.group_clients.delete_all()
+
+    def _quiet(self) -> bool:
+        return self.plane.up and self.clients.all_answered() and not self._unsettled()
+
+    def _unsettled(self) -> list[str]:
+        return [*self.service_clients.unsettled(), *self.group_clients.unsettled()] if self.plane.up else ["the core is down"]
 
     def _run_until(self, over: Callable[[], bool]) -> None:
         for _ in range(EVENTS_MAX):
@@ -147,12 +174,19 @@ class World:
     def _stop_the_endless(self) -> None:
         if self.plane.up:
             self.clients.release_all()
-            rows = self.plane.store.execute("SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id")
+            rows = self.plane.store.execute(
+                "SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' AND task_group NOT LIKE 'service:%' "
+                "ORDER BY id"
+            )
             for task_id, cluster, definition_arn in rows.fetchall():
                 if self._is_endless(definition_arn):
                     self.clients.ask("StopTask", {"cluster": cluster, "task": task_id, "reason": "the end"}, again=False)
+            if self.plan.with_services:
+                self.service_clients.calm()
+            if self.plan.with_groups:
+                self.group_clients.calm()
             for instance in self.plane.store.instances.all():
-                if not instance.is_host and int(instance.id, 16) % 2:  # some end now, and some stay
+                if not instance.is_host and not instance.group and int(instance.id, 16) % 2:  # some end now, and some stay
                     self.clients.terminate(instance.id)
                 if instance.status == "DRAINING" and instance.state is InstanceState.RUNNING:
                     again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}
@@ -176,7 +210,9 @@ class World:
         return not any(ends(name) for name, container in by_name.items() if container["essential"])
 
     def settled(self) -> bool:
-        if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):
+        if not self.plane.up or not self.clients.all_answered() or self.service_clients.active():
+            return False
+        if self.group_clients.left():
             return False
         dead = {host.id for host in self.hosts if host.dead}
         if self.unfinished() or any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
@@ -200,7 +236,7 @@ class World:
         return tasks + [
             f"{instance.id} {instance.state}"
             for instance in self.plane.store.instances.all()
-            if (instance.state is InstanceState.SHUTTING_DOWN and instance.host_id in living)
+            if (instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.STOPPING) and instance.host_id in living)
             or (instance.state is InstanceState.PENDING and self._could_hold(living, INSTANCE, instance.id))
         ]
 

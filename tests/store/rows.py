@@ -41,8 +41,12 @@ def claim(
 
 def derived_fleet(store: Store) -> Fleet:
     """A fleet index that is rebuilt from the rows."""
+    return derived_index(store)[0]
+
+
+def derived_index(store: Store) -> tuple[Fleet, Claims]:
     fleet = Fleet(Journal())
     claims = Claims(store, fleet)
     Instances(store, fleet, claims).rebuild_slots()
     claims.rebuild()
-    return fleet
+    return fleet, claims

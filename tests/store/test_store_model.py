@@ -27,7 +27,7 @@ from corral.model.run import Observed, RunState
 from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import HOLD_PREFIX, Store
-from store.rows import claim, derived_fleet, hello
+from store.rows import claim, derived_index, hello
 
 HOSTS = st.sampled_from(("h1", "h2", "h3"))
 FAMILIES = st.sampled_from(("f", "g"))
@@ -59,6 +59,7 @@ class Model:
     instances: dict[str, Instance] = field(default_factory=dict)  # without the hosts' own
     taken: dict[str, str] = field(default_factory=dict)  # GPU → the instance that owns it, without hosts' own instances
     tasks: dict[str, Task] = field(default_factory=dict)
+    roaming: set[str] = field(default_factory=set)  # tasks that may use two pools; those that wait are in the index
     due: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str, float]] = field(default_factory=dict)
 
@@ -319,13 +320,24 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES,
-        pool=POOLS,
+        pool=POOLS, roams=st.booleans(),
     )  # fmt: skip
-    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: PlacementRules | None, pool: str) -> None:
+    def add_claim(
+        self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: PlacementRules | None, pool: str, roams: bool
+    ) -> None:
         if task_id not in self.now.tasks:
             task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules, pool=pool)
-            self.store.tasks.add(task, (float(since_s),))
+            self.store.tasks.add(task, (float(since_s),), roams=roams)
             self.now.tasks[task_id] = task
+            if roams:
+                self.now.roaming.add(task_id)
+
+    @rule(task_id=TASKS, pool=POOLS)
+    def move_claim(self, task_id: str, pool: str) -> None:
+        task = self.now.tasks.get(task_id)
+        if task is not None and task.state is TaskState.PROVISIONING and task_id in self.now.roaming and task.pool != pool:
+            self.store.tasks.move_claim(task, pool)
+            self.now.tasks[task_id] = task.but(pool=pool, version=task.version + 1)
 
     @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS)
     def add_placed(self, task_id: str, gpus: int, pool: str) -> None:
@@ -484,7 +496,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def index_is_what_the_rows_say(self) -> None:
-        assert self.store.fleet.snapshot() == derived_fleet(self.store).snapshot()
+        fleet, claims = derived_index(self.store)
+        assert self.store.fleet.snapshot() == fleet.snapshot()
+        assert self.store.claims.roaming == claims.roaming
+        waiting = {task_id for task_id in self.now.roaming if self.now.tasks[task_id].state is TaskState.PROVISIONING}
+        assert {each.id for each in self.store.claims.roaming} == waiting
 
 
 class FileStoreMachine(StoreMachine):

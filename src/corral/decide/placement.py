@@ -273,6 +273,11 @@ def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
     )
 
 
+def is_reservable(pool: Pool, claim: Claim) -> bool:
+    """Whether a slot of the pool could be reserved for the claim: the pool will hold the claim in time."""
+    return _reserve(pool, claim) is not None
+
+
 def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """Reserve the slot on which the smallest amount is missing for the claim.
 

@@ -21,6 +21,7 @@ STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, Task
 class ServicePlan(Struct, frozen=True):
     start: int = 0  # how many tasks of the primary deployment to start
     stop: tuple[str, ...] = ()  # the ids of the tasks to stop
+    is_blocked: bool = False  # tasks must be replaced, but the percentages do not allow to start or stop any task
 
 
 class Percentages(Struct, frozen=True):
@@ -52,7 +53,9 @@ def replica_plan(
     old = [task for task in tasks if task.id not in kept]
     start = max(0, min(desired - len(current), max(desired, percentages.most(desired)) - len(tasks)))
     excess = _stop_order(current, protected)[: max(0, len(current) - desired)]
-    return ServicePlan(start, tuple(task.id for task in [*_replaceable(old, current, desired, percentages, protected), *excess]))
+    stop = tuple(task.id for task in [*_replaceable(old, current, desired, percentages, protected), *excess])
+    waits = any(task.id in protected for task in old) or any(task.state != TaskState.RUNNING.value for task in current)
+    return ServicePlan(start, stop, not start and not stop and not waits and len(current) < desired)
 
 
 def daemon_plan(

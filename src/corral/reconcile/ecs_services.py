@@ -47,6 +47,10 @@ NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
 RETRY_S = 30.0  # until the next attempt, after a launch was refused
 ROWS_MAX = 100
+BLOCKED = (
+    "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
+    "Update the minimumHealthyPercent or maximumPercent value and try again."
+)
 NO_ROOM = "no container instance met all of its requirements"
 
 
@@ -100,6 +104,8 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
         plan = replica_plan(
             tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected
         )
+    if plan.is_blocked:
+        service = _report(tx, service, BLOCKED)
     capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), current) if plan.start else None
     _apply(tx, caller, service, plan, capacity)
 
@@ -110,10 +116,14 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     demand = task_spec(document, {}).demand
     constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
     suits = matching(placement_rules(constraints, (), "EC2", f"{service.region}/{service.cluster}", service.group))
+    group = f"{service.region}/{service.cluster}/{service.group}"
     pools: dict[str, tuple[list[Slot], set[str]]] = {}
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        pools[pool] = slots, {slot.id for slot in slots if slot.takes_tasks and covers(slot, demand) and suits(slot)}
+        large = [
+            slot for slot in slots if covers(slot, demand) or group in slot.tasks
+        ]  # a slot that becomes too small keeps its task
+        pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
     eligible_count = sum(len(eligible) for _, eligible in pools.values())
     if service.desired != eligible_count:

@@ -23,11 +23,12 @@ GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {TASK: place_
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
-    granted = 0
-    for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), GRANTS_MAX):
-        GRANTS[claim.kind](tx, claim, placement)
-        granted += 1
-    if granted == GRANTS_MAX:
-        tx.due(f"pool:{pool_name}", tx.now_s)
-    elif tx.store.claims.roaming:
-        fetch_roaming(tx, pool_name)
+    left = GRANTS_MAX
+    while left > 0:
+        for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), left):
+            GRANTS[claim.kind](tx, claim, placement)
+            left -= 1
+        if left and not fetch_roaming(tx, pool_name):
+            return
+        left -= 1  # a claim was fetched, which is work too
+    tx.due(f"pool:{pool_name}", tx.now_s)

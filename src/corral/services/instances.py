@@ -33,7 +33,7 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
     """An instance to launch, with the size of its type."""
 
     region: str
-    cluster: str  # the ECS cluster that the instance joins; empty if it joins none
+    cluster: str  # the ECS cluster that it joins; empty: none
     type: str
     gpus: int
     cpu_units: int
@@ -256,6 +256,8 @@ def _changed(tx: Tx[Store], instance: Instance, left_pool: str | None = None) ->
     pool = left_pool or instance.pool
     if pool is not None:
         tx.mark(f"daemons:{pool}")
+    if instance.gpus and not instance.is_host:
+        tx.mark(f"daemons:{HOST_POOL}")  # the host's own slot has lost or got GPUs
 
 
 def _gpus(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from functools import partial
 
 import orjson
@@ -27,7 +28,7 @@ class Claims:
         self._database = database
         self._fleet = fleet
         self._waiting: dict[tuple[str, str], tuple[str, Claim]] = {}  # kind and id → pool and claim
-        self.roaming: dict[str, None] = {}  # tasks that wait in one pool and may also get capacity of another one
+        self.roaming: list[Claim] = []  # of tasks that may also get capacity of another pool, oldest first
 
     def rebuild(self) -> None:
         for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, roams in self._database.execute(CLAIMS).fetchall():
@@ -35,7 +36,7 @@ class Claims:
             self._fleet.join_line(pool, claim)
             self._waiting[kind, id] = pool, claim
             if roams:
-                self.roaming[id] = None
+                insort(self.roaming, claim)
 
     def add(self, pool: str, claim: Claim, *, roams: bool = False) -> None:
         self._database.execute(
@@ -43,8 +44,8 @@ class Claims:
             (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode(), roams),
         )
         if roams:
-            self.roaming[claim.id] = None
-            self._database.journal.on_rollback(partial(self.roaming.pop, claim.id))
+            insort(self.roaming, claim)
+            self._database.journal.on_rollback(partial(self._stop_roaming, claim))
         self._fleet.join_line(pool, claim)
         key = claim.kind, claim.id
         self._waiting[key] = pool, claim
@@ -55,11 +56,17 @@ class Claims:
         key = kind, id
         pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE kind = ? AND id = ?", key)
-        if id in self.roaming:
-            del self.roaming[id]
-            self._database.journal.on_rollback(partial(self.roaming.__setitem__, id, None))
+        if self._stop_roaming(claim):
+            self._database.journal.on_rollback(partial(insort, self.roaming, claim))
         self._fleet.leave_line(pool, claim)
         self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
+
+    def _stop_roaming(self, claim: Claim) -> bool:
+        at = bisect_left(self.roaming, claim)
+        found = at < len(self.roaming) and self.roaming[at].id == claim.id
+        if found:
+            del self.roaming[at]
+        return found
 
     def get(self, kind: str, id: str) -> Claim | None:
         found = self._waiting.get((kind, id))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from corral.database import Database
-from corral.model.ecs_service import Deployment, EcsService, ServiceTask, StoppedTask
+from corral.model.ecs_service import STARTED_BY, Deployment, EcsService, ServiceTask, StoppedTask
 
 EVENTS_MAX = 100  # per service, as in ECS
 DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s")
@@ -132,11 +132,13 @@ class EcsServices:
         return [StoppedTask(*row) for row in rows]
 
     def still_stopping(self, service: EcsService) -> bool:
-        """Return whether a task of the service is still stopping."""
-        marks = ", ".join("?" * len(service.deployments))
+        """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.
+
+        The query reads the placed tasks of all instances, which are few. The `+` prevents SQLite from reading all tasks of the cluster.
+        """
         row = self._execute(
-            f"SELECT 1 FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' AND started_by IN ({marks}) "
-            "AND state != 'STOPPED' LIMIT 1",
-            (service.region, service.cluster, *(deployment.id for deployment in service.deployments)),
+            "SELECT 1 FROM task WHERE instance_id > '' AND state IN ('PENDING', 'RUNNING') AND +region = ? AND +cluster = ? "
+            "AND task_group = ? AND started_by LIKE ? LIMIT 1",
+            (service.region, service.cluster, service.group, f"{STARTED_BY}%"),
         ).fetchone()
         return row is not None

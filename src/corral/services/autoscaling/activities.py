@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import inf
 from time import gmtime, strftime
 from typing import Any
 
@@ -143,7 +144,7 @@ def _position(after: str) -> tuple[bool, int | None]:
 
 def _filters(params: Params, now_s: float) -> tuple[float, float, set[str] | None]:
     """Return the earliest and the latest start time, and the states, that a request selects."""
-    earliest_s, latest_s, states = now_s - SHOWN_S, now_s, None
+    earliest_s, latest_s, states = now_s - SHOWN_S, inf, None
     for each in params.get("Filters", ()):
         values = each.get("Values", [])
         if each.get("Name") == "Status":

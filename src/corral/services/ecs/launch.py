@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.placement import claim_rank, could_hold, place_newcomer, place_on, room_for_newcomer
+from corral.decide.placement import claim_rank, could_hold, is_reservable, place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs import fargate
@@ -301,17 +301,22 @@ def _check_network(request: LaunchRequest) -> None:
 # Tasks that wait in one pool and may use another
 
 
-def fetch_roaming(tx: Tx[Store], pool_name: str) -> None:
-    """Let tasks that wait in another pool of their cluster wait in this one, if it has room for them now."""
-    pool, unfit = tx.store.fleet.pool(pool_name), set[Demand]()
-    for task_id in list(tx.store.claims.roaming):
-        task = tx.store.tasks.get(task_id)
+def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
+    """Let a task that waits in another pool of its cluster wait in this one: the oldest. Return False if there is none.
+
+    A task moves if this pool has room for it now, or if only this pool can reserve a slot for it. The scheduler serves this pool
+    next, in the same call: if another pool were served first, and had room too, the task could move to and fro for ever.
+    """
+    pool, unfit = tx.store.fleet.pool(pool_name), set[tuple[str, Demand]]()
+    for claim in tx.store.claims.roaming:
+        task = tx.store.tasks.get(claim.id)
         assert task is not None, "a claim of a task that does not exist"
-        if task.pool == pool_name or task.demand in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
+        key = task.pool, claim.demand
+        if task.pool == pool_name or key in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
             continue
-        if room_for_newcomer(pool, task.demand, task.id) is None:
-            unfit.add(task.demand)
-            continue
-        tx.store.tasks.move_claim(task, pool_name)
-        tx.mark(f"pool:{pool_name}")
-        return  # the scheduler grants it and calls this function again
+        is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(task.pool), claim)
+        if is_better or room_for_newcomer(pool, claim.demand, claim.id) is not None:
+            tx.store.tasks.move_claim(task, pool_name)
+            return True
+        unfit.add(key)
+    return False

@@ -74,16 +74,18 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         stop_runs(tx, before, progress.stop)
     if progress.next_check_at_s is not None:
         tx.due(f"task:{before.id}", progress.next_check_at_s)
-    pool = tx.store.fleet.pool(before.pool)
-    if (pool.has_line() or tx.store.claims.roaming) and (
-        pool.lines_depending_on_tasks or _frees_capacity(before.runs, progress.task.runs)
-    ):
+    pool, stopped = tx.store.fleet.pool(before.pool), progress.task.state is TaskState.STOPPED
+    frees = stopped or _frees_capacity(before.runs, progress.task.runs)
+    if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees):
         tx.mark(f"pool:{before.pool}")
-    if progress.task.state is TaskState.STOPPED:
-        if before.pool != HOST_POOL:
-            tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
-        if before.instance_id is not None and before.instance_id in pool and pool.slot(before.instance_id).draining:
-            tx.mark(f"daemons:{before.pool}")  # a daemon task leaves a draining instance after all other tasks
+    if stopped and before.pool != HOST_POOL:
+        tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
+    if frees and before.instance_id is not None and before.instance_id in pool:
+        slot = pool.slot(before.instance_id)
+        if slot.draining or slot.withheld:
+            # A daemon task leaves a draining instance after all other tasks. A GPU that a foreign process uses too is withheld
+            # when its run has ended: then the slot may be too small for a daemon task.
+            tx.mark(f"daemons:{before.pool}")
 
 
 def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
