@@ -134,7 +134,8 @@ class EcsServices:
     def still_stopping(self, service: EcsService) -> bool:
         """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.
 
-        The query reads the placed tasks of all instances, which are few. The `+` prevents SQLite from reading all tasks of the cluster.
+        The query reads the placed tasks of all instances, which are few. Because of the `+`, SQLite does not read all tasks of the
+        cluster.
         """
         row = self._execute(
             "SELECT 1 FROM task WHERE instance_id > '' AND state IN ('PENDING', 'RUNNING') AND +region = ? AND +cluster = ? "
