@@ -88,7 +88,7 @@ def test_the_page_gives_the_reason_of_each_launch_wait_and_end() -> None:
     assert (running["type"], running["group"], running["cluster"], running["gpus"]) == ("g5.xlarge", "fleet", "train", 3)
     wait = shown[ec2_id(waiting.id)]
     assert wait["state"] == "pending" and wait["gpuIds"] == [] and wait["cluster"] is None
-    assert wait["waitReason"].startswith("needs 2 GPUs; 1 of 1 GPUs free on 1 host; first in line; held by")
+    assert wait["waitReason"].startswith("needs 2 GPUs; 1 of 4 GPUs free on 1 host; first in line; held by")
     assert ec2_id(first.id) in wait["waitReason"]
     gone = shown[ec2_id(ended.id)]
     assert (gone["state"], gone["endReason"], gone["gpuIds"]) == ("terminated", "no one needs it", [])

@@ -25,10 +25,18 @@ from store.rows import derived_fleet, hello
 
 REGION = "us-east-1"
 CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
-P3 = InstanceRequest(region=REGION, cluster="train", type="p3.8xlarge", gpus=4, cpu_units=32 * 1024, memory_mib=244 * 1024)
-G5 = InstanceRequest(region=REGION, cluster="serve", type="g5.xlarge", gpus=1, cpu_units=4 * 1024, memory_mib=16 * 1024)
+P3 = InstanceRequest(
+    region=REGION, cluster="train", type="p3.8xlarge", gpus=4, cpu_units=32 * 1024, memory_mib=244 * 1024, group="fleet"
+)
+G5 = InstanceRequest(
+    region=REGION, cluster="serve", type="g5.xlarge", gpus=1, cpu_units=4 * 1024, memory_mib=16 * 1024, group="fleet"
+)
 OWN = host_instance_id("h")
-PROVIDER = {"autoScalingGroupProvider": {"autoScalingGroupArn": "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x"}}
+PROVIDER = {
+    "autoScalingGroupProvider": {
+        "autoScalingGroupArn": "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x:autoScalingGroupName/fleet"
+    }
+}
 
 
 class World:
@@ -327,7 +335,7 @@ def test_a_launch_that_does_not_wait_says_why_there_is_no_room() -> None:
     placed = world.run(lambda tx: instances.place_now(tx, P3))
     assert placed.state is InstanceState.RUNNING
     refused = world.run(lambda tx: instances.place_now(tx, P3))
-    assert refused.detail.startswith("needs 4 GPUs; 0 of 0 GPUs free on 1 host")
+    assert refused.detail.startswith("needs 4 GPUs; 0 of 8 GPUs free on 1 host")
     assert world.run(lambda tx: instances.fits_ever(tx, P3)) is None, "it fits when the others end"
     huge = replace(P3, type="p2.16xlarge", gpus=16)
     assert "[instance-types] p2.16xlarge = {gpus = 8}" in world.run(lambda tx: instances.fits_ever(tx, huge))
@@ -371,3 +379,56 @@ def test_tasks_are_spread_over_the_zones_of_instances() -> None:
         world.run_task("serve", 1, launchType="EC2", placementConstraints=member_of)
     named = {"cluster": "serve", "targetType": "container-instance", "attributeName": "ecs.ami-id"}
     assert [each["value"] for each in world.call("ListAttributes", **named)["attributes"]] == ["ami-1"] * 3
+
+
+def test_tasks_of_a_capacity_provider_run_only_on_the_instances_of_its_group() -> None:
+    world = World()
+    other = world.launch(replace(G5, cluster="train", group="other"))
+    waiting = world.run_task("train", 1)
+    shown = world.shown("train", waiting)
+    assert shown["lastStatus"] == "PROVISIONING"
+    assert "none matches the Auto Scaling group fleet of the capacity provider" in shown["containers"][0]["reason"]
+
+    own = world.launch(replace(G5, cluster="train"))
+    assert world.shown("train", waiting)["containerInstanceArn"].endswith(own)
+    second = world.run_task("train", 1)
+    assert world.gpus("train", second) == [], "the GPU of another group is free, and the task does not get it"
+    described = world.call("DescribeContainerInstances", cluster="train", containerInstances=[own, other])["containerInstances"]
+    assert [each["capacityProviderName"] for each in described] == ["train-fleet", None]
+
+    world.change(other, lambda tx, instance: instances.set_group(tx, instance, "fleet"))
+    assert world.shown("train", second)["containerInstanceArn"].endswith(other), "the instance was attached to the group"
+
+
+def test_two_capacity_providers_share_the_tasks_of_a_request_and_not_their_instances() -> None:
+    world = World()
+    world.call("CreateCapacityProvider", name="second", autoScalingGroupProvider={"autoScalingGroupArn": "other"})
+    world.call(
+        "PutClusterCapacityProviders", cluster="train", capacityProviders=["train-fleet", "second"],
+        defaultCapacityProviderStrategy=[],
+    )  # fmt: skip
+    groups = {world.launch(replace(G5, cluster="train", group=group)): group for group in ("fleet", "fleet", "other")}
+    strategy = [{"capacityProvider": "train-fleet", "weight": 1}, {"capacityProvider": "second", "weight": 1}]
+    reply = world.call("RunTask", cluster="train", taskDefinition="gpus-1", count=4, capacityProviderStrategy=strategy)
+    placed = [
+        (task["capacityProviderName"], groups.get((task["containerInstanceArn"] or "").rpartition("/")[2]))
+        for task in reply["tasks"]
+    ]
+    assert sorted(placed, key=str) == [("second", "other"), ("second", None), ("train-fleet", "fleet"), ("train-fleet", "fleet")]
+
+
+def test_younger_launches_do_not_overtake_a_launch_that_waits_for_gpus_of_other_instances() -> None:
+    world = World()
+    first = world.launch(replace(G5, gpus=3))
+    large = world.launch(replace(P3, gpus=8))
+    young = world.launch(replace(G5, gpus=1))
+    assert [world.state(each) for each in (large, young)] == [InstanceState.PENDING] * 2
+    waits = {
+        each: world.run(lambda tx, each=each: instances.reason_of_wait(tx, tx.store.instances.get(each))) for each in (large, young)
+    }
+    assert waits[large] == "needs 8 GPUs; 5 of 8 GPUs free on 1 host; first in line"
+    assert f"reserved for instance {ec2_id(large)}, which has waited longer" in waits[young]
+    world.terminate(first)
+    assert world.state(large) is InstanceState.RUNNING
+    world.terminate(large)
+    assert world.state(young) is InstanceState.RUNNING

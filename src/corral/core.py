@@ -82,7 +82,7 @@ class OwnedStore(Protocol):
 S = TypeVar("S", bound=OwnedStore)
 # StartOrder starts a run, an id stops a run, RunSpec checks a run's health, and None discards earlier orders.
 Order = StartOrder | str | RunSpec | None
-Sizes = tuple[int, int, int, int, int]
+Sizes = tuple[int, int, int, int, int, int]
 
 
 def _no_step() -> None:
@@ -103,6 +103,8 @@ class Tx(Struct, Generic[S]):
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
+    _late_marks: dict[str, None] = field(default_factory=dict)  # of reconcilers that are `OncePerBatch`
+    _late_kinds: Collection[str] = ()
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)
@@ -114,7 +116,8 @@ class Tx(Struct, Generic[S]):
 
         It runs before the next command, or after the last one if it is `OncePerBatch`.
         """
-        self._marks[key] = None
+        marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
+        marks[key] = None
 
     def due(self, key: str, at_s: float) -> None:
         """Run the reconciler of `key` at the time `at_s`."""
@@ -157,16 +160,17 @@ class Tx(Struct, Generic[S]):
         self._orders.append((host_id, None))
 
     def _sizes(self) -> Sizes:
-        return len(self._marks), len(self._changed), len(self._orders), len(self._changes_later), len(self._handed)
+        marks = len(self._marks), len(self._late_marks), len(self._changed)
+        return *marks, len(self._orders), len(self._changes_later), len(self._handed)
 
     def _truncate(self, sizes: Sizes) -> None:
         """Discard the effects of a failed command."""
-        for collected, size in zip((self._marks, self._changed), sizes):
+        for collected, size in zip((self._marks, self._late_marks, self._changed), sizes):
             while len(collected) > size:
                 collected.popitem()
-        del self._orders[sizes[2] :]
-        del self._changes_later[sizes[3] :]
-        del self._handed[sizes[4] :]
+        del self._orders[sizes[3] :]
+        del self._changes_later[sizes[4] :]
+        del self._handed[sizes[5] :]
 
 
 Reconciler = Callable[[Tx[Any], str], None]
@@ -239,7 +243,7 @@ class Core(Generic[S]):
         self._clock = clock
         self._ids = ids
         self._reconcilers = reconcilers or {}
-        self._once_per_batch = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
+        self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
         self._last_s = 0.0
         self._parked: dict[Command, None] = {}
         self._parked_by_key: dict[str, dict[Command, None]] = {}
@@ -270,7 +274,7 @@ class Core(Generic[S]):
         now_s = self._instant()
         todo = [*self._unpark_expired(now_s), *commands]
         ran = list(todo)  # all commands of this transaction; if the commit fails, each of them gets an error
-        tx = Tx(self.store, now_s, self._ids, self._settings)
+        tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds)
         fired = self._fire_timers(tx)
         by_time = bool(fired)
         try:
@@ -280,13 +284,12 @@ class Core(Generic[S]):
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
                         tx._changed.update(dict.fromkeys(command.keys))  # so that the next command that waits in turn is run
-                    # before the next command, because older tasks get freed capacity first
-                    self._reconcile_marked(tx, outcome, self._once_per_batch)
+                    self._reconcile_marked(tx, outcome)  # before the next command, because older tasks get freed capacity first
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._reconciles_left):
                     tx.mark(key)
                     by_time = True
-                self._reconcile_marked(tx, outcome)
+                self._reconcile_marked(tx, outcome, late=True)
                 todo = self._unpark_changed(tx)
                 if not todo:
                     break
@@ -352,13 +355,11 @@ class Core(Generic[S]):
         self._last_s = now_s
         return now_s
 
-    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, later: Collection[str] = ()) -> None:
-        """Run the reconcilers of all marked keys, up to the limit of this batch. Kinds in `later` stay marked."""
-        while tx._marks and tx._reconciles_left:
-            key = next((each for each in tx._marks if each.partition(":")[0] not in later), None)
-            if key is None:
-                break
-            del tx._marks[key]
+    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, *, late: bool = False) -> None:
+        """Run the reconcilers of all marked keys, up to the limit of this batch. `late`: also those that run once per batch."""
+        while (marks := tx._marks or (late and tx._late_marks)) and tx._reconciles_left:
+            key = next(iter(marks))
+            del marks[key]
             tx._reconciles_left -= 1
             sizes = tx._sizes()
             self.store.savepoint()
@@ -372,10 +373,10 @@ class Core(Generic[S]):
                 self._undo(tx, sizes)
                 outcome.faults.append(traceback.format_exc())
                 self.store.set_due(key, tx.now_s + RETRY_S)
-        if not later or not tx._reconciles_left:
-            for key in tx._marks:
+        for marks in (tx._marks, tx._late_marks) if late else (tx._marks,):
+            for key in marks:
                 self.store.set_due(key, tx.now_s)
-            tx._marks.clear()
+            marks.clear()
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
         """Write the hand-overs of this transaction, and delete the rows of `delivered` ones. Return the number of deleted rows.

@@ -108,8 +108,13 @@ def file_digest(path: Path) -> str:
 def damage_in(connection: sqlite3.Connection) -> list[str]:
     """Return the problems that SQLite finds in a database: damaged pages and indexes, and rows that refer to missing rows."""
     try:
+        connection.text_factory = lambda text: text.decode(errors="replace")  # a problem may quote damaged bytes
         found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})") if row[0] != "ok"]
         broken = connection.execute("PRAGMA foreign_key_check").fetchmany(PROBLEMS_MAX - len(found)) if not found else []
     except sqlite3.DatabaseError as error:
         return [str(error)]
+    except UnicodeDecodeError:  # the text of SQLite's error quotes damaged bytes
+        return ["the database is damaged"]
+    finally:
+        connection.text_factory = str
     return found + [f"a row of {table} refers to a missing row of {parent}" for table, _, parent, _ in broken]

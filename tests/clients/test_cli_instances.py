@@ -94,7 +94,7 @@ def test_a_group_gives_reasons_for_launches_waits_and_ends(cli: Cli) -> None:
     assert [each["group"] for each in found] == ["fleet"] * 3
     assert all(each["launchReason"].startswith("Auto Scaling group fleet: ") for each in found)
     [waiting] = [each for each in found if each["state"] == "pending"]
-    assert waiting["waitReason"].startswith("needs 1 GPU; 0 of 0 GPUs free on 1 host; first in line; held by instances i-")
+    assert waiting["waitReason"].startswith("needs 1 GPU; 0 of 2 GPUs free on 1 host; first in line; held by instances i-")
     [row] = [line for line in cli("instances").stdout.splitlines() if line.startswith(waiting["id"])]
     assert "pending" in row and "fleet" in row and "waits: needs 1 GPU" in row and "2026-" not in row
     assert any(each["group"] == "fleet" and each["state"] == "pending" for each in cli.json("status")["instances"])

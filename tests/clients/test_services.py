@@ -198,6 +198,12 @@ def test_refusals_say_what_to_do(ecs):
     family(ecs, "strict")
     with pytest.raises(ecs.exceptions.InvalidParameterException, match="desired count"):
         ecs.create_service(serviceName="strict", taskDefinition="strict", schedulingStrategy="DAEMON", desiredCount=1)
+    for refused in (
+        {"capacityProviderStrategy": [{"capacityProvider": "host", "weight": 1}]},
+        {"placementStrategy": [{"type": "random"}]},
+    ):
+        with pytest.raises(ecs.exceptions.InvalidParameterException, match="DAEMON scheduling strategy does not support"):
+            ecs.create_service(serviceName="strict", taskDefinition="strict", schedulingStrategy="DAEMON", **refused)
     with pytest.raises(ecs.exceptions.InvalidParameterException, match="needs a desiredCount"):
         ecs.create_service(serviceName="strict", taskDefinition="strict")
     with pytest.raises(ecs.exceptions.ClientException, match="TaskDefinition not found"):
@@ -255,3 +261,39 @@ def test_a_cluster_with_services_cannot_be_deleted(ecs):
     finally:
         ecs.delete_service(cluster="empty", service="lonely", force=True)
     ecs.delete_cluster(cluster="empty")
+
+
+def test_services_are_listed_and_counted_by_launch_type(ecs):
+    ecs.create_cluster(clusterName="kinds")
+    family(ecs, "kind")
+    ecs.register_task_definition(
+        family="fargate-kind", requiresCompatibilities=["FARGATE"], networkMode="awsvpc", cpu="256", memory="512",
+        containerDefinitions=[{"name": "main", "image": "corral/host", "command": ["sleep", "600"]}],
+    )  # fmt: skip
+    network = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
+    ecs.create_service(cluster="kinds", serviceName="on-instances", taskDefinition="kind", desiredCount=0, launchType="EC2")
+    ecs.create_service(
+        cluster="kinds", serviceName="serverless", taskDefinition="fargate-kind", desiredCount=0, launchType="FARGATE",
+        networkConfiguration=network,
+    )  # fmt: skip
+    for launch_type, name in (("EC2", "on-instances"), ("FARGATE", "serverless")):
+        [found] = ecs.list_services(cluster="kinds", launchType=launch_type)["serviceArns"]
+        assert found.endswith(f"/{name}")
+    cluster = ecs.describe_clusters(clusters=["kinds"], include=["STATISTICS"])["clusters"][0]
+    counts = {each["name"]: each["value"] for each in cluster["statistics"]}
+    assert (counts["activeEC2ServiceCount"], counts["activeFargateServiceCount"]) == ("1", "1")
+
+
+def test_a_capacity_provider_stays_in_its_cluster_while_a_service_uses_it(ecs):
+    family(ecs, "provided")
+    ecs.create_capacity_provider(name="kept", autoScalingGroupProvider={"autoScalingGroupArn": "some-group"})
+    ecs.create_cluster(clusterName="provided", capacityProviders=["kept"])
+    ecs.create_service(
+        cluster="provided", serviceName="idle", taskDefinition="provided", desiredCount=0,
+        capacityProviderStrategy=[{"capacityProvider": "kept", "weight": 1}],
+    )  # fmt: skip
+    none = {"cluster": "provided", "capacityProviders": [], "defaultCapacityProviderStrategy": []}
+    with pytest.raises(ecs.exceptions.ResourceInUseException):
+        ecs.put_cluster_capacity_providers(**none)
+    ecs.delete_service(cluster="provided", service="idle")
+    assert ecs.put_cluster_capacity_providers(**none)["cluster"]["capacityProviders"] == []

@@ -111,6 +111,17 @@ def archive(*parts: tuple[str, str]) -> bytes:
     return message.as_bytes()
 
 
+def test_user_data_that_was_encoded_twice() -> None:
+    """boto3 encodes the user data of RunInstances and CreateLaunchConfiguration, and many callers encode it before."""
+    script = f"#!/bin/bash\necho ECS_CLUSTER=a >> {CONFIG}\n".encode()
+    for data in (script, compress(script), f"#cloud-config\nbootcmd:\n- echo ECS_CLUSTER=a >> {CONFIG}\n".encode()):
+        settings = read_user_data(b64encode(data) + b"\n")
+        assert settings.cluster == "a"
+        assert settings.understood[0] == "(user data that is encoded in base64 twice)"
+    broken = read_user_data(b"IyEvYm==*")
+    assert (broken.cluster, broken.understood, broken.skipped) == ("", (), ("IyEvYm==*",))
+
+
 def test_mime_archives() -> None:
     parts = (("cloud-config", "packages: [jq]\n"), ("x-shellscript", f"#!/bin/sh\necho ECS_CLUSTER=a >> {CONFIG}\n"))
     found = read_user_data(archive(*parts))

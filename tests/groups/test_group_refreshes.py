@@ -191,3 +191,12 @@ def test_a_refresh_with_a_launch_that_never_fits_fails(rollback: bool, status: s
     reason = failed["RollbackDetails"]["RollbackReason"] if rollback else failed["StatusReason"]
     assert "needs 8 GPUs" in reason
     assert world.versions() == ["1"], "launches use the group's own configuration again"
+
+
+def test_a_refresh_says_that_it_waits_for_gpus(world: GroupWorld) -> None:
+    world.group(desired=8)
+    preferences = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 110, "InstanceWarmup": 0}
+    world.call("StartInstanceRefresh", AutoScalingGroupName="g", Preferences=preferences)
+    [shown] = world.call("DescribeInstanceRefreshes", AutoScalingGroupName="g")["InstanceRefreshes"]
+    assert shown["Status"] == "InProgress"
+    assert shown["StatusReason"].startswith("Waiting for capacity: needs 1 GPU; 0 of 8 GPUs free on 1 host; first in line; held by")

@@ -58,7 +58,7 @@ class TaskRow(NamedTuple):
     def placement(self) -> PlacementRules | None:
         if self.rules is None:
             return None
-        scope, member_of, distinct, strategy, group, depends_on_tasks = orjson.loads(self.rules)
+        scope, member_of, distinct, strategy, group, depends_on_tasks, *_ = orjson.loads(self.rules)
         return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, depends_on_tasks)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:

@@ -154,7 +154,7 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
         silent = _lacking(pool, demand, reservation) == "AGENT"
         return f"needs {_amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
     free_gpus = pool.free_gpus
-    if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct):
+    if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group):
         free_gpus = sum(group.gpus * len(ids) for group in _allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
         text = _what_rules_leave(pool, demand, demand.rules, free_gpus)
     else:
@@ -192,7 +192,9 @@ def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None
 
 def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gpus: int) -> str:
     """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
-    conditions = " and ".join(f"memberOf ({expression})" for expression in rules.member_of)
+    given = [f"memberOf ({expression})" for expression in rules.member_of]
+    given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
+    conditions = " and ".join(given)
     matching, left = select_by_attributes(pool, rules), select(pool, rules)
     if not matching.allowed:
         return f"needs {_amounts(demand)}; {_hosts(pool.connected)}, none matches {conditions}"
@@ -279,13 +281,13 @@ def is_reservable(pool: Pool, claim: Claim) -> bool:
 def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """Reserve the slot on which the smallest amount is missing for the claim.
 
-    Return None if every connected slot is too small for the claim, even without any task.
+    Return None if every connected slot is too small for the claim, even without tasks and without instances that own its GPUs.
     """
     demand = claim.demand
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):
         fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
-        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, demand))
+        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).whole, demand))
         for candidate in candidates if _is_unsorted(demand) else islice(candidates, 1):
             slot = pool.slot(candidate)
             near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus

@@ -91,6 +91,8 @@ def _allows(rules: PlacementRules) -> Callable[[Slot], bool]:
     queries = [parse_instance_query(expression) for expression in rules.member_of]
 
     def allows(slot: Slot) -> bool:
+        if rules.instance_group and slot.instance_group != rules.instance_group:
+            return False
         if rules.distinct and rules.group in slot.tasks:
             return False
         values = values_of(slot, rules.scope)

@@ -21,7 +21,7 @@ STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, Task
 class ServicePlan(Struct, frozen=True):
     start: int = 0  # how many tasks of the primary deployment to start
     stop: tuple[str, ...] = ()  # the ids of the tasks to stop
-    is_blocked: bool = False  # tasks are to be replaced, and the percentages allow neither to start nor to stop one
+    is_blocked: bool = False  # tasks must be replaced, but the percentages do not allow to start or stop any task
 
 
 class Percentages(Struct, frozen=True):

@@ -37,6 +37,7 @@ class Slot(Struct):
     pending: int = 0  # number of tasks in state PENDING
     registered_at_s: float = 0.0
     lent: int = 0  # GPUs of a host that other instances own now
+    instance_group: str = ""  # the name of its Auto Scaling group; empty: none
 
     @property
     def whole(self) -> Demand:

@@ -116,10 +116,13 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     demand = task_spec(document, {}).demand
     constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
     suits = matching(placement_rules(constraints, (), "EC2", f"{service.region}/{service.cluster}", service.group))
-    group, pools = f"{service.region}/{service.cluster}/{service.group}", dict[str, tuple[list[Slot], set[str]]]()
+    group = f"{service.region}/{service.cluster}/{service.group}"
+    pools: dict[str, tuple[list[Slot], set[str]]] = {}
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        large = [slot for slot in slots if covers(slot, demand) or group in slot.tasks]  # a slot that shrinks keeps its task
+        large = [
+            slot for slot in slots if covers(slot, demand) or group in slot.tasks
+        ]  # a slot that becomes too small keeps its task
         pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
     eligible_count = sum(len(eligible) for _, eligible in pools.values())

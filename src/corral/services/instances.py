@@ -235,7 +235,10 @@ def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:
     tags = [tag for tag in instance.details.get("Tags", ()) if tag["Key"] != GROUP_TAG]
     tags += [{"Key": GROUP_TAG, "Value": group}] if group else []
     changed = instance.but(details={**instance.details, "Tags": tags})
-    _changed(tx, tx.store.instances.set_group(changed, group, tx.now_s))
+    attached = tx.store.instances.set_group(changed, group, tx.now_s)
+    if attached.pool is not None:
+        tx.mark(f"pool:{attached.pool}")  # a waiting task of a capacity provider may now fit
+    _changed(tx, attached)
 
 
 def put_details(tx: Tx[Store], instance: Instance, details: dict[str, Any]) -> Instance:

@@ -13,6 +13,9 @@ EVENTS_MAX = 100  # per service, as in ECS
 DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s")
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
+# SQL expressions: settings of the newest deployment of a service
+LAUNCH_TYPE = "json_extract(document, '$.deployments[0].settings.launchType')"
+FIRST_PROVIDER = "json_extract(document, '$.deployments[0].settings.capacityProviderStrategy[0].capacityProvider')"
 
 
 class EcsServices:
@@ -46,11 +49,19 @@ class EcsServices:
         """Return the names of services that were not deleted. A limit of -1 means no limit."""
         rows = self._execute(
             "SELECT name FROM ecs_service WHERE region = ? AND cluster = ? AND name > ? AND status = 'ACTIVE' "
-            "AND strategy = coalesce(?, strategy) AND coalesce(json_extract(document, '$.details.launchType'), '') = "
-            "coalesce(?, json_extract(document, '$.details.launchType'), '') ORDER BY name LIMIT ?",
+            f"AND strategy = coalesce(?, strategy) AND coalesce({LAUNCH_TYPE}, '') = coalesce(?, {LAUNCH_TYPE}, '') "
+            "ORDER BY name LIMIT ?",
             (region, cluster, after, strategy, launch_type, limit),
         )
         return [name for (name,) in rows]
+
+    def with_provider(self, region: str, cluster: str, provider: str) -> bool:
+        """Return whether an active service of the cluster starts its new tasks with this capacity provider."""
+        sql = (
+            "SELECT 1 FROM ecs_service, json_each(document, '$.deployments[0].settings.capacityProviderStrategy') AS item "
+            "WHERE region = ? AND cluster = ? AND status = 'ACTIVE' AND json_extract(item.value, '$.capacityProvider') = ? LIMIT 1"
+        )
+        return self._execute(sql, (region, cluster, provider)).fetchone() is not None
 
     def daemons(self, cluster: str, region: str | None = None) -> list[tuple[str, str]]:
         """Return region and name of each DAEMON service of a cluster, in one region or in all regions."""
@@ -69,8 +80,7 @@ class EcsServices:
     def statistics(self, region: str, cluster: str) -> dict[tuple[str, str], int]:
         """Count the services of a cluster that are not INACTIVE, by status and launch type."""
         rows = self._execute(
-            "SELECT status, iif(coalesce(json_extract(document, '$.details.launchType'), "
-            "json_extract(document, '$.details.capacityProviderStrategy[0].capacityProvider')) LIKE 'FARGATE%', 'FARGATE', 'EC2'), "
+            f"SELECT status, iif(coalesce({LAUNCH_TYPE}, {FIRST_PROVIDER}) LIKE 'FARGATE%', 'FARGATE', 'EC2'), "
             "count(*) FROM ecs_service WHERE region = ? AND cluster = ? AND status != 'INACTIVE' GROUP BY 1, 2",
             (region, cluster),
         )
@@ -132,9 +142,10 @@ class EcsServices:
         return [StoppedTask(*row) for row in rows]
 
     def still_stopping(self, service: EcsService) -> bool:
-        """Return whether a placed task of the service has not stopped yet, also one of a deployment that is no longer shown.
+        """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.
 
-        The query reads the placed tasks of all instances, which are few: `+` keeps SQLite from reading those of the cluster.
+        The query reads the placed tasks of all instances, which are few. Because of the `+`, SQLite does not read all tasks of the
+        cluster.
         """
         row = self._execute(
             "SELECT 1 FROM task WHERE instance_id > '' AND state IN ('PENDING', 'RUNNING') AND +region = ? AND +cluster = ? "

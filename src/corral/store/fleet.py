@@ -173,7 +173,7 @@ class PoolIndex:
             return
         self.connected += 1
         self.free_gpus += len(slot.gpus)
-        self.total_gpus += slot.total.gpus
+        self.total_gpus += slot.whole.gpus
         self._index.add(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
         if self._by_held is not None and slot.total.gpus:
             self._list_by_held(slot, self._by_held)
@@ -183,7 +183,7 @@ class PoolIndex:
             return
         self.connected -= 1
         self.free_gpus -= len(slot.gpus)
-        self.total_gpus -= slot.total.gpus
+        self.total_gpus -= slot.whole.gpus
         self._index.remove(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
         if self._by_held is not None and slot.total.gpus:
             self._unlist_by_held(slot, (len(slot.gpus), slot.memory_mib, slot.cpu_units), self._by_held)

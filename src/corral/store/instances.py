@@ -205,6 +205,8 @@ class Instances:
         """Attach an instance to an Auto Scaling group, or detach it. Its hours count for the new group from now on."""
         changed = instance.but(group=group)
         self.put_row(changed)
+        if changed.state is not InstanceState.TERMINATED:
+            self.renew_slot(changed.id)
         if changed.state is InstanceState.RUNNING and group != instance.group:
             self.usage.change(changed, now_s)
         return changed
@@ -378,6 +380,7 @@ class Instances:
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
             lent=sum(owner != instance.id and not excluded for _, excluded, _, owner, _, _ in rows) if instance.is_host else 0,
+            instance_group=instance.group,
         )
         self._count_tasks(slot)
         return slot

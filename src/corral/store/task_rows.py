@@ -80,18 +80,17 @@ def _run_of(row: Row) -> Run:
 
 
 def _rules_text(rules: PlacementRules | None) -> str | None:
-    return (
-        None
-        if rules is None
-        else dumps([rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.depends_on_tasks])
-    )
+    if rules is None:
+        return None
+    members = [rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.depends_on_tasks]
+    return dumps([*members, rules.instance_group])
 
 
 def placement_rules_of(text: str | None) -> PlacementRules | None:
     if text is None:
         return None
-    scope, member_of, distinct, strategy, group, depends_on_tasks = orjson.loads(text)
-    return PlacementRules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), group, depends_on_tasks)
+    scope, member_of, distinct, strategy, *others = orjson.loads(text)
+    return PlacementRules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), *others)
 
 
 def dumps(value: Any) -> str:

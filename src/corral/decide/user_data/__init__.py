@@ -27,6 +27,8 @@ CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,255}")
 ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\\/-]{1,128}")
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{0,128}(?<! )|")
 BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")  # user data cannot set attributes with these prefixes
+# The beginnings of scripts, `#cloud-` documents, MIME archives and compressed data, in base64.
+ENCODED_TWICE = re.compile(rb"\s*(?:IyEv|I2Nsb3Vk|TUlNRS1WZXJzaW9u|Q29udGVudC1UeXBl|H4sI)")
 TRUE, FALSE = ("true", "1", "t"), ("false", "0", "f")
 
 
@@ -63,6 +65,7 @@ class _UserDataReader:
         self.skipped: list[str] = []
 
     def read(self, data: bytes) -> None:
+        data = self._decoded(data)
         if data[:2] == b"\x1f\x8b":
             try:
                 data = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, UNPACKED_MAX_BYTES)
@@ -74,6 +77,17 @@ class _UserDataReader:
             self._archive(text.lstrip())
         else:
             self._part(text)
+
+    def _decoded(self, data: bytes) -> bytes:
+        """Decode user data that was encoded twice: boto3 encodes it for some operations, and many callers do too."""
+        if not ENCODED_TWICE.match(data):
+            return data
+        try:
+            decoded = b64decode(b"".join(data.split()), validate=True)
+        except ValueError:
+            return data
+        self.understood.append("(user data that is encoded in base64 twice)")
+        return decoded
 
     def _archive(self, text: str) -> None:
         from email.parser import Parser  # imported only here, because most user data is a script

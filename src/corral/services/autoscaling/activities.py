@@ -183,11 +183,11 @@ def activity_view(tx: Tx[Store], activity: ScalingActivity) -> dict[str, Any]:
     }
     if activity.ended_at_s is not None:
         view["EndTime"] = activity.ended_at_s
-    message = activity.message or (_why_waiting(tx, activity) if activity.status == WAITING else "")
+    message = activity.message or why_waiting(tx, activity)
     return view | ({"StatusMessage": message} if message else {})
 
 
-def _why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
-    """Return why a launch waits for GPUs. The reason is computed for each request, so it is always current."""
-    claim = tx.store.claims.get(INSTANCE, activity.instance_id)
+def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
+    """Return why a launch waits for GPUs, or an empty text. The reason is computed for each request, so it is always current."""
+    claim = tx.store.claims.get(INSTANCE, activity.instance_id) if activity.status == WAITING else None
     return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""

@@ -16,7 +16,7 @@ from corral.decide.instance_refresh import (
     percentage_complete,
 )
 from corral.model.group import Group, InstanceRefresh, LifecycleState, Member
-from corral.services.autoscaling.activities import SHOWN_S
+from corral.services.autoscaling.activities import SHOWN_S, why_waiting
 from corral.services.autoscaling.errors import (
     ActiveInstanceRefreshNotFoundFault,
     InstanceRefreshInProgressFault,
@@ -30,6 +30,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 
 ROLLING = "Rolling"
+ONGOING_READ = 20  # activities under way in which a refresh looks for a launch that waits
 
 
 def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -177,10 +178,18 @@ def describe_instance_refreshes(tx: Tx[Store], params: Params, caller: Caller) -
         return [(refresh.id, refresh) for refresh in found][: None if limit < 0 else limit]
 
     found, more = PAGES.page(params, candidates)
-    return {"InstanceRefreshes": [_view(refresh) for refresh in found], **more}
+    return {"InstanceRefreshes": [_view(refresh, _reason(tx, refresh)) for refresh in found], **more}
 
 
-def _view(refresh: InstanceRefresh) -> dict[str, Any]:
+def _reason(tx: Tx[Store], refresh: InstanceRefresh) -> str:
+    """The reason of the refresh's status. While a launch of its group waits for GPUs, it is the reason of this wait."""
+    if refresh.reason or refresh.status not in ACTIVE:
+        return refresh.reason
+    ongoing = tx.store.groups.activities(refresh.region, refresh.group, ended=False, limit=ONGOING_READ)
+    return next((why for _, activity in ongoing if (why := why_waiting(tx, activity))), "")
+
+
+def _view(refresh: InstanceRefresh, reason: str) -> dict[str, Any]:
     done = refresh.status == SUCCESSFUL
     view: dict[str, Any] = {
         "InstanceRefreshId": refresh.id,
@@ -194,8 +203,8 @@ def _view(refresh: InstanceRefresh) -> dict[str, Any]:
     }
     if refresh.ended_at_s is not None:
         view["EndTime"] = refresh.ended_at_s
-    if refresh.reason:
-        view["StatusReason"] = refresh.reason
+    if reason:
+        view["StatusReason"] = reason
     if refresh.configuration:
         view["DesiredConfiguration"] = refresh.configuration
     if refresh.rollback:

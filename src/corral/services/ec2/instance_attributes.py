@@ -176,8 +176,9 @@ def get_console_output(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 def _console(tx: Tx[Store], caller: Caller, instance: Instance) -> list[str]:
     details = instance.details
+    gpus = f"{instance.gpus} GPU{'s' * (instance.gpus != 1)}"
     lines = [
-        f"Corral: {ec2_id(instance.id)} is a {instance.type} with {instance.gpus} GPUs, {instance.cpu_units} CPU units and "
+        f"Corral: {ec2_id(instance.id)} is a {instance.type} with {gpus}, {instance.cpu_units} CPU units and "
         f"{instance.memory_mib} MiB; it is {instance.state.value}.",
     ]
     if instance.launch_reason:

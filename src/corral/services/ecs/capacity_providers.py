@@ -1,6 +1,7 @@
 """Capacity providers, and the capacity of a request to run tasks: a launch type or a capacity provider strategy.
 
-Capacity providers of Auto Scaling groups are stored only: Corral does not scale by them yet.
+The tasks of a capacity provider run on the instances of its Auto Scaling group. Managed scaling and managed termination protection
+are stored only: Corral does not scale a group by its capacity provider yet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.capacity_providers import ProviderWeight, distribute
-from corral.model.instance import HOST_POOL, cluster_pool
+from corral.model.instance import HOST_POOL, Instance, cluster_pool
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     ClientException,
@@ -26,6 +27,7 @@ from corral.services.ecs.lookup import (
     HOST_PROVIDER,
     PAGES,
     arn,
+    cluster_record,
     find_cluster,
     has_host,
     pools_of,
@@ -62,10 +64,15 @@ class Capacity(Struct, frozen=True):
     waits: bool  # False: a task that does not fit now fails
     providers: tuple[str, ...] = ()  # the capacity provider of each task; empty if the request has a launch type
     pool_of: Mapping[str, str] = field(default_factory=dict)  # provider → its pool, which its tasks use instead of `pools`
+    group_of: Mapping[str, str] = field(default_factory=dict)  # provider → the Auto Scaling group whose instances its tasks use
 
     def pools_of_task(self, at: int) -> tuple[str, ...]:
         """The pools that the task with this number may use."""
         return (self.pool_of[self.providers[at]],) if self.pool_of else self.pools
+
+    def group_of_task(self, at: int) -> str:
+        """The Auto Scaling group whose instances the task with this number must use; empty: it may use all instances."""
+        return self.group_of.get(self.providers[at], "") if self.group_of else ""
 
 
 def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -249,6 +256,21 @@ def providers_of_cluster(tx: Tx[Store], cluster: str, cluster_details: dict[str,
     return {*FARGATE_PROVIDERS, *cluster_details.get("capacityProviders", ()), *own}
 
 
+def group_of_provider(tx: Tx[Store], region: str, name: str) -> str:
+    """The name of the Auto Scaling group of a capacity provider. A request gives the ARN or the name of the group."""
+    document = tx.store.stored.get("ecs", "capacity-provider", region, name) or {}
+    return str(document.get("autoScalingGroupProvider", {}).get("autoScalingGroupArn", "")).rpartition("autoScalingGroupName/")[2]
+
+
+def provider_of_instance(tx: Tx[Store], caller: Caller, instance: Instance, cluster: str) -> str | None:
+    """The capacity provider of the cluster whose tasks an instance serves."""
+    if instance.is_host:
+        return HOST_PROVIDER
+    _, details = cluster_record(tx, caller, cluster) or ("", {})
+    names = details.get("capacityProviders", ()) if instance.group else ()
+    return next((name for name in names if group_of_provider(tx, instance.region, name) == instance.group), None)
+
+
 def _provider_capacity(
     tx: Tx[Store], strategy: list[dict[str, Any]], region: str, cluster: str, cluster_details: dict[str, Any], count: int,
     skip: int = 0,
@@ -267,7 +289,8 @@ def _provider_capacity(
         return Capacity("FARGATE", (HOST_POOL,), waits=True, providers=chosen)
     joined = cluster_pool(region, cluster)
     pools = {provider.name: HOST_POOL if provider.name == HOST_PROVIDER else joined for provider in providers}
-    return Capacity("EC2", tuple(dict.fromkeys(pools.values())), waits=True, providers=chosen, pool_of=pools)
+    groups = {name: group for name in pools if (group := group_of_provider(tx, region, name))}
+    return Capacity("EC2", tuple(dict.fromkeys(pools.values())), waits=True, providers=chosen, pool_of=pools, group_of=groups)
 
 
 def service_capacity(

@@ -51,7 +51,8 @@ def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller
     name, before = find_cluster(tx, caller, params["cluster"])
     details = _checked_details(tx, caller, name, params)
     for removed in set(before.get("capacityProviders", ())) - set(details["capacityProviders"]):
-        if tx.store.clusters.runs_on(caller.region, name, removed):
+        used = tx.store.ecs_services.with_provider(caller.region, name, removed)
+        if used or tx.store.clusters.runs_on(caller.region, name, removed):
             raise ResourceInUseException(PROVIDER_IN_USE)
     _update(tx, caller, name, details)
     return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}

@@ -17,13 +17,14 @@ from corral.model.instance import Instance, ec2_id
 from corral.model.placement import Slot
 from corral.services import instances
 from corral.services.caller import Caller
+from corral.services.ecs.capacity_providers import provider_of_instance
 from corral.services.ecs.errors import (
     AttributeLimitExceededException,
     ClientException,
     InvalidParameterException,
     TargetNotFoundException,
 )
-from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, find_cluster, find_slot, short, slots_of
+from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short, slots_of
 from corral.services.ecs.placement_constraints import check_expression
 from corral.services.ecs.tags import instance_tags
 from corral.services.ecs.task_progress import mark_service
@@ -211,7 +212,7 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
     description = {
         "containerInstanceArn": _arn(caller, cluster, slot.id),
         "ec2InstanceId": ec2_id(slot.id),
-        "capacityProviderName": HOST_PROVIDER if instance.is_host else None,
+        "capacityProviderName": provider_of_instance(tx, caller, instance, cluster),
         "version": 1,
         "versionInfo": {"agentVersion": corral.__version__},
         "status": "INACTIVE" if instance.status == "INACTIVE" else _status(slot),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.decide.placement import claim_rank, could_hold, is_reservable, place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
-from corral.model.task import Demand, Task, TaskState
+from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
@@ -91,22 +91,35 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     capacity = request.capacity
-    unfit: dict[tuple[str, ...], tuple[str, Unplaceable | None]] = {}  # if one of equal tasks does not fit, neither do the others
+    prototypes: dict[str, Task] = {}  # Auto Scaling group of a capacity provider → the task, restricted to its instances
+    # If one of equal tasks does not fit, neither do the others.
+    unfit: dict[tuple[tuple[str, ...], str], tuple[str, Unplaceable | None]] = {}
     for at in range(request.count):
-        pools = capacity.pools_of_task(at)
-        pool, found = unfit.get(pools) or _find_placement(
-            tx, pools, prototype.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
+        pools, group = capacity.pools_of_task(at), capacity.group_of_task(at)
+        if group not in prototypes:
+            prototypes[group] = _restricted(prototype, scope, group)
+        task = prototypes[group]
+        pool, found = unfit.get((pools, group)) or _find_placement(
+            tx, pools, task.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
         )
         if not isinstance(found, Placement):
-            unfit[pools] = pool, found
+            unfit[pools, group] = pool, found
         if isinstance(found, Unplaceable):
             tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # as on ECS, a failure contains one of the instances
             failures.append(LaunchFailure(tried.id if tried else None, found))
         else:
             provider = capacity.providers[at] if capacity.providers else None
-            chosen = prototype if pool == prototype.pool else prototype.but(pool=pool)
+            chosen = task if pool == task.pool else task.but(pool=pool)
             tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found, roams=len(pools) > 1))
     return LaunchResult(tasks, failures)
+
+
+def _restricted(prototype: Task, scope: str, group: str) -> Task:
+    """The task with a rule that allows only the instances of an Auto Scaling group."""
+    if not group:
+        return prototype
+    rules = replace(prototype.demand.rules or PlacementRules(scope), instance_group=group)
+    return prototype.but(demand=replace(prototype.demand, rules=rules))
 
 
 def _find_placement(

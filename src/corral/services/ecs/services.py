@@ -56,13 +56,12 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     _refuse_unserved(params)
     if not params.get("taskDefinition"):
         raise InvalidParameterException("TaskDefinition cannot be empty.")
-    if strategy == DAEMON and "desiredCount" in params:
-        raise InvalidParameterException(NO_DAEMON_COUNT)
     if strategy == REPLICA and "desiredCount" not in params:
         raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
+    if strategy == DAEMON:
+        _check_daemon(params)
+        params = {"launchType": "EC2", **params}  # not the default strategy of the cluster: daemons have no capacity provider
     settings = _settings(tx, params, about, caller, cluster)
-    if strategy == DAEMON and _is_fargate(settings):
-        raise InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
     definition_arn = _definition_arn(tx, caller, params["taskDefinition"], settings, params)
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
     details["deploymentConfiguration"] = _deployment_configuration(params, strategy)
@@ -99,8 +98,8 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if service.status != ACTIVE:
         raise ServiceNotActiveException("Service was not ACTIVE.")
     _refuse_unserved(params)
-    if service.strategy == DAEMON and "desiredCount" in params:
-        raise InvalidParameterException(NO_DAEMON_COUNT)
+    if service.strategy == DAEMON:
+        _check_daemon(params)
     primary = service.primary
     settings = {**primary.settings, **_settings(tx, params, about, caller, cluster, service)}
     if params.get("capacityProviderStrategy"):
@@ -204,6 +203,21 @@ def _settings(
     elif settings.get("platformVersion"):
         raise InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
     return settings
+
+
+def _check_daemon(params: dict[str, Any]) -> None:
+    """Refuse settings that a DAEMON service cannot have, because it runs one task on each instance."""
+    if "desiredCount" in params:
+        raise InvalidParameterException(NO_DAEMON_COUNT)
+    if params.get("capacityProviderStrategy"):
+        raise InvalidParameterException(
+            "The DAEMON scheduling strategy does not support a capacity provider strategy. Remove it; a placement constraint can "
+            "choose the instances."
+        )
+    if params.get("placementStrategy"):
+        raise InvalidParameterException("The DAEMON scheduling strategy does not support placement strategies. Remove them.")
+    if params.get("launchType") == "FARGATE":
+        raise InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
 
 
 def _is_fargate(settings: dict[str, Any]) -> bool:
