@@ -27,8 +27,9 @@ def ends_tell_no_group(tx: Tx[Store], instance_id: str) -> None:
 
 
 def _forget_groups(tx: Tx[Store]) -> None:
-    for key in [key for key in tx._marks if key.startswith("group:")]:
-        del tx._marks[key]
+    for marks in (tx._marks, tx._late_marks):
+        for key in [key for key in marks if key.startswith("group:")]:
+            del marks[key]
 
 
 class ForgetsLaunchesThatWait(Groups):

@@ -11,6 +11,7 @@ from corral.core import Outcome
 from corral.decide.placement import room_for_newcomer
 from corral.model.task import Demand
 from corral.services.ecs.task_spec import task_spec
+from corral.store.deployment_counts import DeploymentCounts
 from simulation.checkers import Checker, Rows, TaskRow, Violation, matches_all, read_rows
 from simulation.clients import CALLER, NEVER
 
@@ -276,8 +277,8 @@ class FailuresSlowDown(ServiceChecker):
                 raise Violation(f"{deployment} had {len(ends)} failed tasks in {lasted_s} s, of {desired} that it should have")
 
 
-class RoamingIsDerived(Checker):
-    """The index of claims that may use two pools is what the rows say."""
+class ServiceIndexesAreDerived(Checker):
+    """The index of claims that may use two pools, and the counts of tasks of deployments, are what the rows say."""
 
     def batch_done(self, outcome: Outcome) -> None:
         if not self.world.plan.with_services:
@@ -287,6 +288,9 @@ class RoamingIsDerived(Checker):
         kept = list(store.claims.roaming)
         if sorted(claim.id for claim in kept) != [task_id for (task_id,) in rows] or kept != sorted(kept):
             raise Violation(f"{kept} roam in the index, and {rows} in the rows")
+        counts, derived = store.tasks.deployment_counts._counts, DeploymentCounts(store)._counts
+        if counts != derived:
+            raise Violation(f"the tasks of deployments are counted as {counts}, and the rows say {derived}")
 
     def finished(self) -> None:
         self.batch_done(Outcome())
@@ -310,5 +314,5 @@ class RoamingClaimsAreServed(Checker):
 def service_checkers() -> list[Checker]:
     return [
         WithinThePercentages(), OneDaemonEach(), ServicesAreReconciled(), ServicesReachTheirCount(), ServicesEnd(),
-        FailuresSlowDown(), RoamingIsDerived(), RoamingClaimsAreServed(),
+        FailuresSlowDown(), ServiceIndexesAreDerived(), RoamingClaimsAreServed(),
     ]  # fmt: skip

@@ -19,8 +19,9 @@ from simulation.world import Parts
 def report_forgets_services(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
     """A service does not hear of the tasks that end."""
     hosts.report(tx, host_id, runs)
-    for key in [key for key in tx._marks if key.startswith("service:")]:
-        del tx._marks[key]
+    for marks in (tx._marks, tx._late_marks):
+        for key in [key for key in marks if key.startswith("service:")]:
+            del marks[key]
 
 
 class ForgetsFailures(EcsServices):
