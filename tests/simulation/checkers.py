@@ -58,8 +58,8 @@ class TaskRow(NamedTuple):
     def placement(self) -> PlacementRules | None:
         if self.rules is None:
             return None
-        scope, member_of, distinct, strategy, group, depends_on_tasks, *_ = orjson.loads(self.rules)
-        return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, depends_on_tasks)
+        scope, member_of, distinct, strategy, group, *others = orjson.loads(self.rules)
+        return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, *others)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
         """Whether distinctInstance forbids the instance: another task of the group should run there."""
@@ -655,6 +655,7 @@ def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:
         and rows.instances[instance_id].slot_pool == claim.pool
         and (size.gpus >= demand.least_gpus and size.cpu_units >= demand.cpu_units and size.memory_mib >= demand.memory_mib)
         and (demand.rules is None or matches_all(demand.rules.member_of, rows.attributes.get(instance_id, {})))
+        and (demand.rules is None or demand.rules.instance_group in ("", rows.instances[instance_id].group_name))
         and not claim.is_kept_apart_from(instance_id, rows.tasks.values())
     )
 

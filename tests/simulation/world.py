@@ -254,9 +254,14 @@ class World:
             and slot.total.cpu_units >= demand.cpu_units
             and slot.total.memory_mib >= demand.memory_mib
             and (demand.rules is None or matches_all(demand.rules.member_of, slot.attributes))
+            and (demand.rules is None or demand.rules.instance_group in ("", self._group_of(slot.id)))
             for slot in pool.slots()
             if store.instances.host_of(slot.id) in living
         )
+
+    def _group_of(self, instance_id: str) -> str:
+        instance = self.plane.store.instances.get(instance_id)
+        return instance.group if instance is not None else ""
 
     # What happens
 
