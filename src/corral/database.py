@@ -19,6 +19,9 @@ STATEMENTS_MAX = 512
 CHECKPOINT_WAIT_MS = 200  # when a database is closed, wait this long for readers of other processes
 CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage at the start, because that takes too long
 
+# The errors of a damaged database. The text of SQLite's error may quote damaged bytes, which Python cannot decode.
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
 
 # The times at which reconcilers run. A key is the name of a reconciler and of the resource that it reconciles.
 DUE_SCHEMA = """
@@ -81,7 +84,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             version = probe.execute("PRAGMA user_version").fetchone()[0]
             damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the error may quote a damaged name, which is not text
+    except DAMAGE as error:
         raise _unreadable(path, error) from error
     finally:
         if not had_index:

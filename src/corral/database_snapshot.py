@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from corral.database import quoted_path
+from corral.database import DAMAGE, quoted_path
 from corral.errors import Refused
 
 TRIES = 20_000  # all tries together take more than one second
@@ -40,7 +40,7 @@ class Snapshots:
                 probes.append(open_reader(path))
                 try:
                     probes[-1].execute("SELECT 1 FROM sqlite_schema").fetchone()
-                except sqlite3.DatabaseError as error:
+                except DAMAGE as error:
                     raise Refused(f"{path} is not a readable database ({error}). `corral restore` restores a backup.") from None
             for _ in range(TRIES):
                 before = [_version(probe) for probe in probes]
@@ -111,10 +111,8 @@ def damage_in(connection: sqlite3.Connection) -> list[str]:
         connection.text_factory = lambda text: text.decode(errors="replace")  # a problem may quote damaged bytes
         found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})") if row[0] != "ok"]
         broken = connection.execute("PRAGMA foreign_key_check").fetchmany(PROBLEMS_MAX - len(found)) if not found else []
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         return [str(error)]
-    except UnicodeDecodeError:  # the text of SQLite's error quotes damaged bytes
-        return ["the database is damaged"]
     finally:
         connection.text_factory = str
     return found + [f"a row of {table} refers to a missing row of {parent}" for table, _, parent, _ in broken]

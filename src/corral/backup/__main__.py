@@ -6,7 +6,6 @@ The commands `corral backup`, `corral restore` and `corral check` run this progr
 from __future__ import annotations
 
 import errno
-import sqlite3
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from corral.backup.progress import ProgressLines, print_result
 from corral.backup.restore import restore
 from corral.backup.save import save
 from corral.clock import WallClock
+from corral.database import DAMAGE
 from corral.errors import Refused
 from corral.ids import RandomIds
 from corral.options import parse_options
@@ -41,7 +41,7 @@ def main() -> None:
         sys.exit(f"corral: {refusal}")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except (OSError, sqlite3.DatabaseError) as error:
+    except (OSError, *DAMAGE) as error:
         sys.exit(f"corral: {_failure(options, error)}")
 
 

@@ -23,7 +23,7 @@ from corral.blobs.checksums import ALGORITHMS, checksum
 from corral.blobs.files import DATE, QUARANTINE
 from corral.clock import Clock
 from corral.data_folder import BLOBS_LOCK, DATABASES, is_in_use, unused, validate_folder
-from corral.database import is_missing, validate_file
+from corral.database import DAMAGE, is_missing, validate_file
 from corral.database_snapshot import Snapshots, damage_in, file_digest, open_reader
 from corral.errors import Refused
 from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
@@ -107,7 +107,7 @@ def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -
             yield from _check_blobs(BlobsInFolder(data / BLOBS), state, progress, deep)
             fresh_s = before_s - FRESH_S if is_in_use(data) else None
             yield from _orphans(data / BLOBS, files, known_names(state), fresh_s)
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
             yield CheckResult(BLOBS, FAILURE, f"state.db cannot be read ({error})", "restore a backup: corral restore")
         yield from _quarantine(data / BLOBS)
     finally:
