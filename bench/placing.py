@@ -6,6 +6,7 @@ core the rate is per second of the wall clock, and growth is judged by CPU.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -81,6 +82,10 @@ def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
         total = Demand(gpus, cpu_units, memory_mib)
         fleet.put_slot(HOST_POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
     fleet.journal.commit()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # as the server does after its start: a collection does not read the index again
+    gc.set_threshold(10_000, 50, 100)
     return fleet
 
 
