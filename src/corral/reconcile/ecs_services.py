@@ -112,7 +112,11 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
 
 def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     """Plan each pool of the cluster separately, because a waiting task belongs to one pool."""
-    _, document = _definition(tx, caller, service)
+    try:
+        _, document = _definition(tx, caller, service)
+    except ApiError as refused:  # the task definition was deleted
+        _report(tx, service, f"was unable to place a task. Reason: {refused}")
+        return
     demand = task_spec(document, {}).demand
     constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
     suits = matching(placement_rules(constraints, (), "EC2", f"{service.region}/{service.cluster}", service.group))
@@ -120,9 +124,8 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     pools: dict[str, tuple[list[Slot], set[str]]] = {}
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        large = [
-            slot for slot in slots if covers(slot, demand) or group in slot.tasks
-        ]  # a slot that becomes too small keeps its task
+        # A slot that becomes too small keeps its task.
+        large = [slot for slot in slots if covers(slot, demand) or group in slot.tasks]
         pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
     eligible_count = sum(len(eligible) for _, eligible in pools.values())
@@ -147,9 +150,9 @@ def _daemon_plans(
 def _vacancies(
     tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
 ) -> dict[str, ServicePlan] | None:  # fmt: skip
-    """The plans of a service of which no task waits and none has to stop, from the counts of its tasks on each instance.
+    """Return a plan for each pool if no task of the service waits and none has to stop. Return None otherwise.
 
-    None: a plan has to know each task.
+    Such plans need only the number of tasks on each instance. Other plans need a list of all tasks.
     """
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
