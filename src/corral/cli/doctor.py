@@ -309,7 +309,8 @@ def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
     if interfaces and interfaces[0] != own and not elsewhere:
         yield warn(
             f"{interfaces[0]} uses the subnet of the Docker network {INSIDE_NETWORK}: tasks in network mode none are refused",
-            "stop the Docker engine that owns it. If that engine was killed, delete it: ip link delete " + interfaces[0],
+            "stop the Docker engine that owns this interface. If that engine was killed, delete the interface: ip link delete "
+            + interfaces[0],
         )
 
 
@@ -390,8 +391,11 @@ def _limits(data: DataFolder) -> Iterator[Finding]:
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     if instances.exists():
         most = int(instances.read_text())
-        found = f"inotify instances: {most}"
-        yield (ok(found) if most >= INSTANCES_MIN else warn(found, "the agent needs one: sysctl fs.inotify.max_user_instances=128"))
+        found = f"limit of inotify instances: {most}"
+        advice = (
+            "all programs of a user share this limit, and the agent needs one instance: sysctl fs.inotify.max_user_instances=128"
+        )
+        yield (ok(found) if most >= INSTANCES_MIN else warn(found, advice))
 
 
 def _proxy(data: DataFolder) -> Iterator[Finding]:
