@@ -2,7 +2,8 @@
 
 A run with container settings becomes a container if Docker is used. `--runtime docker` always uses Docker, and waits until a Docker
 engine responds. `--runtime auto` uses Docker if a Docker engine responds when the agent starts. `--runtime process` does not use
-Docker. There is one exception: if containers of an earlier agent may still be alive, Docker is used with every value of `--runtime`.
+Docker. There is one exception: if containers of an earlier agent may still be alive, Docker is used with every value of
+`--runtime`.
 """
 
 from __future__ import annotations
