@@ -17,7 +17,7 @@ from corral.cli.errors import CliError, NotRunning
 @dataclass(frozen=True, slots=True)
 class DataFolder:
     path: Path
-    chosen: bool  # True if the user passed --data, which takes precedence over the environment
+    chosen: bool  # True if --data was on the command line: then AWS_ENDPOINT_URL and AWS_PROFILE are ignored
 
 
 def _from_option(context: click.Context, parameter: click.Parameter, value: Path | None) -> DataFolder:
