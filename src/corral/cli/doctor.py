@@ -150,9 +150,9 @@ def _data_folder(data: DataFolder) -> Iterator[Finding]:
     size = _size(folder) if folder.exists() else 0
     found = f"{folder}: {format_bytes(size)} used ({kind}), {format_bytes(free)} free on the disk"
     if free < FREE_FAIL_BYTES:
-        yield fail(found, "free space on the disk: when it is full, Corral refuses every change.")
+        yield fail(found, "delete files on this disk: when the disk is full, Corral refuses every change.")
     elif free < FREE_WARN_BYTES:
-        yield warn(found, "free space on the disk before it is full.")
+        yield warn(found, "delete files before the disk is full.")
     elif size > FOLDER_WARN_BYTES:
         yield warn(found, "delete log groups that you do not need; logs usually take most of the space.")
     else:
@@ -308,7 +308,7 @@ def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
     elsewhere = "Id" in about and own not in interfaces  # the interfaces of a rootless engine are not visible here
     if interfaces and interfaces[0] != own and not elsewhere:
         yield warn(
-            f"{interfaces[0]} uses the subnet of the Docker network {INSIDE_NETWORK}: tasks in network mode none are refused",
+            f"{interfaces[0]} uses the subnet of the Docker network {INSIDE_NETWORK}: Corral refuses tasks with the network mode `none`",
             "stop the Docker engine that owns this interface. If that engine was killed, delete the interface: ip link delete "
             + interfaces[0],
         )

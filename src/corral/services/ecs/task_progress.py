@@ -83,8 +83,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if frees and before.instance_id is not None and before.instance_id in pool:
         slot = pool.slot(before.instance_id)
         if slot.draining or slot.withheld:
-            # A daemon task leaves a draining instance after all other tasks. A GPU that a foreign process uses too is withheld
-            # when its run has ended: then the slot may be too small for a daemon task.
+            # A daemon task leaves a draining instance after all other tasks. And if a process outside Corral uses the GPU of an
+            # ended run, tasks no longer get this GPU. Then the slot may be too small for a daemon task.
             tx.mark(f"daemons:{before.pool}")
 
 
@@ -114,6 +114,6 @@ def _frees_capacity(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
 
 
 def mark_service(tx: Tx[Store], task: Task) -> None:
-    """Reconcile the service of a task that has changed. A task that leaves a draining instance may let its daemon leave too."""
+    """Reconcile the service of a task that has changed."""
     if task.started_by is not None and task.started_by.startswith(STARTED_BY):
         tx.mark(f"service:{service_key(task.region, task.cluster, task.group.removeprefix('service:'))}")
