@@ -300,7 +300,7 @@ def _docker(data: DataFolder) -> Iterator[Finding]:
 
 
 def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
-    """Warn if another network interface uses the subnet of Corral's Docker network for tasks with network mode none."""
+    """Warn if another network interface uses the subnet of `corral-inside`, the Docker network of tasks in network mode `none`."""
     own = (about.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{about.get('Id', '')[:12]}"
     routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
     ways = sorted((int(route[6]), at, route[0]) for at, route in enumerate(routes) if (route[1], route[7]) == INSIDE_SUBNET)
@@ -308,7 +308,7 @@ def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
     elsewhere = "Id" in about and own not in interfaces  # the interfaces of a rootless engine are not visible here
     if interfaces and interfaces[0] != own and not elsewhere:
         yield warn(
-            f"{interfaces[0]} uses the subnet of the Docker network {INSIDE_NETWORK}: Corral refuses tasks with the network mode `none`",
+            f"{interfaces[0]} uses the subnet of the Docker network {INSIDE_NETWORK}: Corral refuses tasks in network mode `none`",
             "stop the Docker engine that owns this interface. If that engine was killed, delete the interface: ip link delete "
             + interfaces[0],
         )

@@ -83,8 +83,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if frees and before.instance_id is not None and before.instance_id in pool:
         slot = pool.slot(before.instance_id)
         if slot.draining or slot.withheld:
-            # A daemon task leaves a draining instance after all other tasks. And if a process outside Corral uses the GPU of an
-            # ended run, tasks no longer get this GPU. Then the slot may be too small for a daemon task.
+            # Draining: a daemon task stops when it is the last task on the instance. Withheld: a process outside Corral uses the
+            # GPU of an ended run, so tasks do not get this GPU, and the slot may be too small for a daemon task.
             tx.mark(f"daemons:{before.pool}")
 
 
