@@ -259,12 +259,12 @@ def test_a_range_outside_the_layer(registry: Registry, name: str):
 def test_a_layer_mounted_from_another_repository(corral: Corral, registry: Registry, name: str):
     data = random.Random(5).randbytes(1000)
     digest, other = registry.push(name, data), new_repository(corral)
-    count = len(files(corral))
+    before = set(files(corral))
     assert registry("HEAD", f"/v2/{other}/blobs/{digest}").status == 404
     answer = registry("POST", f"/v2/{other}/blobs/uploads/?mount={digest}&from={name}")
     assert (answer.status, answer.headers["location"]) == (201, f"/v2/{other}/blobs/{digest}")
     assert registry("GET", answer.headers["location"]).body == data
-    assert len(files(corral)) == count
+    assert set(files(corral)) <= before  # garbage of other tests may have been erased
     for query in (f"mount={digest_of(b'no such')}&from={name}", f"mount={digest}&from=no/such", f"mount={digest}"):
         assert registry("POST", f"/v2/{new_repository(corral)}/blobs/uploads/?{query}").status == 202
 

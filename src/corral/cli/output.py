@@ -27,7 +27,7 @@ _LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{CONTROL}")
 
 
 def escape_log(text: str, out: IO[str]) -> str:
-    """Show control characters of a log as `escape_controls` does, but keep colours. Only a terminal gets them escaped."""
+    """If the output is a terminal, escape the control characters of a log except colours. Otherwise return the text unchanged."""
     return _LOG_CONTROLS.sub(lambda match: match[1] or escape_match(match), text) if out.isatty() else text
 
 
@@ -74,7 +74,7 @@ def parsed_date(header: str | None) -> datetime | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Parse the value of --since if it is a time, which begins with a year; None: it is an age."""
+    """Parse the value of --since. A value that begins with a year is a time. For other values, return None."""
     if not re.match(r"[0-9]{4}-", text):
         return None
     try:
