@@ -330,7 +330,7 @@ def _action(request: Request) -> dict[str, str] | None:
 
 
 def _has_signature_v2(request: Request) -> bool:
-    """Return True if the request has a signature of version 2. Only presigned URLs of S3 still use this version."""
+    """Return True if the request has a signature of version 2, in a header or in the URL."""
     if request.headers.get("authorization", "").startswith("AWS "):
         return True
     return "AWSAccessKeyId=" in request.query and "Signature=" in request.query

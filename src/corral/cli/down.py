@@ -111,4 +111,5 @@ def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
         ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
         ids = [task_id for task_id in ids if task_id not in ended]
         if ids and time.monotonic() > deadline_s:
-            raise CliError(f"{count(len(ids), 'task')} did not stop within {STOP_TASKS_S:.0f} s ({ids[0]}, ...). Corral runs on.")
+            left = f"{count(len(ids), 'task')} did not stop within {STOP_TASKS_S:.0f} s ({ids[0]}, ...)"
+            raise CliError(f"{left}. Corral is still running.")
