@@ -25,7 +25,7 @@ check-pure: .venv/.test
 check-others: .venv/.test
 	$(FEW) $(BIN)/python -m pytest -n 0 tests/store tests/queues tests/blobs \
 	  tests/simulation/test_simulation.py::test_nothing_bad_happens_and_everything_ends \
-	  $(filter-out tests/test_docs.py tests/test_ec2_requests.py,$(wildcard tests/test_*.py))
+	  $(filter-out tests/test_docs.py tests/test_ec2_requests.py tests/test_configuration.py,$(wildcard tests/test_*.py))
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
