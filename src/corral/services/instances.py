@@ -65,9 +65,10 @@ def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
     most = tx.store.hosts.most_gpus()  # GPUs that a user holds count too
     if most is None or most >= request.gpus:
         return None
+    has = f"{_gpus(most)} ({tx.store.fleet.pool(HOST_POOL).free_gpus} free)"
     return (
-        f"{request.type} needs {_gpus(request.gpus)}, and this machine has {_gpus(most)}. To run it here, write this to "
-        f"corral.toml in the data folder and restart Corral: [instance-types] {request.type} = {{gpus = {most}}}"
+        f"{request.type} needs {_gpus(request.gpus)}, and this machine has {has}. To run it here, write this to corral.toml"
+        f" in the data folder and restart Corral: [instance-types] {request.type} = {{gpus = {most}}}"
     )
 
 
