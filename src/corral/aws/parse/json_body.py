@@ -133,7 +133,7 @@ def check_depth(value: Any) -> None:
 def unbounded(shape: Shape) -> bool:
     """Return True if values of the shape can be nested to any depth.
 
-    Then the shape contains itself, or a member that accepts any JSON.
+    This is so if the shape contains itself, or contains a member that accepts any JSON.
     """
     return _reaches_itself(shape, frozenset(), set())
 
