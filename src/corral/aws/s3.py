@@ -109,7 +109,7 @@ def _unchunked(headers: dict[str, str]) -> dict[str, str]:
 def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
     """Add the operation PostObject to S3's model.
 
-    Browsers use it to upload forms. AWS documents PostObject, but its model lacks it.
+    Browsers use PostObject to upload a file with a form. AWS documents PostObject, but botocore's model of S3 does not contain it.
     """
     operation = {
         "name": "PostObject",

@@ -187,7 +187,7 @@ def _server(data: DataFolder) -> Iterator[Finding]:
         yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"no new tasks start on this host; see {agent_log}.")
     for problem in page.get("problems", ()):
         node = data.path / "node"
-        advice = f"until it responds, tasks do not start or stop; see {node / 'agent.log'} and {node / 'spawner.log'}."
+        advice = f"tasks do not start or stop until this is solved; see {node / 'agent.log'} and {node / 'spawner.log'}."
         yield fail(problem_line(problem).removeprefix("PROBLEM: "), advice)
     yield from _skew(date)
 
@@ -407,7 +407,7 @@ def _proxy(data: DataFolder) -> Iterator[Finding]:
             'clients would send their requests to the proxy, not to Corral: eval "$(corral env)" sets no_proxy.',
         )
     else:
-        yield ok("no proxy is set" if not names else "a proxy is set, but not for 127.0.0.1")
+        yield ok("no proxy is set" if not names else "a proxy is set, and no_proxy excepts 127.0.0.1")
 
 
 def _aws_environment(data: DataFolder) -> Iterator[Finding]:
