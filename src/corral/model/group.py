@@ -86,7 +86,7 @@ class Group(Struct, frozen=True):
     suspended: dict[str, str] = field(default_factory=dict)  # suspended process → why it was suspended
     status: str = ""  # DELETING, or empty
     cause: str = ""  # why `desired` changed; empty when the group has that capacity
-    replacement_causes: tuple[str, ...] = ()  # the causes of the next launches, each of which replaces an instance
+    replacement_causes: tuple[str, ...] = ()  # one cause for each instance that the next launches replace
     failures: int = 0  # failed launches in a row
     retry_at_s: float | None = None  # no launch before this time
     paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues

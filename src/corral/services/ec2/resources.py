@@ -39,7 +39,7 @@ def every(tx: Tx[Store], caller: Caller, type_: str, **members: str) -> list[Doc
 
 
 def new_id(tx: Tx[Store], prefix: str) -> str:
-    """Return a new id in the form of EC2: a prefix, and 17 hexadecimal digits of which the first is 0."""
+    """Return a new id in the form of EC2: a prefix, a 0 and 16 hexadecimal digits."""
     return f"{prefix}-0{tx.ids.hex32()[:16]}"
 
 

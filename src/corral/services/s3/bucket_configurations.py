@@ -100,7 +100,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
 
 
 def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Handler]:
-    """The operations of a kind, such as metrics configurations, of which a bucket can have several, each with an Id."""
+    """The operations of a kind of configuration. A bucket can have several configurations of the kind, and each has an Id."""
     kind, member = f"Bucket{word}Configuration", f"{word}Configuration"
 
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
