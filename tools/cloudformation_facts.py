@@ -1,4 +1,4 @@
-"""Generate src/corral/services/cloudformation_facts.json from AWS's resource provider schemas, as cfn-lint ships them.
+"""Generate src/corral/services/cloudformation/facts.json from AWS's resource provider schemas, as cfn-lint ships them.
 
     pip download --no-deps cfn-lint==1.58.0
     python tools/cloudformation_facts.py cfn_lint-1.58.0-py3-none-any.whl
@@ -26,7 +26,7 @@ TYPES = {
     "AWS::ECS": "CapacityProvider",
     "AWS::IAM": "InstanceProfile ManagedPolicy Policy Role RolePolicy ServiceLinkedRole",
 }
-TARGET = Path(__file__).parent.parent / "src/corral/services/cloudformation_facts.json"
+TARGET = Path(__file__).parent.parent / "src/corral/services/cloudformation/facts.json"
 PREFIX = "/properties/"
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation_types import Properties, TemplateType, never_updated, stored_type
+from corral.services.cloudformation.resource_types import Properties, TemplateType, never_updated, stored_type
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,

@@ -8,7 +8,7 @@ import orjson
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation_types import Properties, TemplateType
+from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.ecr.registry_settings import delete_registry_policy, get_registry_policy, put_registry_policy
 from corral.store import Store
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation_types import Properties, TemplateType
+from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.ecs import capacity_providers
 from corral.services.ecs.lookup import arn
 from corral.services.ecs.tags import tag_resource, untag_resource

@@ -8,7 +8,7 @@ import orjson
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation_types import Properties, TemplateType, stored_type
+from corral.services.cloudformation.resource_types import Properties, TemplateType, stored_type
 from corral.services.iam import policies, roles
 from corral.services.iam.errors import InvalidInputException
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE

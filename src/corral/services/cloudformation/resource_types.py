@@ -5,7 +5,7 @@ returns the values of `Fn::GetAtt`, updates the resource in place, and deletes i
 without HTTP. `stored_type` makes a `TemplateType` from the declaration of a stored-only resource.
 
 `facts(name)` returns the properties of a type, and which of them force a replacement. `tools/cloudformation_facts.py` generates
-these facts from AWS's own schemas, and writes them to cloudformation_facts.json.
+these facts from AWS's own schemas, and writes them to facts.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.errors import api_error
@@ -45,6 +45,35 @@ MODULES = {  # service → the module with its TEMPLATE_TYPES
 }
 
 
+class Waiting(Struct, frozen=True):
+    """The result of a step that is not complete. The step is tried again when one of `keys` changes, and at `until_s`."""
+
+    keys: tuple[str, ...]  # keys of `tx.changed`, for example "group:us-east-1/fleet"
+    reason: str = ""  # why the step waits, as a sentence for people
+    until_s: float | None = None
+
+
+class ResourceStep(Struct):
+    """What `settled`, `gone` and `signals` know about the resource of a stack whose step is under way."""
+
+    stack_id: str
+    stack_name: str
+    logical_id: str
+    physical_id: str
+    action: str  # "CREATE", "UPDATE" or "DELETE"
+    properties: Properties
+    old_properties: Properties | None = None  # the properties before an update or a replacement
+    replaced_id: str | None = None  # the physical id of the resource that this one replaces
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    creation_policy: Mapping[str, Any] = field(default_factory=dict)
+    update_policy: Mapping[str, Any] = field(default_factory=dict)
+    is_rollback: bool = False
+    started_s: float = 0.0
+    received: Mapping[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: the signals since `started_s`
+    memory: dict[str, Any] = field(default_factory=dict)  # stored until the step ends, so that a step can have several parts
+    notes: list[str] = field(default_factory=list)  # texts to append; each becomes an event of the resource
+
+
 class TemplateType(Struct, frozen=True):
     name: str  # for example "AWS::EC2::VPC"
     create: Callable[[Tx[Store], Caller, Properties], str]  # returns the physical id
@@ -53,6 +82,13 @@ class TemplateType(Struct, frozen=True):
     update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]
     delete: Callable[[Tx[Store], Caller, str, Properties], None]
     name_property: str | None = None  # if a template omits this property, the stack generates a name for it
+    lane: str = "state"  # the lane that runs the functions: "state", "logs" or "metrics"
+    # Called after `create` and `update` until it returns None. If it raises an ApiError, the step has failed.
+    settled: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None
+    gone: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None  # the same after `delete`
+    # Signals that Corral gives by itself, by unique id: an instance counts as signalled when it has joined its cluster.
+    signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
+    is_stored_only: bool = False
 
 
 class Facts(Struct, frozen=True):
@@ -77,13 +113,13 @@ def template_types() -> Iterator[TemplateType]:
 
 @cache
 def _types(service: str) -> dict[str, TemplateType]:
-    module = import_module(f"{__package__}.{MODULES[service]}")
+    module = import_module(f"corral.services.{MODULES[service]}")
     return {type_.name: type_ for type_ in module.TEMPLATE_TYPES}
 
 
 @cache
 def _all_facts() -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(Path(__file__).with_name("cloudformation_facts.json").read_bytes())
+    found: dict[str, Any] = orjson.loads(Path(__file__).with_name("facts.json").read_bytes())
     return found
 
 
@@ -177,7 +213,7 @@ def stored_type(
         before_delete(tx, caller, find(tx, caller, identity), properties)
         stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
 
-    return TemplateType(name, create, read, update, delete, name_property)
+    return TemplateType(name, create, read, update, delete, name_property, is_stored_only=True)
 
 
 def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:

@@ -19,7 +19,13 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.services import SERVICES
 from corral.services.caller import Caller
-from corral.services.cloudformation_types import facts, replacing_properties, template_type, template_types, typed_properties
+from corral.services.cloudformation.resource_types import (
+    facts,
+    replacing_properties,
+    template_type,
+    template_types,
+    typed_properties,
+)
 from corral.store import Store
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")

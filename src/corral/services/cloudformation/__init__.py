@@ -1,0 +1,1 @@
+"""CloudFormation: stacks, change sets, and the resource types of templates."""
