@@ -149,8 +149,10 @@ class Blobs:
         return os.open(self.path(blob), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def read(self, slices: Iterable[Slice]) -> bytes:
-        """Return the bytes of these slices. The caller may have read the rows in an earlier turn of the event loop. Then the blobs
-        may be erased, so the caller must use `reading` and handle FileNotFoundError.
+        """Return the bytes of these slices.
+
+        If the caller has read the rows in an earlier turn of the event loop, the blobs may have been erased meanwhile. Then the
+        caller must use `reading` and handle FileNotFoundError.
         """
         parts = []
         for each in slices:

@@ -170,7 +170,7 @@ class ProgressReporter:
     def report(self, task: dict[str, Any]) -> None:
         if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
             self._wait(shorten_ids(tasks.reason(task)))
-        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # or has stopped already
+        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # has started, and may have stopped
             gpus = tasks.gpu_ids(task)
             self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
 

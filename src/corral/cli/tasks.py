@@ -85,7 +85,10 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
 
 
 def state(task: dict[str, Any]) -> str:
-    """Return the task's lastStatus, with two changes: WAITING instead of PROVISIONING, and STOPPING until a task is STOPPED."""
+    """Return the task's lastStatus, with two changes:
+
+    WAITING instead of PROVISIONING, and STOPPING for a task that is being stopped.
+    """
     last = str(task["lastStatus"])
     if last != "STOPPED" and task["desiredStatus"] == "STOPPED":
         return "STOPPING"
