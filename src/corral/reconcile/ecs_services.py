@@ -1,6 +1,7 @@
 """The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
 
-A slot is the free capacity of a container instance. A pool is a set of slots. A task that waits is in the queue of one pool.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A task that waits is in the queue of one
+pool.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
 
 
 def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Continue in a later transaction, although the changes so far have marked the service."""
+    """Schedule the next step for a later transaction. `paced_at_s` prevents marks of this transaction from starting it earlier."""
     paced = service.but(paced_at_s=tx.now_s)
     tx.store.ecs_services.put(paced)
     tx.due(f"service:{service.key}", tx.now_s + PACE_S)
