@@ -82,6 +82,9 @@ class DockerCleanup:
                 await self._resources.remove(listed["Id"])
 
     async def drop_idle_pauses(self) -> None:
-        """Remove the pause containers of tasks without a living run, because it is possible that no other agent is started."""
+        """Remove the pause containers of tasks without a living run.
+
+        Called when the agent exits, because it may be the last agent.
+        """
         living = self._runs.living_tasks()
         await asyncio.gather(*[self._resources.drop_pause(task) for task in self._resources.with_pause if task not in living])

@@ -464,7 +464,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     os.chdir(data)
     procfs.become_subreaper()
-    # Collect seldom: this process creates no reference cycles, and a collection is slow with thousands of objects.
+    # Collect garbage seldom: this process creates no reference cycles, and a collection is slow with thousands of objects.
     gc.set_threshold(50_000)
     try:
         cgroups = open_cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))

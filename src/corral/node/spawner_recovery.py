@@ -23,8 +23,8 @@ NEVER_STARTED = "CannotStartContainerError: never started: the spawner died whil
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    run: SpawnedRun  # with the reason, if it has ended
-    has_ended: bool  # whether none of its processes is left
+    run: SpawnedRun  # if the run has ended, it contains the reason
+    has_ended: bool  # True if no process of the run is left
     pids: list[int] = field(default_factory=list)  # the processes of the run that were found
 
 
