@@ -147,7 +147,7 @@ def expire_quarantine(blobs: Blobs, now_s: float) -> None:
 
 
 def quarantine_of(blobs: Blobs) -> list[dict[str, Any]]:
-    """What `corral status` shows of the quarantine."""
+    """Return what `corral status` shows of the quarantine."""
     return [{"date": date, "blobs": number, "erasedOn": _erased_on(date)} for date, number in blobs.count_quarantined().items()]
 
 

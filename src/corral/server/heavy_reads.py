@@ -5,9 +5,9 @@ reads have threads of their own. In these threads, each caller has at most one r
 reads never wait for slow reads, and the slow reads of one caller do not delay those of another. A slow read ends when its client
 disconnects. Long reads call `Tx.step` regularly. This call raises an exception if the read must end.
 
-A client that reads page after page should not lose time to an abandoned read for each page. So after a slow read, the next read
-of the same caller and operation starts as a slow read, unless a slow read of this caller is running. The first such read that was
-quick ends this.
+After a slow read, the next read of the same caller and operation also starts as a slow read, unless a slow read of this caller is
+running. Otherwise a client that reads many pages would lose time to an abandoned read for each page. After a slow read that took
+little CPU time, the next read starts in a quick thread again.
 """
 
 from __future__ import annotations
