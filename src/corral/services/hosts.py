@@ -1,6 +1,6 @@
 """Messages from the agents of hosts: hello, heartbeats, reports about runs, and reports about GPUs in use.
 
-A run is one execution of a container.
+A run is one container of a task on a host.
 """
 
 from __future__ import annotations
