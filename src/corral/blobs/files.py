@@ -6,10 +6,10 @@
 
 The folders are created when the first blob is stored, because many servers never store a blob.
 
-A crash can leave a file without a row, but never a row without its file. A row is committed only after its file is synced and has
-its final name. A file is deleted only after the deletion of its row is committed. The garbage collection erases files that have no
-row, except the blobs in `fresh`: their rows are not committed yet. A small blob is written under its final name directly. No reader
-can find it before its row is committed.
+A crash can leave a file without a row, but never an object or a layer without its files. A row is committed only after its file is
+synced and has its final name. A file is deleted only after a commit has removed the last reference to it. The garbage collection
+erases files that have no row, except the blobs in `fresh`: their rows are not committed yet. A small blob is written under its
+final name directly. No reader can find it before its row is committed.
 """
 
 from __future__ import annotations

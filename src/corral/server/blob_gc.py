@@ -1,9 +1,9 @@
 """Garbage collection of blobs, which are the files with the bytes of objects and image layers.
 
-It deletes, in batches, the files that no database row refers to. Such a file is an orphan if a crash has left it. At start, a few
-orphans are deleted at once. Many orphans are not deleted, because no crash leaves so many: this state.db probably belongs to
-another data folder. These orphans are moved to blobs/quarantine/DATE and deleted after a week. If rows refer to them again, they
-are moved back. While a backup copies blobs, no blob is deleted.
+It deletes, in batches, the files that no object and no layer needs any more. An orphan is a file without a database row, which a
+crash has left. At start, a few orphans are deleted at once. Many orphans are not deleted, because no crash leaves so many: this
+state.db probably belongs to another data folder. These orphans are moved to blobs/quarantine/DATE and deleted after a week. If rows
+refer to them again, they are moved back. While a backup copies blobs, no blob is deleted.
 """
 
 from __future__ import annotations
