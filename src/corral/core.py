@@ -103,7 +103,7 @@ class Tx(Struct, Generic[S]):
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
-    _late_marks: dict[str, None] = field(default_factory=dict)  # of reconcilers that are `OncePerBatch`
+    _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
     _late_kinds: Collection[str] = ()
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
@@ -350,7 +350,7 @@ class Core(Generic[S]):
         Each call returns a later time, so that the commands of a batch have different times in the right order.
         """
         now_s = self._clock.now_s()
-        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # after a larger step back, use the clock's time
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # if the clock was set back by more than CLOCK_STEP_S, use its time
             now_s = self._last_s + INSTANT_S
         self._last_s = now_s
         return now_s

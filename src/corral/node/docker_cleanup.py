@@ -13,7 +13,7 @@ from corral.node.docker_settings import LABEL_RUN
 from corral.node.docker_task_resources import TaskResources
 
 STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
-STOPPED_KEPT_MAX = 20  # or earlier, if there are more ended containers than this
+STOPPED_KEPT_MAX = 20  # if there are more ended containers, the oldest are removed earlier
 RESOURCES_KEPT_S = 10.0  # wait before the volumes and the network of a task are removed, because another container of it may start
 CLEAN_EVERY_S = 1.0
 COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed

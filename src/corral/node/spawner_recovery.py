@@ -15,7 +15,7 @@ from corral.node.run_journal import Replay
 from corral.node.run_processes import find_processes, is_same_process, main_process
 from corral.node.spawner_protocol import SpawnedRun
 
-CHECK_S = 1.0  # between two checks of a main process that cannot be watched
+CHECK_S = 1.0  # the time between two checks of a main process that cannot be watched
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
 MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, which may have run"
 NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"

@@ -43,10 +43,10 @@ from corral.store import Store
 
 STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
 STOPS_MAX = 20
-PACE_S = 0.001  # until the next transaction continues
+PACE_S = 0.001  # the time until the next transaction continues
 NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
-RETRY_S = 30.0  # until the next attempt, after a launch was refused
+RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
 ROWS_MAX = 100
 BLOCKED = (
     "was unable to stop or start tasks during a deployment because of the service deployment configuration. "

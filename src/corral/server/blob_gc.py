@@ -32,7 +32,7 @@ BATCH_BLOBS = 200
 ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as uploads were open
 DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
-HELD_DELAY_S = 1.0  # between two attempts while a backup copies blobs
+HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when garbage exists or the server stops
 # Garbage is collected for this long before each batch. Overwriting 1,000 objects a second must not cause 1,000 removals.
 BATCH_DELAY_S = 0.25

@@ -26,7 +26,7 @@ from corral.errors import api_error
 
 QUICK_THREADS = 2
 SLOW_THREADS = 2
-QUICK_MAX_S = 0.02  # of CPU time
+QUICK_MAX_S = 0.02  # the CPU time that a quick read may use
 WATCH_S = 0.25  # a read that takes longer than this ends if its client disconnects
 WAITING_MAX = 200  # the maximum number of slow reads that wait for a thread
 KINDS_MAX = 1_000  # the maximum number of pairs of a caller and an operation that are remembered as slow

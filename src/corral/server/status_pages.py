@@ -36,7 +36,7 @@ from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
-TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks
+TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks are shown
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
