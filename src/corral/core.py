@@ -114,7 +114,7 @@ class Tx(Struct, Generic[S]):
     def mark(self, key: str) -> None:
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
 
-        It runs before the next command, or after the last one if it is `OncePerBatch`.
+        The reconciler runs before the next command, or after the last one if it is `OncePerBatch`.
         """
         marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
         marks[key] = None

@@ -122,7 +122,7 @@ def _user(uid: int) -> str:
 
 
 def _is_ours(data: Path) -> bool:
-    """Return True if Corral has used the folder before. Then the lock file contains its name."""
+    """Return True if Corral has used the folder before. In that case, the lock file contains Corral's name."""
     try:
         fd = os.open(data / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

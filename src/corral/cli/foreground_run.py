@@ -1,4 +1,7 @@
-"""Runs `corral run` in the foreground. It reports why the task waits, shows its output, and exits with its exit code."""
+"""Runs `corral run` in the foreground.
+
+It reports why the task waits, shows the output of the task, and exits with the task's exit code.
+"""
 
 from __future__ import annotations
 

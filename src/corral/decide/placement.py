@@ -69,7 +69,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
 def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | None:
     """Find a placement for a new task, which has not waited.
 
-    The task gets neither capacity that a waiting claim could use now, nor a reserved slot. Return None if nothing else is free.
+    The task gets no reserved slot, and no capacity that a waiting claim could use now. Return None if nothing else is free.
     """
     if not pool.has_line():
         return _find(pool, demand, None, seed)

@@ -143,7 +143,7 @@ class CompiledRules(Struct, frozen=True):
 
 
 class Selection(FreeSlots, Protocol):
-    """The slots that placement rules allow. It is updated when slots or tasks change."""
+    """The slots that placement rules allow. The selection is updated when slots or tasks change."""
 
     allowed: int  # number of slots
 

@@ -73,7 +73,7 @@ class DockerCleanup:
             await self._resources.drop_volumes(task_id)
 
     async def _collect(self) -> None:
-        """Remove containers that an earlier agent requested and that the engine created only after this agent had listed all."""
+        """Remove late containers: an earlier agent requested them, and the engine created them after this agent had listed all."""
         there = await self._resources.list_containers()
         await self._resources.take_over(there)
         for listed in there:

@@ -216,7 +216,7 @@ class DockerLauncher:
     async def _start(self, run: DockerRun, spec: RunSpec, pause: ContainerInfo | None) -> ContainerInfo | None:
         """Start the container and return the engine's description of it.
 
-        Return None if the container ended at once and was removed. Then its end has been reported.
+        Return None if the container ended at once and was removed. In this case, its end was already reported.
         """
         if run.stopping.is_set():
             raise CannotStart(STOPPED_BEFORE_START)

@@ -290,7 +290,10 @@ class LogShipper:
             os.close(fd)
 
     def acknowledged(self, chunks: list[LogChunk], shipped: Mapping[str, int]) -> None:
-        """Process the core's offsets. The core returns no offset for a run without a log stream. Its chunk counts as shipped."""
+        """Process the core's offsets.
+
+        The core returns no offset for a run without a log stream. The chunk of such a run counts as shipped.
+        """
         for chunk in chunks:
             tail = self._tails.get(chunk.run_id)
             if tail is None:

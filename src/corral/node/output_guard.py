@@ -1,9 +1,10 @@
 """The output guard limits how fast processes print, and how much of their output is on disk.
 
 The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
-spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). It pauses a run that
-prints too fast, trims the output file, and resumes the run when its average rate is below `FLOOD_BYTES_PER_S` again. A run is also
-paused while its file is larger than `HARD_MAX_BYTES`, because trimming may take seconds on a busy disk. Other runs are not paused.
+spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). The guard pauses a run
+that prints too fast, trims the output file, and resumes the run when its average rate is below `FLOOD_BYTES_PER_S` again. A run is
+also paused while its file is larger than `HARD_MAX_BYTES`, because trimming may take seconds on a busy disk. Other runs are not
+paused.
 
 The guard is a separate process for two reasons. The loop of the spawner may wait for a busy disk, for example when it creates a
 file. And a spawner with several threads would change cgroups more slowly. The guard reads only file sizes, the spawner's journal

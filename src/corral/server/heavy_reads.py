@@ -6,8 +6,8 @@ reads never wait for slow reads, and the slow reads of one caller do not delay t
 disconnects. Long reads call `Tx.step` regularly. This call raises an exception if the read must end.
 
 After a slow read, the next read of the same caller and operation also starts as a slow read, unless a slow read of this caller is
-running. Otherwise a client that reads many pages would lose time to an abandoned read for each page. After a slow read that took
-little CPU time, the next read starts in a quick thread again.
+running. Without this rule, a client that reads many pages would lose time to an abandoned read for each page. After a slow read
+that took little CPU time, the next read starts in a quick thread again.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def deregister(tx: Tx[Store], instance: Instance) -> None:
 
 
 def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
-    """Return whether the host of an instance does not report. Then the tasks may be lost, and the instance gets no new tasks."""
+    """Return True if the host of an instance does not report. The tasks of the instance may be lost, and it gets no new tasks."""
     host = tx.store.hosts.get(instance.host_id) if instance.host_id is not None else None
     return host is not None and not host["connected"]
 

@@ -143,7 +143,7 @@ def _host(document: Params) -> list[Permission]:
 
 
 def role_arn(tx: Tx[Store], caller: Caller, given: str) -> str:
-    """The ARN of the role that the handler will find. It finds a role by name only, so the path in `given` is ignored."""
+    """The ARN of the role that the handler will find. The handler finds a role by name only, so the path in `given` is ignored."""
     role = find_role(tx, short(given))
     if role is not None:
         return str(role["Arn"])

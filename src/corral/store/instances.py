@@ -73,7 +73,7 @@ class Instances:
         return [instance for instance in self._live.values() if instance.region == region]
 
     def slices(self) -> list[Instance]:
-        """The instances of all regions that are not terminated, without the hosts' own instances."""
+        """All instances that are not terminated, in all regions, without the hosts' own instances."""
         return [instance for instance in self._live.values() if not instance.is_host]
 
     def addresses(self, subnet_id: str) -> Set[str]:

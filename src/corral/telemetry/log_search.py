@@ -145,7 +145,7 @@ class LogSearch:
                 self._push(scan)
 
     def _has_moved(self, origin: SearchKey) -> bool:
-        """Whether every stream has been read beyond the start of the search. Otherwise the next page would repeat this work."""
+        """Whether every stream has been read beyond the start of the search. If not, the next page would repeat this work."""
         horizon, scan = self._scans[0]
         return horizon > origin and (scan.rows > 0 or abs(horizon[0] - origin[0]) > 1)
 
