@@ -118,11 +118,11 @@ class OutputTail(Struct):
     cut: bool = False  # the run has ended, and all but the newest output was dropped
     done: bool = False  # the run has ended and all of its output is in a report
     released: int = 0  # the bytes before this offset were removed from the file
-    allowance: float = BURST_BYTES  # bytes that may be shipped now
+    allowance: float = BURST_BYTES  # the cost of the output that may be shipped now
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
     cost_per_byte: float = 1.0  # the cost of the last chunk divided by its length
-    read_at_s: float | None = None  # when the output before `offset` was read; None: by another agent
+    read_at_s: float | None = None  # when the output before `offset` was read; None: another agent has read it
 
 
 def free_on_disk(path: Path) -> int:

@@ -245,7 +245,7 @@ class GuardProcess:
         if self.pid is None and not self._died_before:
             self.start()
             return
-        with contextlib.suppress(OSError):  # a full pipe has woken the guard; after a death, the next guard scans all files
+        with contextlib.suppress(OSError):  # full pipe: the guard is awake; dead guard: the next one scans all files
             os.write(self._pipe, b"1")
 
     def died(self, runs: Iterable[SpawnedRun]) -> None:

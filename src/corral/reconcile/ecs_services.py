@@ -98,7 +98,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
     if current <= service.desired and not draining and not counts.keys() - {service.primary.id}:
-        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan need not know each of them
+        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan needs only their number
     else:
         tasks = tx.store.ecs_services.tasks(service)
         protected = _protected(tx, service, tasks)

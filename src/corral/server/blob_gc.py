@@ -29,7 +29,7 @@ from corral.server.lanes import Lane
 from corral.store import Store
 
 BATCH_BLOBS = 200
-ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as uploads were open
+ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as there were open uploads
 DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
 HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs

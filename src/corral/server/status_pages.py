@@ -92,7 +92,7 @@ class StatusPages:
         since_s, last_s = _seconds(request, "since"), _seconds(request, "last")
 
         def read(tx: Tx[Store]) -> dict[str, Any]:
-            from corral.services.instance_cost import cost_report  # imports EC2's modules, which the server needs later
+            from corral.services.instance_cost import cost_report  # imported here, because it loads EC2's modules
 
             return cost_report(tx, max(0.0, tx.now_s - last_s) if last_s is not None else since_s)
 

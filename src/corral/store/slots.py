@@ -195,7 +195,7 @@ class SelectionIndex:
             return
         moved: dict[SpreadValues, None] = {}
         for at, value_of in enumerate(self.compiled.spreads):
-            if value_of is not None:  # None spreads over slots: each slot has its own count, so no sum is needed
+            if value_of is not None:  # None means a spread over slots: each slot has its own count, so no sum is needed
                 sums = self._sums[at]
                 for old, less in ((before[at], -there),) if there else ():
                     sums[old] += less
