@@ -2,8 +2,8 @@
 
 A command is a function, for example the handler of a request. A reconciler is a function that runs when its key is marked as
 changed, or at a set time. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics. A run
-is one container of a task on a host. `batch` returns the responses to clients and the orders to hosts, which the caller sends after
-the commit. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
+is one container of a task on a host. After the commit, `batch` returns the responses to clients and the orders to hosts, and the
+caller sends them. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
 directly, with a virtual clock.
 """
 
@@ -103,7 +103,7 @@ class Tx(Struct, Generic[S]):
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
-    _late_marks: dict[str, None] = field(default_factory=dict)  # of reconcilers that are `OncePerBatch`
+    _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
     _late_kinds: Collection[str] = ()
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Tx(Struct, Generic[S]):
     def mark(self, key: str) -> None:
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
 
-        It runs before the next command, or after the last one if it is `OncePerBatch`.
+        The reconciler runs before the next command, or after the last one if it is `OncePerBatch`.
         """
         marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
         marks[key] = None
@@ -128,7 +128,7 @@ class Tx(Struct, Generic[S]):
         self._changed[key] = None
 
     def changes_at(self, key: str, at_s: float) -> None:
-        """Wake the commands that already wait for `key` at the time `at_s`. Commands that begin to wait later must pass `again_s`
+        """At the time `at_s`, wake the commands that already wait for `key`. Commands that begin to wait later must pass `again_s`
         to Wait.
         """
         self._changes_later.append((key, at_s))
@@ -283,7 +283,7 @@ class Core(Generic[S]):
                 for command in todo:
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
-                        tx._changed.update(dict.fromkeys(command.keys))  # so that the next command that waits in turn is run
+                        tx._changed.update(dict.fromkeys(command.keys))  # the next command that waits in turn runs now
                     self._reconcile_marked(tx, outcome)  # before the next command, because older tasks get freed capacity first
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._reconciles_left):
@@ -350,7 +350,7 @@ class Core(Generic[S]):
         Each call returns a later time, so that the commands of a batch have different times in the right order.
         """
         now_s = self._clock.now_s()
-        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # after a larger step back, use the clock's time
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # if the clock was set back by more than CLOCK_STEP_S, use its time
             now_s = self._last_s + INSTANT_S
         self._last_s = now_s
         return now_s

@@ -122,7 +122,7 @@ def _user(uid: int) -> str:
 
 
 def _is_ours(data: Path) -> bool:
-    """Return True if Corral has used the folder before. Then the lock file contains its name."""
+    """Return True if Corral has used the folder before. In that case, the lock file contains Corral's name."""
     try:
         fd = os.open(data / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -197,8 +197,10 @@ def _in_use(data: Path, fd: int) -> Refused:
 
 
 def running_original(data: Path) -> Path | None:
-    """Return the path of the original folder, if this folder was restored from its backup, both have the same host id, and a server
-    uses the original folder. Otherwise return None.
+    """Return the path of the original data folder, from whose backup this folder was restored.
+
+    Return None if no server uses the original folder, or if the two folders have different host ids. Also return None if this
+    folder was not restored from a backup.
     """
     try:
         original = Path(json.loads((data / RESTORED).read_bytes())["data"])

@@ -63,14 +63,14 @@ class CommitFailed(Exception):
 
 
 def is_missing(path: Path) -> bool:
-    """Return True if the file does not exist or is empty. Then the next start creates the database."""
+    """Return True if the file does not exist or is empty. In both cases, the next start creates the database."""
     return not path.exists() or path.stat().st_size == 0
 
 
 def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> None:
     """Raise Refused if the file is damaged, or was written by another program or a newer Corral. Do not change the file.
 
-    Pass `checked` if the file was checked for damage before. Then it is not checked again.
+    With `checked`, the file is not checked for damage, because it was checked before.
     """
     if is_missing(path):
         return
@@ -198,8 +198,8 @@ class Database:
     def savepoint(self) -> None:
         """Set a savepoint.
 
-        If the transaction has written nothing yet, do not set one, because a savepoint costs time. Then `rollback_to_savepoint`
-        rolls back the whole transaction.
+        If the transaction has written nothing yet, do not set one, because a savepoint costs time. In this case,
+        `rollback_to_savepoint` rolls back the whole transaction.
         """
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:

@@ -19,7 +19,7 @@ class Journal:
         self._inverses: list[Action] = []
         self._effects: list[Action] = []
         self._mark = (0, 0)
-        # Call it with a function that undoes a change which was just made in memory; it may read rows.
+        # Call it with a function that undoes a change which was just made in memory. The function may read rows.
         self.on_rollback = self._inverses.append
         self.on_commit = self._effects.append  # call it with a function that must run after the commit
 

@@ -1,4 +1,4 @@
-"""The subset of CBOR that the rpc-v2-cbor protocol uses: decodes bytes to values and encodes values to bytes.
+"""Decodes and encodes CBOR: the subset that the rpc-v2-cbor protocol uses.
 
 Corral has its own decoder, because a general library decodes many types that the protocol does not use: bignums, shared references,
 regular expressions and several kinds of dates. Corral would have to find and refuse these types in every request.

@@ -109,7 +109,7 @@ class ChunkedBody:
         self._signature = ""  # the signature of the current chunk
         self._left = 0  # the number of bytes of the current chunk that are still missing
         self._ended = False  # True after the last chunk, which is empty
-        self._in_chunk = False  # True until the line break after the current chunk
+        self._in_chunk = False  # True until the line break at the end of the current chunk has arrived
         self._line = b""
         self._trailers: dict[str, str] = {}
         self._trailer_signature: str | None = None

@@ -1,7 +1,7 @@
 """Read access to the service models: operations, and the shapes of their inputs, outputs and errors.
 
-botocore has such classes, too. But importing them also imports botocore's HTTP client. Then the server would take a third longer to
-start.
+botocore has such classes, too. But importing them also imports botocore's HTTP client. With this import, the server would take a
+third longer to start.
 """
 
 from __future__ import annotations

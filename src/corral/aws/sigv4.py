@@ -1,8 +1,8 @@
 """Verifies AWS Signature Version 4.
 
-Corral does not use botocore.auth, because it can only sign requests, and takes five times as long as this module. An attacker can
-change everything that the signature does not cover. Therefore the client must sign every `x-amz-*` header, and the signed hash is
-always compared with the body.
+Corral does not use botocore.auth, because botocore.auth can only sign requests, and takes five times as long as this module. An
+attacker can change everything that the signature does not cover. Therefore the client must sign every `x-amz-*` header, and the
+signed hash is always compared with the body.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saves, restores and checks backups of a data folder. `python -m corral.backup` does this while the server runs, or without it.
+"""Saves, restores and checks backups of a data folder. The server may run meanwhile.
 
 A backup is a folder, or one tar file with the same content:
 

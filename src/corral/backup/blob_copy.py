@@ -90,7 +90,7 @@ class BlobCopier:
         except OSError as error:
             if error.errno not in NO_LINK:
                 raise
-            self._link = error.errno == errno.EMLINK  # the other errors also occur for the next files, so copy them
+            self._link = error.errno == errno.EMLINK  # other errors would also occur for all later files, so copy these
             return False
         return True
 

@@ -29,7 +29,7 @@ from corral.errors import Refused
 from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
-FRESH_S = 300.0  # a younger file is no orphan if the server runs: the server may be about to commit its row
+FRESH_S = 300.0  # if the server runs, a younger file is not reported as an orphan: its row may not be committed yet
 NAMED_MAX = 20  # the maximum number of damaged blobs in the report
 PIECE_BYTES = 1024 * 1024
 
@@ -47,7 +47,7 @@ class BlobReader(Protocol):
     def place(self, row: BlobRow) -> str: ...
 
     def damage(self, row: BlobRow) -> str | None:
-        """What is wrong with a blob, by its size alone."""
+        """Return what is wrong with a blob, or None. Only its type and its size are checked."""
         ...
 
     def open(self, row: BlobRow) -> AbstractContextManager[IO[bytes]]: ...
@@ -157,7 +157,7 @@ def _check_tar(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[Ch
 
 
 def _check_copy(name: str, path: Path, place: str, blobs: BlobReader, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
-    """Check a database of a backup, and for state.db also the blobs. Messages call the database `place`."""
+    """Check a database of a backup, and for state.db also the blobs. `place` is the name of the database in messages."""
     progress.begin(name)
     with closing(open_reader(path, immutable=True)) as connection:
         yield from _check_database(name, place, connection)

@@ -1,9 +1,9 @@
 """Computes S3's checksums and MD5 piece by piece. Also computes the checksum of an object from the checksums of its parts.
 
-The library for CRCs is anycrc. It computes 12 GB/s on one core of a Neoverse N1, six times as much as zlib's crc32, and its wheel
-has half a megabyte. awscrt is equally fast, but botocore imports awscrt if it is installed. Then every `corral` command would take
-100 ms longer. SHA-1 and SHA-256 use hashlib. MD5 uses the cryptography package, because its OpenSSL can be a third faster than the
-system's OpenSSL. The speed matters, because the response to a large PutObject waits for the MD5.
+The library for CRCs is anycrc. It processes 12 GB/s on one core of a Neoverse N1, which is six times as fast as zlib's crc32. Its
+wheel has half a megabyte. awscrt is equally fast, but botocore imports awscrt if it is installed. With this import, every `corral`
+command would take 100 ms longer. SHA-1 and SHA-256 use hashlib. MD5 uses the cryptography package, because its OpenSSL can be a
+third faster than the system's OpenSSL. The speed matters, because the response to a large PutObject waits for the MD5.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
 
 The folders are created when the first blob is stored, because many servers never store a blob.
 
-A crash can leave a file without a row, but never a row without its file. A row is committed only after its file is synced and has
-its final name. A file is deleted only after the deletion of its row is committed. The garbage collection erases files that have no
-row, except the blobs in `fresh`: their rows are not committed yet. A small blob is written under its final name directly. No reader
-can find it before its row is committed.
+A crash can leave a file without a row, but never an object or a layer without its files. A row is committed only after its file is
+synced and has its final name. A file is deleted only after a commit has removed the last reference to it. The garbage collection
+erases files that have no row, except the blobs in `fresh`: their rows are not committed yet. A small blob is written under its
+final name directly. No reader can find it before its row is committed.
 """
 
 from __future__ import annotations
@@ -149,8 +149,10 @@ class Blobs:
         return os.open(self.path(blob), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def read(self, slices: Iterable[Slice]) -> bytes:
-        """Return the bytes of these slices. The caller may have read the rows in an earlier turn of the event loop. Then the blobs
-        may be erased, so the caller must use `reading` and handle FileNotFoundError.
+        """Return the bytes of these slices.
+
+        If the caller has read the rows in an earlier turn of the event loop, the blobs may have been erased meanwhile. Then the
+        caller must use `reading` and handle FileNotFoundError.
         """
         parts = []
         for each in slices:

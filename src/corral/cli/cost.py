@@ -81,7 +81,7 @@ def _cells(entry: dict[str, Any], digits: int) -> list[str]:
 
 
 def _unpriced(report: dict[str, Any]) -> list[str]:
-    """Return a message for each price column that leaves out some types, because they have no price."""
+    """Return a message for each price column whose total does not include some types, because their prices are not known."""
     names = {"onDemand": ("on-demand", "ON DEMAND"), "spot": ("spot", "SPOT")}
     return [
         f"No {name} price is known for {', '.join(report['withoutPrice'][key])}: the total of {column} does not include it."

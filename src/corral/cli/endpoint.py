@@ -184,7 +184,7 @@ def own_page(
 
 @cache
 def _http(timeout_s: float) -> Any:
-    """Return the shared HTTP session. `corral top` needs only one connection with it."""
+    """Return the shared HTTP session. With it, `corral top` uses one connection for all its requests."""
     from botocore.httpsession import URLLib3Session
 
     return URLLib3Session(timeout=timeout_s)

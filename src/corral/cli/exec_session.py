@@ -2,7 +2,7 @@
 
 It works like AWS's session-manager-plugin, with three differences. It sends its own client version, so that the server also sends
 exit codes and a separate standard error. It never resends input, because Corral's server receives all messages in order. It
-acknowledges output only after it has written it, so that a slow reader slows the command down.
+acknowledges output only after the output was written, so that a slow reader slows the command down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs `corral run` in the foreground. It reports why the task waits, shows its output, and exits with its exit code."""
+"""Runs `corral run` in the foreground.
+
+It reports why the task waits, shows the output of the task, and exits with the task's exit code.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ class ProgressReporter:
     def report(self, task: dict[str, Any]) -> None:
         if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
             self._wait(shorten_ids(tasks.reason(task)))
-        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # or has stopped already
+        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # has started, and may have stopped
             gpus = tasks.gpu_ids(task)
             self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
 

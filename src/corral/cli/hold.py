@@ -73,7 +73,7 @@ def _release(endpoint: Endpoint, chosen: dict[str, Any], attribute: dict[str, st
 
 
 def _gpus(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """Return every GPU of the cluster with its container instance and its index. AWS has no index, so there it is None."""
+    """Return every GPU of the cluster with its container instance and its index. On AWS, the index is None."""
     ecs, indexes = client(endpoint, "ecs"), dict[str, int]()
     if not is_aws(endpoint):
         page = status_page(endpoint)[0]

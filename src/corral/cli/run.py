@@ -156,7 +156,10 @@ def _family(program: str) -> str:
 
 
 def _environment(extra: tuple[str, ...], *, whole: bool) -> dict[str, str]:
-    """Return the environment variables of the task: those of --env, and with `whole` also those of this process that are passed."""
+    """Return the environment variables of the task:
+
+    those of --env, and with `whole` also those of this process (see `_is_passed`).
+    """
     values = {name: value for name, value in os.environ.items() if _is_passed(name, value)} if whole else {}
     for pair in extra:
         name, equals, value = pair.partition("=")

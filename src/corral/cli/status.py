@@ -67,7 +67,7 @@ def problem_line(problem: dict[str, str]) -> str:
 def _quarantine(day: dict[str, Any], data: str) -> str:
     return (
         f"Quarantine: {count(day['blobs'], 'blob')} without a row since {day['date']} in {data}/blobs/quarantine/{day['date']}, "
-        f"erased on {day['erasedOn']}: if state.db is not the right one, stop Corral and put the right one back"
+        f"erased on {day['erasedOn']}: if this is the wrong state.db, stop Corral and put the right one back"
     )
 
 

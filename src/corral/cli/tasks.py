@@ -58,7 +58,8 @@ def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every task of a cluster that has not stopped. `cluster` is an element of DescribeClusters' response."""
     name = cluster["clusterName"]
     found = describe(ecs, [*list_ids(ecs, "RUNNING", name)], name)
-    # ListTasks returns tasks that are stopping together with stopped tasks, which may be thousands. So list them only if necessary.
+    # ListTasks lists stopping tasks together with stopped tasks, and there may be thousands of stopped tasks. So list them only if
+    # necessary.
     if len(found) < cluster.get("runningTasksCount", 0) + cluster.get("pendingTasksCount", 0):
         found += describe(ecs, [*list_ids(ecs, "STOPPED", name)], name)
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]
@@ -85,7 +86,10 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
 
 
 def state(task: dict[str, Any]) -> str:
-    """Return the task's lastStatus, with two changes: WAITING instead of PROVISIONING, and STOPPING until a task is STOPPED."""
+    """Return the task's lastStatus, with two changes:
+
+    WAITING instead of PROVISIONING, and STOPPING for a task that is being stopped.
+    """
     last = str(task["lastStatus"])
     if last != "STOPPED" and task["desiredStatus"] == "STOPPED":
         return "STOPPING"

@@ -188,7 +188,10 @@ def _start_error(output: bytes) -> str:
 
 
 def _report_missing(about: dict[str, Any], data: DataFolder) -> None:
-    """Print a message if no host is connected or no GPU was found. Without it, the user would only see tasks that wait forever."""
+    """Print a message if no host is connected or no GPU was found.
+
+    Without the message, the user would only see tasks that wait forever.
+    """
     from corral.cli.endpoint import endpoint_of_folder, status_page
 
     try:

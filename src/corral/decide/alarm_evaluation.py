@@ -3,9 +3,9 @@ suppressed.
 
 A window is one period of the metric. An alarm has N evaluation periods, and M of them must breach the threshold. The alarm reads a
 few more windows than N. All these windows are its evaluation range. If at least N windows have data, the newest N of them are
-evaluated. Otherwise all windows with data are evaluated, and TreatMissingData defines the values of the missing windows. If
-TreatMissingData is `missing`, fewer than M windows breach and no window is within the threshold, the state is INSUFFICIENT_DATA.
-There is one exception: if the oldest breaching window is at least M windows old, the state is ALARM.
+evaluated. Otherwise all windows with data are evaluated, and TreatMissingData defines the values of the missing windows. The state
+is INSUFFICIENT_DATA if TreatMissingData is `missing`, fewer than M windows breach, and no window is within the threshold. There is
+one exception: if the oldest breaching window is at least M windows old, the state is ALARM.
 """
 
 from __future__ import annotations

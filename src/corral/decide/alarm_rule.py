@@ -44,9 +44,9 @@ class Or(Struct, frozen=True):
 
 
 class AtLeast(Struct, frozen=True):
-    number: int  # at least this many of `alarms`
+    number: int  # the rule is true for at least this many of `alarms`
     state: AlarmState
-    in_it: bool  # False if the alarms must not be in this state
+    in_it: bool  # True: these alarms are in `state`; False: they are in another state
     alarms: tuple[str, ...]
 
 

@@ -65,9 +65,9 @@ def evaluate_key(
 ) -> ExpiryDecision:
     """Decide which versions of a key expire now. `versions` are sorted newest first, so the first is the current version.
 
-    For a key with very many versions, the caller may pass only the oldest ones. It then also passes the current version as
-    `current`, and as `unseen` the number of versions that are newer than `versions`. The first of `versions` is not evaluated in
-    this case: a version becomes noncurrent when the next version is created, and the caller did not pass that next version.
+    For a key with very many versions, the caller may pass only the oldest ones. The caller then also passes the current version as
+    `current`, and the number of versions that are newer than `versions` as `unseen`. In this case, the first of `versions` is not
+    evaluated. It became noncurrent when the next version was created, and the caller did not pass that next version.
     """
     expire: LifecycleRule | None = None
     drop: list[str] = []

@@ -1,4 +1,4 @@
-"""Choose which free GPUs of a slot a task gets. A slot is a container instance as the scheduler sees it.
+"""Choose which free GPUs of a slot a task gets. A slot is the capacity of one instance.
 
 The chosen GPUs are close to each other: data travels fast between them, for example over NVLink. The choice also tries to leave the
 other free GPUs close to each other, for the next task.
@@ -15,7 +15,7 @@ from corral.model.placement import Links, Slot
 from corral.model.task import ALL_GPUS
 
 EXACT_MAX = 2_000  # if there are at most this many possible sets of GPUs, all are compared
-SEEDS_MAX = 8  # otherwise `_grown` builds sets, starting from at most this many GPUs, with both values of `sign`
+SEEDS_MAX = 8  # otherwise `_grown` builds two sets from each of at most this many free GPUs
 
 
 def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:

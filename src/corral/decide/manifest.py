@@ -17,7 +17,7 @@ OCI_IMAGE = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 IMAGES, INDEXES = (DOCKER_IMAGE, OCI_IMAGE), (DOCKER_LIST, OCI_INDEX)
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-SIZE_MAX = 2**50  # bytes of a layer: more than any disk has, and the sum over many layers still fits into SQLite's 64 bits
+SIZE_MAX = 2**50  # maximum size of a layer in bytes: no disk is larger, and the sum of many layers fits into SQLite's 64 bits
 FOREIGN = re.compile(r"application/vnd\.(docker\.image\.rootfs\.foreign|oci\.image\.layer\.nondistributable)\.")
 
 

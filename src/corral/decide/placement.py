@@ -1,8 +1,8 @@
 """Placement: decide which slot a task gets, which claims must wait, and why.
 
-A slot is a container instance as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch that
-waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. Claims with equal demands
-form one line, and the oldest claim of a line is its head.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch
+that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. Claims with equal
+demands form one line, and the oldest claim of a line is its head.
 
 `decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. Other tasks get the best fit.
 """
@@ -69,7 +69,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
 def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | None:
     """Find a placement for a new task, which has not waited.
 
-    The task gets neither capacity that a waiting claim could use now, nor a reserved slot. Return None if nothing else is free.
+    The task gets no reserved slot, and no capacity that a waiting claim could use now. Return None if nothing else is free.
     """
     if not pool.has_line():
         return _find(pool, demand, None, seed)
@@ -87,12 +87,12 @@ def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Un
 
 
 def could_hold(pool: Pool, demand: Demand) -> bool:
-    """Whether a slot of the pool, if it were empty, has enough GPUs, CPU and memory."""
+    """Whether a slot of the pool would have enough GPUs, CPU and memory if it were empty."""
     return any(_covers(total, demand) for total in pool.totals())
 
 
 def covers(slot: Slot, demand: Demand) -> bool:
-    """Whether a slot, if it were empty, has enough GPUs, CPU and memory."""
+    """Whether a slot would have enough GPUs, CPU and memory if it were empty."""
     return _covers(slot.total, demand)
 
 
@@ -274,14 +274,15 @@ def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
 
 
 def is_reservable(pool: Pool, claim: Claim) -> bool:
-    """Whether a slot of the pool could be reserved for the claim: the pool will hold the claim in time."""
+    """Whether a slot of the pool could be reserved for the claim. If so, the pool will have room for the claim later."""
     return _reserve(pool, claim) is not None
 
 
 def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
-    """Reserve the slot on which the smallest amount is missing for the claim.
+    """Reserve the slot that lacks least for the claim.
 
-    Return None if every connected slot is too small for the claim, even without tasks and without instances that own its GPUs.
+    Return None if every connected slot is too small for the claim, even after its tasks have ended and EC2 instances have returned
+    its GPUs.
     """
     demand = claim.demand
     best: tuple[tuple[int, int, int], str] | None = None

@@ -1,7 +1,8 @@
 """Placement rules: decide which slots the constraints of a task allow, and which of them its strategy prefers.
 
-A slot is a container instance as the scheduler sees it. A pool is a set of slots. A demand is the number of GPUs, the CPU, the
-memory and the placement rules of a task. A part is a set of slots with equal values of the attributes over which tasks are spread.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A demand is the number of GPUs, the CPU,
+the memory and the placement rules of a task. A part is a set of slots with equal values of the attributes over which tasks are
+spread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # for a host it depends on the region of the request, because a host is in every region
+ZONE = "ecs.availability-zone"  # a host is in every region, so its zone depends on the region of the request
 DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
 IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
@@ -131,7 +132,10 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str 
 def _choose(
     pool: Pool, parts: Sequence[SpreadPart], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen
 ) -> str | None:
-    """Return the slot that the remaining steps of the strategy prefer. The spread steps rank all of these parts equally."""
+    """Return the slot that the remaining steps of the strategy prefer.
+
+    The earlier spread steps prefer none of `parts` to another.
+    """
     if not steps:
         return next(_open_ones(_shapes(parts, demand), demand, is_open), None)
     if steps[0][0] == "random":

@@ -32,7 +32,7 @@ class Step(Struct, frozen=True):
 def adjusted(capacity: int, adjustment_type: str, adjustment: int, min_magnitude: int = 0) -> int:
     """Return the capacity after an adjustment. The group's minimum and maximum sizes are applied later.
 
-    A percentage is rounded towards zero. It changes the capacity by at least one instance, and by at least `min_magnitude`.
+    An adjustment in percent is rounded towards zero, but is at least one instance and at least `min_magnitude`.
     """
     if adjustment_type == EXACT:
         return adjustment

@@ -89,7 +89,7 @@ class HistoryItem(Struct, frozen=True):
 
 
 class ScalingRequest(Struct, frozen=True):
-    """The current request of an alarm to a scaling policy. Of the two values, the policy uses the one that adds more capacity."""
+    """The current request of an alarm to a scaling policy. The policy uses the value that adds more capacity."""
 
     policy: str  # ARN
     state: AlarmState

@@ -39,7 +39,7 @@ class EcsService(Struct, frozen=True):
     is_steady: bool = False  # the event "has reached a steady state" was written after the last change
     problem: str = ""  # the last problem that an event reported; empty when the service is steady
     deleted_at_s: float | None = None
-    paced_at_s: float | None = None  # it did as much as one transaction may; the rest follows in a later one
+    paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
 
     @property
     def primary(self) -> Deployment:

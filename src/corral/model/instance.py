@@ -43,7 +43,7 @@ MOVES: dict[InstanceState, frozenset[InstanceState]] = {
 
 
 class TypeMapping(Struct, frozen=True):
-    """What an instance type has on this machine, from `[instance-types]` in corral.toml. None: as on AWS."""
+    """The size of an instance type on this machine, from `[instance-types]` in corral.toml. None means the size on AWS."""
 
     gpus: int | None = None
     vcpus: int | None = None
@@ -78,9 +78,9 @@ class Instance(Struct, frozen=True):
     # with "_" are not shown.
     details: dict[str, Any] = field(default_factory=dict)
     group: str = ""  # the name of its Auto Scaling group; empty: none
-    joins: str = ""  # the ECS cluster that its user data names: it joins when it runs and the cluster exists
+    joins: str = ""  # the ECS cluster in its user data; the instance joins when it runs and the cluster exists
     launched_at_s: float | None = None  # when it last became running
-    launch_reason: str = ""  # for people
+    launch_reason: str = ""  # why it was launched; only for people
     end_reason: str = ""  # why it was stopped or terminated; empty: it was not
 
     @property

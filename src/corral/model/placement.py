@@ -1,8 +1,8 @@
 """Input and output of the scheduler, which decides where tasks and instances run.
 
-A slot is a container instance as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch that
-waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory, and placement rules. Claims with equal demands wait
-in one line. A withheld GPU is a GPU that tasks may not get.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch
+that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory, and placement rules. Claims with equal demands
+wait in one line. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to eac
 
 
 class Slot(Struct):
-    """A container instance as the scheduler sees it: its total and its free resources."""
+    """The capacity of one instance, as the scheduler sees it: its total and its free resources."""
 
     id: str  # the id of the instance
     total: Demand  # all resources, except withheld GPUs
@@ -41,7 +41,7 @@ class Slot(Struct):
 
     @property
     def whole(self) -> Demand:
-        """Its total resources if no other instance had GPUs of its host."""
+        """The total resources that the slot would have if no other instance owned GPUs of its host."""
         return Demand(self.total.gpus + self.lent, self.total.cpu_units, self.total.memory_mib) if self.lent else self.total
 
     @property
@@ -143,7 +143,7 @@ class CompiledRules(Struct, frozen=True):
 
 
 class Selection(FreeSlots, Protocol):
-    """The slots that placement rules allow. It is updated when slots or tasks change."""
+    """The slots that placement rules allow. The selection is updated when slots or tasks change."""
 
     allowed: int  # number of slots
 
@@ -180,7 +180,10 @@ class Pool(FreeSlots, Protocol):
     def slots(self) -> Iterable[Slot]: ...
 
     def totals(self) -> Iterable[Demand]:
-        """The distinct sizes of all slots, connected or not, with the GPUs that instances have taken from a host."""
+        """The distinct sizes of all slots, also of disconnected ones.
+
+        The size of a host includes the GPUs that its instances own.
+        """
         ...
 
     def has_line(self) -> bool:

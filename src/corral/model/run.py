@@ -20,8 +20,8 @@ On `execute`, the agent connects to the core's other socket, `sessions.sock`, an
 Then it passes the connection to a relay process, which runs the command. From now on the connection carries the frames of
 `channel/command_relay.py`. When the connection closes, the command is ended.
 
-A host may delete its data about a stopped run after the core has acknowledged the stop: with `ack` if the stop was in a report,
-with `welcome` if it was in a hello.
+After the core has acknowledged the stop of a run, the host may delete its data about the run. The core acknowledges a report with
+`ack`, and a hello with `welcome`.
 """
 
 from __future__ import annotations

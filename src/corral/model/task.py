@@ -50,7 +50,7 @@ class PlacementRules(Struct, frozen=True):
     strategy: tuple[tuple[str, str], ...] = ()
     group: str = ""  # region/cluster/group of the tasks to which `distinct` and `spread` apply; empty if neither is used
     depends_on_tasks: bool = False  # True: the start or stop of another task can change which container instances are allowed
-    instance_group: str = ""  # the Auto Scaling group whose instances are allowed, from the capacity provider; empty: all are
+    instance_group: str = ""  # only the instances of this Auto Scaling group are allowed; empty: all instances are allowed
 
 
 class Demand(Struct, frozen=True):

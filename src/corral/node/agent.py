@@ -195,7 +195,7 @@ class Agent:
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
             self._logs_at = now
-        elif report.logs:  # a backlog waits as long as the core needed, so it uses half of the core's time at most
+        elif report.logs:  # wait as long as the core needed, so that a backlog takes at most half of the core's time
             answered_at = time.monotonic()
             self._logs_at = answered_at + min(answered_at - now, BACKLOG_PAUSE_MAX_S) - LOG_PAUSE_S
         self._engine.forget(self._reports.acknowledged(report, ack))

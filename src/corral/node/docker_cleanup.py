@@ -13,7 +13,7 @@ from corral.node.docker_settings import LABEL_RUN
 from corral.node.docker_task_resources import TaskResources
 
 STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
-STOPPED_KEPT_MAX = 20  # or earlier, if there are more ended containers than this
+STOPPED_KEPT_MAX = 20  # if there are more ended containers, the oldest are removed earlier
 RESOURCES_KEPT_S = 10.0  # wait before the volumes and the network of a task are removed, because another container of it may start
 CLEAN_EVERY_S = 1.0
 COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed
@@ -73,7 +73,7 @@ class DockerCleanup:
             await self._resources.drop_volumes(task_id)
 
     async def _collect(self) -> None:
-        """Remove containers that an earlier agent requested and that the engine created only after this agent had listed all."""
+        """Remove late containers: an earlier agent requested them, and the engine created them after this agent had listed all."""
         there = await self._resources.list_containers()
         await self._resources.take_over(there)
         for listed in there:
@@ -82,6 +82,9 @@ class DockerCleanup:
                 await self._resources.remove(listed["Id"])
 
     async def drop_idle_pauses(self) -> None:
-        """Remove the pause containers of tasks without a living run, because it is possible that no other agent is started."""
+        """Remove the pause containers of tasks without a living run.
+
+        Called when the agent exits, because it may be the last agent.
+        """
         living = self._runs.living_tasks()
         await asyncio.gather(*[self._resources.drop_pause(task) for task in self._resources.with_pause if task not in living])

@@ -103,7 +103,7 @@ class DockerEngine:
         return self.about or f"Docker at {self.host}"
 
     async def open(self, changed: Changed) -> None:
-        """Connect to the Docker engine. If it does not respond, the runs of an earlier agent count as alive until it does."""
+        """Connect to the Docker engine. Until the engine responds, the runs of an earlier agent count as alive."""
         self._runs.changed = changed
         self._runs.load()
         first = self._loop.create_future()

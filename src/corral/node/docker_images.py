@@ -61,7 +61,7 @@ class EngineImages:
         self._clock = clock
         self._retry_for_s = _number(environment, "CORRAL_PULL_MAX_S", PULL_MAX_S)
         self._max_bytes = _number(environment, "CORRAL_IMAGES_MAX_GB", IMAGES_MAX_GB) * GB
-        self._known: dict[str, EngineImage] = {}  # by id
+        self._known: dict[str, EngineImage] = {}  # image id → image
         self._pulling: dict[tuple[str, str], asyncio.Task[None]] = {}  # (image name, registry credentials) → the running pull
         self._pulled: dict[str, PulledImage] = _read(path)
 

@@ -28,7 +28,7 @@ IGNORES_GPUS = (
     "that are pinned to it. Use a Docker engine with the NVIDIA Container Toolkit."
 )
 REMOVED = "the container was removed from outside Corral"
-NEVER = "0001-01-01"  # the engine's time for what has not happened
+NEVER = "0001-01-01"  # the engine's time for an event that has not happened
 
 log = logging.getLogger("corral.node")
 ContainerInfo = Mapping[str, Any]  # the engine's description of a container
@@ -216,7 +216,7 @@ class DockerLauncher:
     async def _start(self, run: DockerRun, spec: RunSpec, pause: ContainerInfo | None) -> ContainerInfo | None:
         """Start the container and return the engine's description of it.
 
-        Return None if the container ended at once and was removed. Then its end has been reported.
+        Return None if the container ended at once and was removed. In this case, its end was already reported.
         """
         if run.stopping.is_set():
             raise CannotStart(STOPPED_BEFORE_START)
@@ -264,7 +264,7 @@ class DockerLauncher:
 
 
 def has_started(about: ContainerInfo) -> bool:
-    """Whether a container runs or has run. A container that is being removed may have done neither."""
+    """Whether a container runs or has run. A container that is being removed may never have run."""
     return not about["State"]["StartedAt"].startswith(NEVER)
 
 

@@ -23,7 +23,7 @@ from corral.node.docker_api import DockerApi
 from corral.node.output_bounds import bound_output
 
 STORE_EVERY_BYTES = 4 * 1024 * 1024
-BOUND_EVERY_BYTES = 4 * 1024 * 1024  # the disk space of the file is checked after this much
+BOUND_EVERY_BYTES = 4 * 1024 * 1024  # the disk space of the file is checked each time after this many bytes
 FRAME_HEAD_BYTES = 8
 
 

@@ -29,7 +29,10 @@ class NetworkWatch:
         self.changed = asyncio.Event()  # set when networks may have to be restored
 
     def handle_event(self, action: str, container: str) -> None:
-        """Handle an event of a network that Corral created. A container that ends is disconnected too, which needs no repair."""
+        """Handle an event of a network that Corral created.
+
+        The engine also disconnects a container that ends, which needs no repair.
+        """
         if action == "destroy":
             self._resources.networks.forget()
             self.changed.set()

@@ -113,9 +113,9 @@ def bridge_of(network: Mapping[str, Any]) -> str:
 
 
 def shadowing_interface(bridge: str) -> str | None:
-    """Return another interface that receives the packets that this host sends to containers of the bridge.
+    """Return the interface that receives this host's packets to containers of the bridge, if it is not the bridge itself.
 
-    Return None if there is no such interface, or if the engine runs on another machine, whose routes are unknown.
+    Return None if it is the bridge. Also return None if the engine runs on another machine, because its routes are unknown.
     """
     if not os.path.exists(f"/sys/class/net/{bridge}"):
         return None

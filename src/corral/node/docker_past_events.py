@@ -23,7 +23,7 @@ from corral.node.docker_runs import CONTAINER_LOST, DockerRun, DockerRuns
 from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
 
 ACTIONS = ("create", "start", "oom", "die")
-EARLIER_S = 60.0  # reading begins at the event this long before the run was ordered
+EARLIER_S = 60.0  # also read the events of this time before the run was ordered
 
 
 class PastContainer(Struct):

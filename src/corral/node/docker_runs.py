@@ -102,15 +102,15 @@ class DockerRuns:
         fresh.rename(self._folder / f"{run_id}.run")  # a rename is atomic, so an agent that is killed leaves no partial file
 
     def ordered_at_s(self, run_id: str) -> float:
-        """When the order of an unfinished run was written down; now, if its file is gone."""
+        """When the order of an unfinished run was stored. If the file of the run does not exist, the current time."""
         return _modified_at_s(self._folder / f"{run_id}.run") or self._clock.now_s()
 
     def request_start(self, run_id: str) -> None:
-        """Note that the container may run from now on, for an agent that finds it removed."""
+        """Record that the container may run from now on. A later agent needs this record if the container was removed."""
         (self._folder / f"{run_id}.start").touch(mode=0o600)
 
     def withdraw_start(self, run_id: str) -> None:
-        """The container did not start."""
+        """Record that the container did not start."""
         (self._folder / f"{run_id}.start").unlink(missing_ok=True)
 
     def start_requested_at_s(self, run_id: str) -> float | None:

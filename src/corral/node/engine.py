@@ -59,7 +59,7 @@ class Engine(Protocol):
         ...
 
     def start(self, specs: Iterable[RunSpec]) -> None:
-        """Start runs. A second order with the id of a run that is not forgotten has no effect.
+        """Start runs. A second order for the same run has no effect, until the run is forgotten.
 
         If a run cannot be started, it is reported as ended.
         """

@@ -26,7 +26,7 @@ class FolderWatch:
     def read(self) -> set[str] | None:
         """Return the names of the files that were written to since the last call.
 
-        Return None if the kernel's queue overflowed. Then any file may have been written to.
+        None means that the kernel's queue overflowed, so any file may have been written to.
         """
         names: set[str] = set()
         while True:

@@ -7,8 +7,8 @@ offset. The agent stores no state, so a crash of the agent loses nothing. When t
 frees its disk space by making a hole in the file. So a service that logs for months does not fill the disk.
 
 A run that prints without end is shipped at a limited rate, so that it neither fills the disk nor occupies the core. All such runs
-share a rate, too. Output beyond the bounds of `output_bounds.py` is dropped, and an event in the log says how many bytes and since
-when. Each report has a share for every run that has new output, so no run waits for the backlog of another.
+together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped, and an event in the log says how many
+bytes and since when. Each report has a share for every run that has new output, so no run waits for the backlog of another.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
 
-EVENT_BYTES = 100  # what an event costs, in addition to its text
-REPORT_MAX_BYTES = 256 * 1024  # the sum over all runs
-REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in some 20 ms, and other requests wait meanwhile
-REPORT_MAX_FILES = 5_000  # the files that are read for one report
-SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
-BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
-BURST_BYTES = OUTPUT_MAX_BYTES  # shipped at full speed; this much was never dropped
-RATE_BYTES_PER_S = 1024 * 1024  # of each living run, after the burst: one full batch of PutLogEvents per second
-RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # of all runs that have reached their rate
-RATE_FULL_DISK_BYTES_PER_S = 10 * 1024  # of each living run, after the burst, while the disk has little space left
-FREE_MIN_BYTES = 2 * 1024**3  # the disk has little space left below this
-ENDED_BYTES = 32 * 1024 * 1024  # of a run that has ended, in addition to what is left of its burst; older output is dropped
-RESUME_BYTES = 256 * 1024  # a run that has reached the rate ships pieces of this size
-CUT_BYTES = 256 * 1024  # the steps in which output is measured before it is dropped
+EVENT_BYTES = 100  # the cost of an event is this number plus the length of its text
+REPORT_MAX_BYTES = 256 * 1024  # the maximum number of bytes of output in a report, over all runs
+REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in about 20 ms, while other requests wait
+REPORT_MAX_FILES = 5_000  # at most this many files are read for one report
+SHARE_MIN_BYTES = 32 * 1024  # each run may use this much of a report, even if there are many runs
+BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # a run with more unshipped output is reported as ended before its output is shipped
+BURST_BYTES = OUTPUT_MAX_BYTES  # output of a run up to this cost is shipped at full speed, and none of it is dropped
+RATE_BYTES_PER_S = 1024 * 1024  # the rate of a living run after its burst: one full batch of PutLogEvents per second
+RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # the rate of all runs together that have used up their burst
+RATE_FULL_DISK_BYTES_PER_S = 10 * 1024  # the rate of a living run after its burst, if the disk is almost full
+FREE_MIN_BYTES = 2 * 1024**3  # a disk with less free space is almost full
+ENDED_BYTES = 32 * 1024 * 1024  # the newest output of an ended run that is shipped, in addition to the rest of its burst
+RESUME_BYTES = 256 * 1024  # a run that has used up its burst ships pieces of this size
+CUT_BYTES = 256 * 1024  # output is measured in steps of this size before it is dropped
 RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
 DROPPED = "corral: {:,} bytes of output were dropped here{}: the task prints faster than its log is stored."
 SINCE = " (since {})"  # when the output before the gap was read
@@ -74,7 +74,10 @@ def _utc(at_s: float) -> str:
 
 
 def cut_output(path: Path, offset: int, max_cost: float) -> None:
-    """Drop output after the offset, but for its newest part, which costs `max_cost` at most. Empty lines count, too."""
+    """Drop the output after the offset, except its newest part.
+
+    This part costs at most `max_cost`. Empty lines also have a cost.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -110,20 +113,20 @@ def _event_prefix(line: bytes) -> tuple[int, str]:
 
 class OutputTail(Struct):
     offset: int = 0  # the start of the next chunk
-    certain: bool = False  # True: the core has stored exactly `offset` bytes; False: that is unknown
+    certain: bool = False  # True: the core has stored exactly `offset` bytes; False: the number is unknown
     ended: bool = False  # the run has ended, so the file is complete
     cut: bool = False  # the run has ended, and all but the newest output was dropped
     done: bool = False  # the run has ended and all of its output is in a report
     released: int = 0  # the bytes before this offset were removed from the file
-    allowance: float = BURST_BYTES  # bytes that may be shipped now
+    allowance: float = BURST_BYTES  # the cost of the output that may be shipped now
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
-    cost_per_byte: float = 1.0  # of the last chunk
-    read_at_s: float | None = None  # when the output before `offset` was read; None: by another agent
+    cost_per_byte: float = 1.0  # the cost of the last chunk divided by its length
+    read_at_s: float | None = None  # when the output before `offset` was read; None: another agent has read it
 
 
 def free_on_disk(path: Path) -> int:
-    """The free bytes of the file system, without those that only root can use."""
+    """Return the free bytes of the file system, without those that only root can use."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
@@ -211,7 +214,7 @@ class LogShipper:
         return chunks
 
     def _chunk(self, run_id: str, max_bytes: int, max_events: int) -> tuple[LogChunk | None, int]:
-        """The next chunk of a run, and how many bytes of the file are in it."""
+        """Return the next chunk of a run, and how many bytes of the file it contains."""
         tail = self._tails[run_id]
         del self._ready[run_id]
         bound_output(self._output / run_id)
@@ -287,7 +290,10 @@ class LogShipper:
             os.close(fd)
 
     def acknowledged(self, chunks: list[LogChunk], shipped: Mapping[str, int]) -> None:
-        """Process the core's offsets. The core returns no offset for a run without a log stream. Its chunk counts as shipped."""
+        """Process the core's offsets.
+
+        The core returns no offset for a run without a log stream. The chunk of such a run counts as shipped.
+        """
         for chunk in chunks:
             tail = self._tails.get(chunk.run_id)
             if tail is None:

@@ -94,7 +94,7 @@ class NvmlGpus:
         nvml = self._nvml
         links = self._links_between(one, other)
         joined = self._query(nvml.nvmlDeviceGetP2PStatus, one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
-        if links or joined:  # if they are joined without a direct link, both are connected to an NVSwitch
+        if links or joined:  # joined without a direct link: an NVSwitch connects them
             return gpu_topology.NVLINKS if links > 1 else gpu_topology.NVLINK
         level = self._query(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
         return gpu_topology.PCI_LEVELS.get(level)

@@ -1,8 +1,8 @@
 """Limit the disk space of the output files of runs.
 
-If a run writes faster than its output is shipped, or if its output is not shipped at all, the oldest output is dropped: its bytes
-become a hole in the file, and no offset changes. The agent bounds the files that it ships. The spawner (`output_guard.py`) bounds
-those of all living process runs, also while no agent runs.
+The oldest output is dropped if a run writes faster than its output is shipped, or if its output is not shipped at all. The dropped
+bytes become a hole in the file, so no offset changes. The agent bounds the files that it ships. The spawner (`output_guard.py`)
+bounds those of all living process runs, also while no agent runs.
 """
 
 from __future__ import annotations

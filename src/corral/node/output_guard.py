@@ -1,9 +1,10 @@
 """The output guard limits how fast processes print, and how much of their output is on disk.
 
 The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
-spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). It pauses a run that
-prints too fast, trims the output file, and resumes the run when its average rate is below `FLOOD_BYTES_PER_S` again. A run is also
-paused while its file is larger than `HARD_MAX_BYTES`. On a busy disk, trimming may take seconds. Other runs are not paused.
+spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). The guard pauses a run
+that prints too fast, trims the output file, and resumes the run when its average rate is below `FLOOD_BYTES_PER_S` again. A run is
+also paused while its file is larger than `HARD_MAX_BYTES`, because trimming may take seconds on a busy disk. Other runs are not
+paused.
 
 The guard is a separate process for two reasons. The loop of the spawner may wait for a busy disk, for example when it creates a
 file. And a spawner with several threads would change cgroups more slowly. The guard reads only file sizes, the spawner's journal
@@ -38,14 +39,14 @@ from corral.node.run_processes import pause, pause_writers, resume
 from corral.node.spawner_protocol import SpawnedRun
 
 FLOOD_BYTES_PER_S = 32 * 1024 * 1024  # a run that prints more is paused for a part of the time
-HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # on disk; above this size, a run is paused until its file was trimmed
-NOTICE_BYTES = 8 * 1024 * 1024  # the guard watches a file that grows by this much between two scans
-CHECK_S = 0.05  # between two checks, if no run prints much
-CHECK_FLOOD_S = 0.02  # between two checks while a run prints much
-SCAN_S = 1.0  # between two scans of all files, if the free disk space does not shrink
+HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # a run with a larger file on disk is paused until the file was trimmed
+NOTICE_BYTES = 8 * 1024 * 1024  # the guard watches each file that grows by this much between two scans
+CHECK_S = 0.05  # the time between two checks, if no run prints much
+CHECK_FLOOD_S = 0.02  # the time between two checks while a run prints much
+SCAN_S = 1.0  # the time between two scans of all files, if the free disk space does not shrink
 SCAN_PAUSE = 10  # after a scan of N seconds, the next one waits at least SCAN_PAUSE * N seconds
 CALM_S = 1.0  # a file that grows by less than NOTICE_BYTES in this time is no longer watched
-LATE_WRITE_S = 0.2  # a file that still grows this long after a pause has another writer
+LATE_WRITE_S = 0.2  # if a file still grows this long after a pause, a process outside the process group of the run writes to it
 NAME = "output-guard"  # the name of the process in `ps`
 NICE = -10  # the guard's priority, if this user may raise it
 
@@ -227,7 +228,7 @@ class GuardProcess:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._pipe = -1
-        self._died_before = False  # True: a timer starts the next one
+        self._died_before = False  # True: a timer starts the next guard
         self.pid: int | None = None
 
     def start(self) -> None:
@@ -244,7 +245,7 @@ class GuardProcess:
         if self.pid is None and not self._died_before:
             self.start()
             return
-        with contextlib.suppress(OSError):  # the pipe is full: it is awake; or the guard has died: the next one looks for files
+        with contextlib.suppress(OSError):  # full pipe: the guard is awake; dead guard: the next one scans all files
             os.write(self._pipe, b"1")
 
     def died(self, runs: Iterable[SpawnedRun]) -> None:
@@ -256,7 +257,7 @@ class GuardProcess:
                 resume(run)
 
     def end(self) -> None:
-        """No run is alive, so none is paused. The guard must end before the cgroup that it is in can be removed."""
+        """Kill the guard, so that its cgroup can be removed. Call this when no run is alive: then no run is paused."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)

@@ -30,7 +30,7 @@ from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpa
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# If a task sets one of these, Corral does not change them.
+# If a task sets one of these variables, Corral changes none of them.
 OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})
 SPAWNER_START_MAX_S = 10.0
 SPAWNER_RETRY_S = 0.005  # the first wait for a connection; each further wait is 1.5 times as long

@@ -57,9 +57,9 @@ def processes() -> Iterator[Process]:
 
 
 def boot_s() -> float:
-    """Return the time since boot, including suspended time. All timers of the spawner use it.
+    """Return the time since boot, including suspended time.
 
-    It stays valid for a later spawner of the same boot.
+    All timers of the spawner use this time, so a later spawner of the same boot can continue them.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 

@@ -9,8 +9,8 @@ limit is set only after the spawner has left. Otherwise the kernel could kill th
 CPU share is set a little later, because short runs do not need one.
 
 With cgroups version 2, a run has one folder. If this user may not use the controllers memory and cpu, the cgroup only lists the
-processes. With version 1, a run has a folder in the hierarchy of the controller memory, and later one with the same name in the
-hierarchy of cpu. If version 2 is also mounted, its folder lists the processes, because that is faster. Otherwise the folder of
+processes. With version 1, a run has two folders with the same name: one in the hierarchy of the controller memory, and later one in
+the hierarchy of cpu. If version 2 is also mounted, its folder lists the processes, because that is faster. Otherwise the folder of
 memory lists them.
 """
 

@@ -58,7 +58,7 @@ def replay(path: Path, boot_id: str) -> Replay:
 
 
 def last_record(path: Path, run_id: str) -> SpawnedRun | None:
-    """What the journal of a living spawner says about a run. None: nothing, or the run was forgotten."""
+    """Return the last record of a run in the journal of a living spawner. Return None if there is none or the run was forgotten."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:

@@ -61,14 +61,14 @@ def pause(run: SpawnedRun, *, but_not: int) -> None:
 
 
 def pause_writers(output: str) -> list[int]:
-    """Stop the processes that hold the lock of an output file, whatever their process group. Return them."""
+    """Stop the processes that hold the lock of an output file, in any process group. Return their pids."""
     pids = lock_files.holders([output]).get(output, [])
     _signal_each(pids, signal.SIGSTOP)
     return pids
 
 
 def resume(run: SpawnedRun, others: Iterable[int] = ()) -> None:
-    """Continue the processes of a run, and others of it that were stopped."""
+    """Continue the processes of a run. `others` are stopped processes of the run outside its process group."""
     if run.group is not None:
         _signal_each(run_cgroups.pids(run.group), signal.SIGCONT)
     else:

@@ -111,9 +111,10 @@ class Spawner:
                 self._adopt(unfinished.run, unfinished.pids)
 
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
-        """Take over a run that has a living process. Watch its main process if that is alive.
+        """Take over a run that has a living process.
 
-        Otherwise kill the other processes. The output guard of the spawner that died may have died with it, so the run is resumed.
+        If its main process is alive, watch it. Otherwise kill the other processes of the run. The output guard of the dead spawner
+        may have died with the spawner, so the run is resumed.
         """
         resume(run, found)
         if run.pid is None and found:
@@ -325,7 +326,10 @@ class Spawner:
             self._signal(run, signal.SIGKILL)
 
     def _signal(self, run: SpawnedRun, number: signal.Signals) -> None:
-        """Send a signal to the whole process group. Its leader has not been waited for, so the pid cannot have been reused."""
+        """Send a signal to the whole process group.
+
+        The spawner has not waited for its leader yet, so the pid cannot have been reused.
+        """
         assert run.pid is not None
         if run.pid in self._by_pid or is_same_process(run):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -464,7 +468,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     os.chdir(data)
     procfs.become_subreaper()
-    # Collect seldom: this process creates no reference cycles, and a collection is slow with thousands of objects.
+    # Collect garbage seldom: this process creates no reference cycles, and a collection is slow with thousands of objects.
     gc.set_threshold(50_000)
     try:
         cgroups = open_cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))

@@ -1,6 +1,6 @@
 """How the spawner joins and leaves the cgroups of runs, and sets their limits. `run_cgroups.py` has the reasons for this order.
 
-A run for which no cgroup can be used starts without one.
+If no cgroup can be used for a run, the run starts without one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SpawnerCgroups:
     def leave(self) -> None:
         """Return to the spawner's own cgroup.
 
-        If that fails, stop using cgroups. Otherwise the spawner would kill itself when it kills the run.
+        If that fails, stop using cgroups, because a spawner in the cgroup of a run would kill itself together with the run.
         """
         if self._cgroups is None or self._inside is None:
             return

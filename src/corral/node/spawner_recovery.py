@@ -15,7 +15,7 @@ from corral.node.run_journal import Replay
 from corral.node.run_processes import find_processes, is_same_process, main_process
 from corral.node.spawner_protocol import SpawnedRun
 
-CHECK_S = 1.0  # between two checks of a main process that cannot be watched
+CHECK_S = 1.0  # the time between two checks of a main process that cannot be watched
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
 MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, which may have run"
 NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"
@@ -23,8 +23,8 @@ NEVER_STARTED = "CannotStartContainerError: never started: the spawner died whil
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    run: SpawnedRun  # with the reason, if it has ended
-    has_ended: bool  # whether none of its processes is left
+    run: SpawnedRun  # if the run has ended, it contains the reason
+    has_ended: bool  # True if no process of the run is left
     pids: list[int] = field(default_factory=list)  # the processes of the run that were found
 
 

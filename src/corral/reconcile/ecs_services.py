@@ -1,6 +1,7 @@
 """The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
 
-A slot is the free capacity of a container instance. A pool is a set of slots. A task that waits is in the queue of one pool.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A task that waits is in the queue of one
+pool.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from corral.store import Store
 
 STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
 STOPS_MAX = 20
-PACE_S = 0.001  # until the next transaction continues
+PACE_S = 0.001  # the time until the next transaction continues
 NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
-RETRY_S = 30.0  # until the next attempt, after a launch was refused
+RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
 ROWS_MAX = 100
 BLOCKED = (
     "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
@@ -97,7 +98,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
     if current <= service.desired and not draining and not counts.keys() - {service.primary.id}:
-        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan need not know each of them
+        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan needs only their number
     else:
         tasks = tx.store.ecs_services.tasks(service)
         protected = _protected(tx, service, tasks)
@@ -204,7 +205,7 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
 
 
 def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Continue in a later transaction, although the changes so far have marked the service."""
+    """Schedule the next step for a later transaction. `paced_at_s` prevents marks of this transaction from starting it earlier."""
     paced = service.but(paced_at_s=tx.now_s)
     tx.store.ecs_services.put(paced)
     tx.due(f"service:{service.key}", tx.now_s + PACE_S)

@@ -31,8 +31,8 @@ from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
 STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
-WAITING_MAX = 20  # launches of one group that wait for GPUs at the same time; more begin later
-PACE_S = 0.001  # seconds until the next transaction continues
+WAITING_MAX = 20  # at most this many launches of one group wait for GPUs at the same time
+PACE_S = 0.001  # the time until the next transaction continues
 ACTIVITIES_MAX = 100
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 

@@ -15,7 +15,7 @@ from corral.store import Store
 from corral.store.expiries import ExpiryTarget
 
 EVALUATIONS_MAX = 100  # keys and uploads per transaction
-REMOVALS_MAX = 40  # per transaction, approximately; each removal may send notifications
+REMOVALS_MAX = 40  # removals per transaction, approximately; each removal may send notifications
 VERSIONS_MAX = 40  # versions of one key per transaction, oldest first
 S3 = "s3.amazonaws.com"
 

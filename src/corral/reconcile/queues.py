@@ -15,8 +15,8 @@ from corral.services.sqs.queue_names import now_ms, queue_with_arn, wait_key
 from corral.services.sqs.send_message import put_all
 from corral.store import Store
 
-ROWS_MAX = 250  # per batch: about 5 ms of work
-MOVED_MAX = 100  # per batch: about 5 ms of work
+ROWS_MAX = 250  # rows per batch: about 5 ms of work
+MOVED_MAX = 100  # moved messages per batch: about 5 ms of work
 # The pause between two batches, so that rows that expire one by one are deleted together. Requests ignore expired rows.
 PAUSE_S = 1.0
 

@@ -1,6 +1,6 @@
 """The scheduler. It gives free capacity to claims. A claim is a task or an instance that waits for capacity in a pool.
 
-The scheduler runs when capacity becomes free, when a slot (an instance) joins the pool, or when a claim is added.
+The scheduler runs when capacity becomes free, when an instance joins the pool, or when a claim is added.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
             left -= 1
         if left and not fetch_roaming(tx, pool_name):
             return
-        left -= 1  # a claim was fetched, which is work too
+        left -= 1  # moving a claim from another pool counts like a grant
     tx.due(f"pool:{pool_name}", tx.now_s)

@@ -1,7 +1,7 @@
 """The server's connections to the agents of hosts, and the supervision of the agent on this machine.
 
 An agent sends a hello message when it connects, and reports later. The server sends orders to start, stop or check runs. A run is
-one execution of a container. The protocol is in `model/run.py`.
+one container of a task on a host. The protocol is in `model/run.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Authentication: finds the caller of a request by its credentials. All kinds of credentials are checked in this module.
 
 The kinds are: a signature with an access key (of the root user or of a session), the signed policy of a browser form, the password
-of the registry, and the two secrets of a task. Except for the root user's key, Corral issues them as sealed tokens
+of the registry, and the two secrets of a task. Corral issues all credentials except the root user's key as sealed tokens
 (`services/sessions.py`). A sealed token contains all facts that the check needs, so no check reads a database. The credentials of a
 task expire when the task stops. The root user can revoke all sessions.
 """

@@ -1,9 +1,9 @@
 """Garbage collection of blobs, which are the files with the bytes of objects and image layers.
 
-It deletes, in batches, the files that no database row refers to. Such a file is an orphan if a crash has left it. At start, a few
-orphans are deleted at once. Many orphans are not deleted, because no crash leaves so many: this state.db probably belongs to
-another data folder. These orphans are moved to blobs/quarantine/DATE and deleted after a week. If rows refer to them again, they
-are moved back. While a backup copies blobs, no blob is deleted.
+It deletes, in batches, the files that no object and no layer needs any more. An orphan is a file without a database row, which a
+crash has left. At start, a few orphans are deleted at once. Many orphans are not deleted, because no crash leaves so many: this
+state.db probably belongs to another data folder. These orphans are moved to blobs/quarantine/DATE and deleted after a week. If rows
+refer to them again, they are moved back. While a backup copies blobs, no blob is deleted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from corral.server.lanes import Lane
 from corral.store import Store
 
 BATCH_BLOBS = 200
-ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as uploads were open
+ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as there were open uploads
 DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
-HELD_DELAY_S = 1.0  # between two attempts while a backup copies blobs
+HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when garbage exists or the server stops
 # Garbage is collected for this long before each batch. Overwriting 1,000 objects a second must not cause 1,000 removals.
 BATCH_DELAY_S = 0.25
@@ -147,7 +147,7 @@ def expire_quarantine(blobs: Blobs, now_s: float) -> None:
 
 
 def quarantine_of(blobs: Blobs) -> list[dict[str, Any]]:
-    """What `corral status` shows of the quarantine."""
+    """Return what `corral status` shows of the quarantine."""
     return [{"date": date, "blobs": number, "erasedOn": _erased_on(date)} for date, number in blobs.count_quarantined().items()]
 
 

@@ -1,7 +1,7 @@
 """Limits on the resources that a client can use before it is authenticated: connections, and the memory of unverified requests.
 
 A *stranger* is a connection that has sent no request with valid credentials yet. When there are too many connections, Corral closes
-strangers first. So a client with credentials can connect while other clients only open connections.
+strangers first. So clients without credentials cannot use up all connections.
 """
 
 from __future__ import annotations

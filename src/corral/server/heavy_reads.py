@@ -5,9 +5,9 @@ reads have threads of their own. In these threads, each caller has at most one r
 reads never wait for slow reads, and the slow reads of one caller do not delay those of another. A slow read ends when its client
 disconnects. Long reads call `Tx.step` regularly. This call raises an exception if the read must end.
 
-A client that reads page after page should not lose time to an abandoned read for each page. So after a slow read, the next read
-of the same caller and operation starts as a slow read, unless a slow read of this caller is running. The first such read that was
-quick ends this.
+After a slow read, the next read of the same caller and operation also starts as a slow read, unless a slow read of this caller is
+running. Without this rule, a client that reads many pages would lose time to an abandoned read for each page. After a slow read
+that took little CPU time, the next read starts in a quick thread again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from corral.errors import api_error
 
 QUICK_THREADS = 2
 SLOW_THREADS = 2
-QUICK_MAX_S = 0.02  # of CPU time
+QUICK_MAX_S = 0.02  # the CPU time that a quick read may use
 WATCH_S = 0.25  # a read that takes longer than this ends if its client disconnects
 WAITING_MAX = 200  # the maximum number of slow reads that wait for a thread
 KINDS_MAX = 1_000  # the maximum number of pairs of a caller and an operation that are remembered as slow

@@ -23,7 +23,7 @@ from corral.errors import ApiError, ServiceUnavailable, api_error
 from corral.server.connection_limits import ConnectionLimits
 
 HEADERS_MAX_BYTES = 64 * 1024
-HEADERS_MAX = 1000  # in a head that arrives in several segments
+HEADERS_MAX = 1000  # the maximum number of headers in a head that arrives in several segments
 HEAD_MAX_S = 20  # the maximum time from the first byte of a request to the end of its head
 IDLE_MAX_S = 75  # a connection without a request for this long is closed
 
@@ -144,7 +144,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_head = False  # the head of a request has begun to arrive and is not complete
     # The bytes of an incomplete head that are counted in UnverifiedMemory. 0 for a head that arrives at once.
     _head_bytes = 0
-    _seconds = 0  # since the head began to arrive, or since the last response
+    _seconds = 0  # the time since the head began to arrive, or since the last response
     _age_s = 0
 
     def __init__(self, limits: ConnectionLimits, *arguments: Any, **options: Any) -> None:

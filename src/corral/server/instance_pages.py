@@ -1,6 +1,7 @@
 """EC2 instances on Corral's own pages, with facts that AWS's APIs do not have.
 
-These are the reasons of launches, waits and ends, and the hosts whose instances may use more CPU or memory than the host has.
+The facts are the reasons of launches, waits and ends, and the overcommitted hosts. The instances of an overcommitted host may use
+more CPU or memory than the host has.
 """
 
 from __future__ import annotations

@@ -143,7 +143,10 @@ class BodyReceiver:
             raise
 
     async def begin(self, algorithms: Collection[str]) -> ThreadedBlobWriter:
-        """Start a blob whose bytes arrive with several requests. Call `take` for each body, then `end` or `stop` of the writer."""
+        """Start a blob whose bytes arrive with several requests.
+
+        Call `take` for each body. Then call `end` or `stop` of the returned writer.
+        """
         return await self._begin(algorithms, aws.PlainBody(None))
 
     async def take(self, receive: Receive, writer: ThreadedBlobWriter) -> int:

@@ -36,7 +36,7 @@ from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
-TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks
+TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks are shown
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
@@ -85,11 +85,14 @@ class StatusPages:
         return page
 
     async def _cost(self, request: aws.Request) -> dict[str, Any]:
-        """Report the hours since a time (`since`), of the last seconds (`last`), or all; in a thread, because there may be many."""
+        """Report the instance-hours since a time (`since`), of the last seconds (`last`), or all.
+
+        There may be many, so a reader thread does this.
+        """
         since_s, last_s = _seconds(request, "since"), _seconds(request, "last")
 
         def read(tx: Tx[Store]) -> dict[str, Any]:
-            from corral.services.instance_cost import cost_report  # with EC2's modules, so not when the server starts
+            from corral.services.instance_cost import cost_report  # imported here, because it loads EC2's modules
 
             return cost_report(tx, max(0.0, tx.now_s - last_s) if last_s is not None else since_s)
 
@@ -119,7 +122,7 @@ class PageRequest(Struct, eq=False):
 
 
 def _query(request: aws.Request, name: str) -> str | None:
-    """Return the first value of a parameter in the query; None: there is none."""
+    """Return the first value of a parameter in the query. Return None if the query does not have the parameter."""
     return next(iter(parse_qs(request.query, keep_blank_values=True).get(name, ())), None)
 
 

@@ -1,6 +1,6 @@
 """Messages from the agents of hosts: hello, heartbeats, reports about runs, and reports about GPUs in use.
 
-A run is one execution of a container.
+A run is one container of a task on a host.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ UNKNOWN_TO_HOST = "the host no longer knows this run"
 def hello(tx: Tx[Store], message: Hello) -> None:
     """A host has connected: apply its report, then order everything that should run on it.
 
-    A host reports every run that it has started since it booted. If it was ordered to start a run and does not report the run, it
-    never started the run. Then the start is ordered again. There are two exceptions: if the host has rebooted, or has reported the
-    run as running before, the run is lost.
+    A host reports every run that it has started since it booted. If it does not report a run, it has not started the run, and the
+    start is ordered again. There are two exceptions: the run is lost if the host has rebooted, or has reported the run as running
+    before.
     """
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)

@@ -24,7 +24,7 @@ STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
 ENDS_MAX = 20  # instances that one transaction terminates for one request
-PACE_S = 0.01  # until the next of these transactions
+PACE_S = 0.01  # the time until the next of these transactions
 USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
 
@@ -189,7 +189,7 @@ def _begin_end(
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
     ended = tx.store.instances.terminate(instance, tx.now_s, reason)
     tx.store.stored.drop("ecs", "container-instance", instance.region, instance.id)  # its tags in ECS
-    tx.mark(f"pool:{HOST_POOL}")  # it gave GPUs back, or a slot may have been reserved for it
+    tx.mark(f"pool:{HOST_POOL}")  # the instance gave GPUs back, or a slot may have been reserved for it
     tx.due("terminated:", tx.now_s + SHOWN_S)
     _changed(tx, ended, instance.pool)
 
@@ -220,7 +220,7 @@ def deregister(tx: Tx[Store], instance: Instance) -> None:
 
 
 def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
-    """Return whether the host of an instance does not report. Then the tasks may be lost, and the instance gets no new tasks."""
+    """Return True if the host of an instance does not report. The tasks of the instance may be lost, and it gets no new tasks."""
     host = tx.store.hosts.get(instance.host_id) if instance.host_id is not None else None
     return host is not None and not host["connected"]
 

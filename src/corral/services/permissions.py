@@ -143,7 +143,7 @@ def _host(document: Params) -> list[Permission]:
 
 
 def role_arn(tx: Tx[Store], caller: Caller, given: str) -> str:
-    """The ARN of the role that the handler will find. It finds a role by name only, so the path in `given` is ignored."""
+    """The ARN of the role that the handler will find. The handler finds a role by name only, so the path in `given` is ignored."""
     role = find_role(tx, short(given))
     if role is not None:
         return str(role["Arn"])
@@ -271,7 +271,7 @@ def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) 
     if operation.startswith("Describe"):
         return _each("autoscaling", operation, (), {})
     names = {params.get("AutoScalingGroupName"), *(tag.get("ResourceId") for tag in params.get("Tags", ()))} - {None}
-    if (policy := params.get("PolicyName", "")).startswith("arn:"):  # the handler takes the group from it
+    if (policy := params.get("PolicyName", "")).startswith("arn:"):  # the handler reads the group name from this ARN
         names = {policy.partition(":autoScalingGroupName/")[2].partition(":policyName/")[0]}
     instance = params.get("InstanceId", "") if operation != "CreateAutoScalingGroup" else ""
     member = tx.store.groups.member_with_ec2_id(caller.region, instance)

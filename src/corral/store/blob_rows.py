@@ -1,4 +1,4 @@
-"""Queries about blobs in a state.db. Backups and checks use them. They run in other processes than the server.
+"""Queries about blobs in a state.db. Backups and checks use them, outside the process of the server.
 
 A blob is a file with bytes of an object or image layer. A content is a list of blobs.
 """

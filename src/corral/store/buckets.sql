@@ -2,7 +2,7 @@
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- the Id of the document, for kinds of which a bucket can have several
+    name TEXT NOT NULL,  -- the Id of the document, if a bucket can have several documents of the kind
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)

@@ -28,7 +28,7 @@ class Claims:
         self._database = database
         self._fleet = fleet
         self._waiting: dict[tuple[str, str], tuple[str, Claim]] = {}  # kind and id → pool and claim
-        self.roaming: list[Claim] = []  # of tasks that may also get capacity of another pool, oldest first
+        self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, oldest first
 
     def rebuild(self) -> None:
         for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, roams in self._database.execute(CLAIMS).fetchall():

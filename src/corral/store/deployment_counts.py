@@ -1,4 +1,4 @@
-"""The number of tasks of each deployment of a service, in memory: a service with many tasks need not read them at each change."""
+"""Counts in memory of the tasks of each deployment. So a service with many tasks does not have to read them at each change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeploymentCounts:
             self._counts.update({(region, cluster, by, state): count for region, cluster, by, state, count in rows})
 
     def of(self, service: EcsService) -> dict[str, TaskCount]:
-        """Deployment → its tasks that should run, for the deployments that have any."""
+        """Deployment → the number of its tasks that should run. Deployments without such tasks are left out."""
         found: dict[str, TaskCount] = {}
         for deployment in service.deployments:
             waiting, pending, running = (

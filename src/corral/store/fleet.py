@@ -1,8 +1,8 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
-A slot is the capacity of one instance. A pool is a set of slots with one queue of claims. Every change of the index registers its
-inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one that is built from the
-rows.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots with one queue of claims. Every change of
+the index registers its inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one
+that is built from the rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PoolIndex:
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
         self._lines: dict[Demand, list[Claim]] = {}  # demand → the claims with this demand, sorted by rank
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
-        self._changes: list[str] = []  # ids of changed slots; a selection applies the changes that it missed before its next use
+        self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
         self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:

@@ -140,7 +140,10 @@ class Groups:
     def activities(
         self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
     ) -> list[tuple[int, ScalingActivity]]:
-        """Return activities of a group, or of all groups, with their numbers, newest first: only numbers below `before`."""
+        """Return activities of a group, or of all groups, with their numbers.
+
+        The newest is first. All numbers are below `before`.
+        """
         where = ["region = ?", f"ended_at IS {'NOT ' if ended else ''}NULL"]
         values: list[str | int] = [region]
         if name is not None:

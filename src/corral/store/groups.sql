@@ -26,7 +26,7 @@ CREATE TABLE scaling_activity (
     number   INTEGER PRIMARY KEY,               -- in the order in which they began
     id       TEXT NOT NULL UNIQUE,
     region   TEXT NOT NULL,
-    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    name     TEXT NOT NULL,                     -- the name of the group, which may have been deleted
     ended_at REAL,                              -- NULL: in progress
     record   TEXT NOT NULL
 );

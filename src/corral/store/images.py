@@ -195,7 +195,7 @@ class RegistryImages:
         return self._drop_layers([digest])
 
     def first_unused_s(self) -> float | None:
-        """The time since which the longest unused layer has been unused; None if no layer is unused."""
+        """The time when the first of the unused layers became unused; None if no layer is unused."""
         sql = "SELECT min(unused_since) FROM repository_layer WHERE unused_since IS NOT NULL"
         found: float | None = self._database.execute(sql).fetchone()[0]
         return found

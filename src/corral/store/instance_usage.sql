@@ -7,7 +7,7 @@ CREATE TABLE instance_usage (
     type          TEXT NOT NULL,
     group_name    TEXT NOT NULL,            -- its Auto Scaling group; empty: none
     stack         TEXT NOT NULL,            -- its CloudFormation stack; empty: none
-    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- that the launch requested
+    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- the market that the launch requested
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
     billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs

@@ -23,7 +23,7 @@ COLUMNS = (
     "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
     "group_name, joins, launched_at, launch_reason, end_reason"
 )
-EC2_DIGITS = 17  # of an id, in EC2's form of it
+EC2_DIGITS = 17  # the number of hexadecimal digits of an id in EC2's form
 
 
 class Instances:
@@ -73,7 +73,7 @@ class Instances:
         return [instance for instance in self._live.values() if instance.region == region]
 
     def slices(self) -> list[Instance]:
-        """The instances of all regions that are not terminated, without the hosts' own."""
+        """All instances that are not terminated, in all regions, without the hosts' own instances."""
         return [instance for instance in self._live.values() if not instance.is_host]
 
     def addresses(self, subnet_id: str) -> Set[str]:
@@ -157,7 +157,7 @@ class Instances:
         return self._claim(instance, pool, rank)
 
     def launch(self, instance: Instance, placement: Placement, now_s: float) -> Instance:
-        """Move GPUs from the slot that a placement chose to the instance, which is running then."""
+        """Give an instance the GPUs that a placement chose. The instance is running afterwards."""
         parent = self._live[placement.slot_id]
         assert parent.is_host and len(placement.gpu_ids) == instance.gpus
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id, launched_at_s=now_s)
@@ -318,7 +318,7 @@ class Instances:
         return _holds(self.attributes(instance_id))
 
     def holds_on_host(self, host_id: str) -> dict[str, str]:
-        """GPU of a host that a user has reserved → the reason."""
+        """GPU id → reason, for the GPUs of a host that a user has reserved."""
         rows = self._database.execute(
             "SELECT name, value FROM instance_attribute JOIN instance ON instance.id = instance_id "
             "WHERE host_id = ? AND name LIKE ? ORDER BY name",

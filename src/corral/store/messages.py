@@ -1,9 +1,9 @@
 """Messages of queues: add, receive, delete and move. The cost of each operation does not depend on the length of the queue.
 
 A pile is the set of a queue's messages. A purge gives the queue a new pile. Each message has two rows. The row in `message` has
-the content and never changes. The row in `place` has the pile and the time at which the message becomes visible. It changes with
-each receive. For a standard queue, an index sorts the places by this time. If the time has passed, the message can be received.
-Otherwise it is in flight or delayed. For FIFO queues, see `store/message_groups.py`.
+the content and never changes. The row in `place` has the pile and the time at which the message becomes visible. This row changes
+with each receive. For a standard queue, an index sorts the places by this time. If the time has passed, the message can be
+received. Otherwise it is in flight or delayed. For FIFO queues, see `store/message_groups.py`.
 """
 
 from __future__ import annotations

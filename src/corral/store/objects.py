@@ -52,7 +52,7 @@ class Objects(ObjectListing):
         return int(row[0]) + 1 if row else 1
 
     def add_version(self, bucket_id: int, version: ObjectVersion, *, is_first: bool = False) -> None:
-        """Add a version, which becomes the latest version of its key. Its id must be new.
+        """Add a version, which becomes the latest version of its key. The id of the version must be new.
 
         The version takes over one reference to its content. `is_first` means that the key has no other version, which saves a
         query.

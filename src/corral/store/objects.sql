@@ -6,11 +6,12 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether it has these documents (bucket_document): every change of an object
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- must know, and most buckets have none
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- these two columns save a query of bucket_document
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- at each change of an object
 );
 
--- The bytes of an object, which its copies share, or of an upload. Without references, the files of its parts are garbage.
+-- The bytes of an object or of an upload. The copies of an object share its content.
+-- The files of a content without references are garbage.
 CREATE TABLE content (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     refs INTEGER NOT NULL CHECK (refs >= 0)

@@ -53,7 +53,7 @@ CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_m
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
 CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
 
--- A message group of a FIFO queue, and the time from which it may be served: none of its messages may be in flight.
+-- A message group of a FIFO queue, and the time from which it may be served. No message of the group may be in flight then.
 CREATE TABLE message_group (
     pile INTEGER NOT NULL,
     name TEXT NOT NULL,

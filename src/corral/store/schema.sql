@@ -48,7 +48,7 @@ CREATE TABLE host (
     docker    TEXT NOT NULL DEFAULT ''      -- the container engine; empty: the host has none
 ) WITHOUT ROWID;
 
--- An instance is a slice of a host, and a slot of the scheduler. A host's own capacity is an instance too, without a region.
+-- An instance is a part of a host. Each host also has an instance of its own, without a region.
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
     region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
@@ -113,7 +113,7 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- an instance; its row is deleted later than those of its tasks
+    instance_id    TEXT,                    -- the row of an instance is deleted later than those of its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
@@ -128,7 +128,7 @@ CREATE TABLE task (
     stop_code      TEXT,
     stopped_reason TEXT,
     details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
-    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: its definition decides about its runs (Task.plain)
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- see Task.plain
     time_limit     REAL,                    -- seconds since its start
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),

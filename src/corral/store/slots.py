@@ -1,4 +1,4 @@
-"""Indexes of slots by their free resources. A slot is the capacity of one instance.
+"""Indexes of slots by their free resources. A slot is the capacity of one instance, as the scheduler sees it.
 
 `SlotIndex` can hold all slots of a pool. `SelectionIndex` has the slots that placement rules allow, in the order of the rules.
 """
@@ -195,7 +195,7 @@ class SelectionIndex:
             return
         moved: dict[SpreadValues, None] = {}
         for at, value_of in enumerate(self.compiled.spreads):
-            if value_of is not None:  # for None, the number of tasks is itself the value, so no sum is needed
+            if value_of is not None:  # None means a spread over slots: each slot has its own count, so no sum is needed
                 sums = self._sums[at]
                 for old, less in ((before[at], -there),) if there else ():
                     sums[old] += less

@@ -111,7 +111,7 @@ class Tasks:
         return self._cache(placed)
 
     def move_claim(self, task: Task, pool: str) -> None:
-        """Let a task that roams wait in another pool, with its rank."""
+        """Move the claim of a task to another pool. The claim keeps its rank."""
         claim = self._claims.get(TASK, task.id)
         assert claim is not None and task.state is TaskState.PROVISIONING
         self._evict_on_rollback(task.id)

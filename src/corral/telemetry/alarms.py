@@ -184,9 +184,9 @@ class Alarms:
     # Requests to scaling policies
 
     def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
-        """The last scaling requests of an alarm. None if they are unknown, after a restart or a rollback.
+        """The last scaling requests of an alarm. None if they are unknown: after a restart or a rollback.
 
-        Then the alarm sends its requests again. A repeated request has no effect.
+        If they are unknown, the alarm sends its requests again. A repeated request has no effect.
         """
         return self._requested.get(alarm_id)
 

@@ -26,17 +26,17 @@ LOWEST: SearchKey = (-(2**63), 0, 0)
 NEVER: SearchKey = (2**63, 0, 0)
 
 STEP_ROWS = 64  # `step` is called once per this number of rows
-# The budget of a search is in bytes. These constants are the cost of other work, in bytes.
-ROW_BYTES = 100  # a row, in addition to its message
-SEEK_BYTES = 2_000  # the start of a chunk
-MATCH_BYTES = 1_500  # a message that Python must match
-CHECK_AGAIN = 1.25  # if a page is incomplete, the next check follows when there are this many times as many events
+# The budget of a search is in bytes. The cost of other work is also counted in bytes, with these constants.
+ROW_BYTES = 100  # the cost of a row, in addition to the length of its message
+SEEK_BYTES = 2_000  # the cost of starting a chunk
+MATCH_BYTES = 1_500  # the cost of a message that Python must match
+CHECK_AGAIN = 1.25  # an incomplete page is checked again when there are this many times as many events
 
 
 class SearchBudget(Struct, frozen=True):
     """The limits of one search."""
 
-    budget_bytes: int = 12 * 1024 * 1024  # this takes tens of milliseconds
+    budget_bytes: int = 12 * 1024 * 1024  # reading this much takes tens of milliseconds
     first_share: float = 0.8  # the part of the budget for the first chunks of all streams
     chunk_min_rows: int = 16
     chunk_max_rows: int = 16_384
@@ -145,7 +145,7 @@ class LogSearch:
                 self._push(scan)
 
     def _has_moved(self, origin: SearchKey) -> bool:
-        """Whether every stream at the start of the search has been read. Otherwise the next page would repeat this work."""
+        """Whether every stream has been read beyond the start of the search. If not, the next page would repeat this work."""
         horizon, scan = self._scans[0]
         return horizon > origin and (scan.rows > 0 or abs(horizon[0] - origin[0]) > 1)
 

@@ -301,7 +301,7 @@ class LogStore(Database):
         return found
 
     def _clear_filters(self) -> None:
-        """Clear the cache because filters change, and again on a rollback, because the cache may have uncommitted filters then."""
+        """Clear the cache, because filters change. Clear it again on a rollback, because it may then have uncommitted filters."""
         self._filters.clear()
         self.journal.on_rollback(self._filters.clear)
 

@@ -21,5 +21,5 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
 
 TABLE = ConstraintTable(
     _wording,
-    {":InstanceType": Unchecked("AWS adds types, and corral.toml defines others; the handlers name the type that does not exist")},
+    {":InstanceType": Unchecked("the model lacks new types and those of corral.toml; the handlers refuse unknown types")},
 )

@@ -1,7 +1,7 @@
 """The constraints of SQS. botocore's model of SQS has almost no constraints, so the numbers are in `model/queue_limits.py`.
 
-The handlers in `services/sqs/` check the messages of a request, not this table. If one message of a batch is invalid, only this
-message must fail.
+This table does not cover the messages of a request. The handlers in `services/sqs/` check them, because an invalid message of a
+batch must not fail the other messages.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
@@ -89,7 +89,7 @@ TABLE = ConstraintTable(
             min=0, max=WAIT_MAX_S, text=_invalid("WaitTimeSeconds", "Must be >= {min} and <= {max}, if provided.")
         ),
         "SendMessage.MessageSystemAttributes<key>": Limit(text="Message system attribute name '{value}' is invalid."),
-        "SendMessageBatchRequestEntry.MessageSystemAttributes<key>": Unchecked("an entry of a batch fails alone"),
+        "SendMessageBatchRequestEntry.MessageSystemAttributes<key>": Unchecked("the handler checks each entry of a batch"),
         "SendMessageBatch.Entries": _entries("SendMessageBatchRequestEntry"),
         "DeleteMessageBatch.Entries": _entries("DeleteMessageBatchRequestEntry"),
         "ChangeMessageVisibilityBatch.Entries": _entries("ChangeMessageVisibilityBatchRequestEntry"),

@@ -43,8 +43,8 @@ def rest_xml_parser(shape: Shape, readers: xml_body.XmlReaders) -> RestParser:
 
 def _parser(shape: Shape, read_body: ReadBody) -> RestParser:
     always: list[tuple[str, MemberReader]] = []
-    # Header -> its members. S3's inputs have dozens of header members. A request has few headers, so `parse` loops over its
-    # headers.
+    # Header -> its members. S3's inputs have dozens of header members. A request has few headers, so `parse` loops over the headers
+    # of the request.
     by_header: dict[str, list[tuple[str, MemberReader]]] = {}
     for name, member in shape.members.items():
         if member.serialization.get("location") == "header":

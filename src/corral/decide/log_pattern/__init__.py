@@ -1,8 +1,8 @@
 """Filter patterns of CloudWatch Logs. `parse` compiles the text of a pattern to a `LogPattern`.
 
-The parameter filterPattern accepts three languages. A pattern in braces tests the members of JSON messages (selectors.py), a
-pattern in brackets tests the space-separated fields of a message (fields.py), and any other pattern is a list of terms (terms.py).
-Each pattern has a hint: a simple condition that SQLite checks first, so that Python has to match fewer messages.
+The parameter filterPattern accepts three languages. A pattern in braces tests the members of JSON messages (selectors.py). A
+pattern in brackets tests the space-separated fields of a message (fields.py). Any other pattern is a list of terms (terms.py). Each
+pattern has a hint: a simple condition that SQLite checks first, so that Python has to match fewer messages.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ BOUNDS = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 
 
 class CharacterSet(Struct, frozen=True):
-    """A set of characters. If `others` is true, all characters except these."""
+    """A set of characters. If `others` is true, the set has all characters except these."""
 
     members: frozenset[str]
     others: bool = False

@@ -91,7 +91,7 @@ def _by_value(change: Callable[[float], float | None]) -> Callable[..., Value]:
 def _reducing(of_values: Callable[[list[float]], float], of_column: Callable[[list[float], int], float]) -> Callable[..., Value]:
     """Make a function that reduces a series to a number.
 
-    It reduces an array to one series, which has a value for each time at which a series of the array has one.
+    It reduces an array to one series. This series has a value for each time at which any series of the array has a value.
     """
 
     def compute(name: str, _: ExpressionScope, value: Any) -> Value:

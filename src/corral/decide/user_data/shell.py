@@ -200,7 +200,7 @@ class _Reader:
         ).replace("$\0", "$")
 
     def _run(self, command: _Command, source: str, is_piped: bool) -> str | None:
-        """Pass the files that a command writes to `Script.write`. Return the output of the command, or None if it is not known."""
+        """Call `Script.write` for each file that a command writes. Return the output of the command, or None if it is not known."""
         words = command.words
         while words and words[0] in KEYWORDS:
             words = words[1:]

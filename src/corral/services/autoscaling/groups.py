@@ -160,7 +160,7 @@ def _unnamed(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configuration_of(tx: Tx[Store], caller: Caller, name: str, params: Params) -> dict[str, Any]:
-    """Create the launch configuration of a group that is created from an instance. It gets the name of the group."""
+    """Create the launch configuration of a group that is created from an instance. The configuration has the name of the group."""
     made = {"LaunchConfigurationName": name, "InstanceId": params["InstanceId"]}
     stored_resources.create(tx, caller, CONFIGURATION_TYPE, made)
     return {"LaunchConfigurationName": name}

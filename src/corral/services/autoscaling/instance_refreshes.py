@@ -30,7 +30,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 
 ROLLING = "Rolling"
-ONGOING_READ = 20  # activities under way in which a refresh looks for a launch that waits
+ONGOING_READ = 20  # how many activities in progress are searched for a launch that waits
 
 
 def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Waiting(Struct, frozen=True):
 
 
 class ResourceStep(Struct):
-    """What `settled`, `gone` and `signals` know about the resource of a stack whose step is under way."""
+    """The argument of `settled`, `gone` and `signals`. It describes a resource of a stack, and the step in progress."""
 
     stack_id: str
     stack_name: str
@@ -70,7 +70,7 @@ class ResourceStep(Struct):
     is_rollback: bool = False
     started_s: float = 0.0
     received: Mapping[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: the signals since `started_s`
-    memory: dict[str, Any] = field(default_factory=dict)  # stored until the step ends, so that a step can have several parts
+    memory: dict[str, Any] = field(default_factory=dict)  # data for the next call; it is stored until the step ends
     notes: list[str] = field(default_factory=list)  # texts to append; each becomes an event of the resource
 
 
@@ -85,8 +85,8 @@ class TemplateType(Struct, frozen=True):
     lane: str = "state"  # the lane that runs the functions: "state", "logs" or "metrics"
     # Called after `create` and `update` until it returns None. If it raises an ApiError, the step has failed.
     settled: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None
-    gone: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None  # the same after `delete`
-    # Signals that Corral gives by itself, by unique id: an instance counts as signalled when it has joined its cluster.
+    gone: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None  # like `settled`, but called after `delete`
+    # Returns unique id → signal, for the signals that Corral gives itself: an instance signals when it has joined its cluster.
     signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
     is_stored_only: bool = False
 

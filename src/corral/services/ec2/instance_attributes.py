@@ -98,7 +98,10 @@ def modify_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def _given(params: Params) -> Document:
-    """Return the attribute and its new value. A request names it by a member of its own, or by Attribute and Value."""
+    """Return the attribute and its new value.
+
+    A request has a member with the name of the attribute, or has the members Attribute and Value.
+    """
     found: Document = {}
     for member, value in params.items():
         if member in ("InstanceId", "DryRun", "Attribute", "Value"):

@@ -205,7 +205,7 @@ def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *,
 
 
 def _plain_permission(params: Params) -> list[Document]:
-    """Return the permission of a request that contains the members of one permission at its top level, without IpPermissions."""
+    """Return the permission of a request without IpPermissions. The members of the permission are members of the request."""
     permission: Document = {member: params[member] for member in ("IpProtocol", "FromPort", "ToPort") if member in params}
     if "CidrIp" in params:
         return [{**permission, "IpRanges": [{"CidrIp": params["CidrIp"]}]}]

@@ -24,7 +24,7 @@ class RegistryAccess(NamedTuple):
     region: str
     expires_at_s: int
     task_id: str | None  # the password of a task is valid until the task stops
-    confined: bool = False  # the value of the session that requested the password
+    confined: bool = False  # the same value as in the session that requested the password
     epoch: str = "0"
 
 

@@ -263,7 +263,7 @@ def group_of_provider(tx: Tx[Store], region: str, name: str) -> str:
 
 
 def provider_of_instance(tx: Tx[Store], caller: Caller, instance: Instance, cluster: str) -> str | None:
-    """The capacity provider of the cluster whose tasks an instance serves."""
+    """The capacity provider of the cluster whose tasks run on this instance."""
     if instance.is_host:
         return HOST_PROVIDER
     _, details = cluster_record(tx, caller, cluster) or ("", {})
@@ -296,7 +296,10 @@ def _provider_capacity(
 def service_capacity(
     tx: Tx[Store], settings: dict[str, Any], region: str, cluster: str, cluster_details: dict[str, Any], count: int, running: int
 ) -> Capacity:
-    """The capacity for new tasks of a service, which always wait. `running` tasks of it have their capacity already."""
+    """The capacity for new tasks of a service.
+
+    These tasks wait if no capacity is free. `running` is the number of its other tasks.
+    """
     launch_type, strategy = settings.get("launchType"), settings.get("capacityProviderStrategy")
     if launch_type == "FARGATE":
         return Capacity("FARGATE", (HOST_POOL,), waits=True)

@@ -71,7 +71,7 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
         tx.mark(f"pool:{pool}")  # a waiting task may fit on an instance that is active again
         tx.mark(f"daemons:{pool}")
         for task in tx.store.tasks.on(slot.id):
-            mark_service(tx, task)  # it replaces its tasks on a draining instance
+            mark_service(tx, task)  # the service replaces its tasks on a draining instance
         return _description(tx, caller, cluster, renewed, ())
 
     return _for_each_slot(tx, caller, cluster, given, update)

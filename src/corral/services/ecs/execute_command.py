@@ -35,7 +35,7 @@ NOT_ENABLED = (
 
 
 class Permit(Struct, frozen=True):
-    """The content of a session token. It permits one command in one run, which is one execution of a container."""
+    """The content of a session token. It permits one command in one run, which is one container of a task."""
 
     session_id: str
     run_id: str

@@ -302,10 +302,10 @@ def _check_network(request: LaunchRequest) -> None:
 
 
 def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
-    """Let a task that waits in another pool of its cluster wait in this one: the oldest. Return False if there is none.
+    """Move the oldest suitable claim of a task from another pool of its cluster to this pool. Return False if there is none.
 
-    A task moves if this pool has room for it now, or if only this pool can reserve a slot for it. The scheduler serves this pool
-    next, in the same call: if another pool were served first, and had room too, the task could move to and fro for ever.
+    A claim moves if this pool has room for it now, or if only this pool can reserve a slot for it. The scheduler must serve this
+    pool next, in the same call. If it served another pool with room first, the claim could move back and forth for ever.
     """
     pool, unfit = tx.store.fleet.pool(pool_name), set[tuple[str, Demand]]()
     for claim in tx.store.claims.roaming:

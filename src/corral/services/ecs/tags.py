@@ -26,7 +26,7 @@ TAG_RULES = TagRules(
     texts={"count": "Tags can not have more than {max} elements.", "reserved": "Tags that begin with aws: are reserved: '{key}'."},
     key="key",
     value="value",
-    any_character=True,  # not checked here, because aws/constraints/ has checked the pattern
+    any_character=True,  # characters are not checked here, because aws/constraints/ has checked the pattern
     reserved_values=True,
 )
 
