@@ -1,8 +1,8 @@
 """The AWS services that Corral serves.
 
 Each service has a lane, which is the thread that writes its database, and a handler for each operation. The module of a service has
-a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE` and `PIECES`. The
-first request to a service imports its module, so that unused services do not slow down the start.
+a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE` and `PIECES`.
+The first request to a service imports its module, so that unused services do not slow down the start.
 """
 
 from __future__ import annotations

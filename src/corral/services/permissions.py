@@ -286,7 +286,8 @@ def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) 
     return _each("autoscaling", operation, arns or [UNKNOWN_RESOURCE], _tags(params))
 
 
-_CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet"})  # the stack may be in the ARN of the change set
+# The operations on a change set. A request that has its ARN needs no name of a stack.
+_CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet", "GetTemplate"})
 
 
 def _cloudformation(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.model.change_set import (
@@ -24,8 +25,8 @@ from corral.services.cloudformation.errors import (
     AlreadyExistsException,
     InvalidChangeSetStatus,
     ValidationError,
-    no_such_change_set,
 )
+from corral.services.cloudformation.lookup import find_change_set, named_stack
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.stack_requests import digest, stack_spec
@@ -33,7 +34,6 @@ from corral.services.pagination import among
 from corral.store import Store
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
-NO_STACK_NAME = "StackName must be specified if ChangeSetName is not specified as an ARN."
 SUCCEEDED = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE, StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS})
 
 
@@ -49,7 +49,7 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise AlreadyExistsException(f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template")
     is_new = type_ == "CREATE"
     spec = stack_spec(tx, caller, params, stack.name if stack is not None else params["StackName"], stack, expands=False)
-    spec = spec.but(on_failure=params.get("OnStackFailure", "ROLLBACK"))
+    spec = replace(spec, on_failure=params.get("OnStackFailure", "ROLLBACK"))
     changes = stack_operations.planned_changes(tx, caller, None if is_new else stack, spec)
     if stack is None:
         stack = stack_operations.review_stack(tx, caller, spec)
@@ -91,28 +91,8 @@ def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str)
         return stack
     if stack is None or stack.status is StackStatus.REVIEW_IN_PROGRESS:
         raise ValidationError(f"Stack [{given}] does not exist")
-    stack_operations.refuse_update(stack)
+    stack_operations.require_updatable(stack)
     return stack
-
-
-def find_change_set(tx: Tx[Store], caller: Caller, params: Mapping[str, Any]) -> ChangeSet:
-    """Return the change set that a request names by its ARN, or by its name and its stack."""
-    given = params["ChangeSetName"]
-    if given.startswith("arn:"):
-        found = tx.store.change_sets.get(given)
-    else:
-        stack = _named_stack(tx, caller, params)
-        found = tx.store.change_sets.named(stack.id, given) if stack is not None else None
-    if found is None or found.stack_id.split(":")[3] != caller.region:
-        raise no_such_change_set(given)
-    return found
-
-
-def _named_stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any]) -> Stack | None:
-    given = params.get("StackName")
-    if not given:
-        raise ValidationError(NO_STACK_NAME)
-    return tx.store.stacks.get(given) if given.startswith("arn:") else tx.store.stacks.named(caller.region, given)
 
 
 def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -126,7 +106,8 @@ def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
         raise InvalidChangeSetStatus(
             f"ChangeSet [{found.id}] cannot be executed in its current execution status of [{execution_status}]"
         )
-    spec = msgspec.convert(found.spec, StackSpec).but(
+    spec = replace(
+        msgspec.convert(found.spec, StackSpec),
         change_set_id=found.id,
         client_token=params.get("ClientRequestToken", ""),
         disable_rollback=params.get("DisableRollback", False) or found.on_stack_failure == "DO_NOTHING",
@@ -140,19 +121,12 @@ def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
     return {}
 
 
-def make_obsolete(tx: Tx[Store], stack: Stack) -> None:
-    """UpdateStack has changed the stack, so the changes that its change sets show are wrong now."""
-    for each in tx.store.change_sets.listed(stack.id):
-        if each.execution_status == AVAILABLE:
-            tx.store.change_sets.put(each.but(execution_status=OBSOLETE))
-
-
 def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     given = params["ChangeSetName"]
     if given.startswith("arn:"):
         found = tx.store.change_sets.get(given)
     else:
-        stack = _named_stack(tx, caller, params)
+        stack = named_stack(tx, caller, params)
         if stack is None:
             raise ValidationError(f"Stack [{params['StackName']}] does not exist")
         found = tx.store.change_sets.named(stack.id, given)
@@ -160,7 +134,7 @@ def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         return {}  # AWS does not report that the change set does not exist
     stack = tx.store.stacks.get(found.stack_id)
     if stack is not None and _execution_status(found, stack) == EXECUTE_IN_PROGRESS:
-        raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be deleted in its current execution status of [{EXECUTE_IN_PROGRESS}]")
+        raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be deleted while it is executed")
     tx.store.change_sets.drop(found.id)
     return {}
 
@@ -173,7 +147,7 @@ def describe_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
     values = spec.parameters
     return {
         **_summary(tx, found),
-        "Parameters": shown_parameters(values.values, values.resolved_ssm, values.no_echo),
+        "Parameters": shown_parameters(values.texts, values.resolved_ssm, values.no_echo),
         "NotificationARNs": list(spec.notification_arns),
         "RollbackConfiguration": {},
         "Capabilities": list(spec.capabilities),
@@ -185,7 +159,7 @@ def describe_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
 
 def list_change_sets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = _named_stack(tx, caller, params)
+    stack = named_stack(tx, caller, params)
     if stack is None:
         raise ValidationError(f"Stack [{params['StackName']}] does not exist")
 

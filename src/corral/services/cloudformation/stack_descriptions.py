@@ -10,7 +10,8 @@ import orjson
 from corral.core import Tx
 from corral.model.stack import Stack, StackEvent, StackResource
 from corral.services.caller import Caller
-from corral.services.cloudformation.errors import ValidationError, no_such_stack
+from corral.services.cloudformation.errors import ValidationError
+from corral.services.cloudformation.lookup import find_stack
 from corral.services.pagination import Pagination
 from corral.store import Store
 
@@ -19,19 +20,6 @@ DESCRIBED_RESOURCES_MAX = 100  # DescribeStackResources has no pages
 PAGE = Pagination(ValidationError, limit=None, token="NextToken", next_token="NextToken", default=100)
 NOT_CHECKED = {"StackDriftStatus": "NOT_CHECKED"}
 RESOURCE_NOT_CHECKED = {"DriftInformation": {"StackResourceDriftStatus": "NOT_CHECKED"}}
-
-
-def find_stack(tx: Tx[Store], caller: Caller, given: str, *, deleted: bool = False) -> Stack:
-    """Return the stack with this name or ARN. A deleted stack is found only by its ARN, and only if `deleted` is True."""
-    if given.startswith("arn:"):
-        stack = tx.store.stacks.get(given)
-        if stack is not None and (stack.region != caller.region or (stack.deleted_at_s is not None and not deleted)):
-            stack = None
-    else:
-        stack = tx.store.stacks.named(caller.region, given)
-    if stack is None:
-        raise no_such_stack(given)
-    return stack
 
 
 def describe_stacks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -94,7 +82,7 @@ def _described(stack: Stack) -> dict[str, Any]:
         "StackName": stack.name,
         **({"ChangeSetId": stack.change_set_id} if stack.change_set_id else {}),
         **({"Description": version.description} if version.description else {}),
-        "Parameters": shown_parameters(version.parameters, version.resolved_ssm, version.no_echo),
+        "Parameters": shown_parameters(version.texts, version.resolved_ssm, version.no_echo),
         **_times(stack),
         "RollbackConfiguration": {},
         "StackStatus": stack.status.value,
@@ -129,22 +117,17 @@ def _parents(stack: Stack) -> dict[str, str]:
     return {"ParentId": stack.parent_id, "RootId": stack.root_id} if stack.parent_id else {}
 
 
-def shown_parameters(values: Mapping[str, Any], resolved: Mapping[str, Any], no_echo: Iterable[str]) -> list[dict[str, str]]:
+def shown_parameters(texts: Mapping[str, str], resolved: Mapping[str, str], no_echo: Iterable[str]) -> list[dict[str, str]]:
     """The parameters of a stack or of a change set in a response."""
     hidden = frozenset(no_echo)
     return [
         {
             "ParameterKey": name,
-            "ParameterValue": HIDDEN if name in hidden else shown_value(value),
-            **({"ResolvedValue": HIDDEN if name in hidden else shown_value(resolved[name])} if name in resolved else {}),
+            "ParameterValue": HIDDEN if name in hidden else text,
+            **({"ResolvedValue": HIDDEN if name in hidden else resolved[name]} if name in resolved else {}),
         }
-        for name, value in values.items()
+        for name, text in texts.items()
     ]
-
-
-def shown_value(value: Any) -> str:
-    """A parameter value as text. A list is shown as it is written: with commas."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 # Resources
@@ -197,7 +180,10 @@ def list_stack_resources(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
         return [(each.logical_id, each) for each in _resources(tx, stack) if each.logical_id > after][:limit]
 
     resources, more = PAGE.page(params, candidates)
-    return {"StackResourceSummaries": [{**_resource(each), "LastUpdatedTimestamp": each.changed_at_s} for each in resources], **more}
+    return {
+        "StackResourceSummaries": [{**_resource(each), "LastUpdatedTimestamp": each.changed_at_s} for each in resources],
+        **more,
+    }
 
 
 def _stack_with_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> Stack:

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.templates import ParameterValues, Template, parameter_values
+from corral.decide.templates import USE_PREVIOUS, ParameterValues, Template, parameter_declarations, parameter_values
 from corral.errors import ApiError
+from corral.model.change_set import AVAILABLE, OBSOLETE
 from corral.model.json_documents import read_json
 from corral.model.stack import Stack
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
-from corral.services.cloudformation.stack_descriptions import find_stack
+from corral.services.cloudformation.lookup import find_stack
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.template_requests import (
     NO_TEMPLATE,
@@ -25,6 +27,7 @@ from corral.services.cloudformation.template_requests import (
     checked,
     refusing,
     require_capabilities,
+    stored_template,
 )
 from corral.services.ssm.cloudformation_types import parameter_value
 from corral.services.tags import TagRules
@@ -44,8 +47,9 @@ def stack_spec(
 
     `expands`: a template with transforms needs a capability. A change set does not need it, because the caller can review it.
     """
-    given, previous = _given_parameters(params, stack)
-    found = checked(_source(tx, params, stack), {**previous, **given})
+    source = _source(tx, params, stack)
+    values = _parameter_values(tx, caller, source, _given_parameters(params), stack)
+    found = checked(source, {**_pseudo(caller, name), **values.values})
     require_capabilities(found.template, params.get("Capabilities", ()), expands=expands)
     _check_allowed_types(found.template, params)
     earlier = stack.version if stack is not None else None
@@ -55,7 +59,7 @@ def stack_spec(
         name=name,
         template_text=found.text,
         template=found.processed,
-        parameters=values_of(tx, caller, found.template, given, previous),
+        parameters=values,
         capabilities=tuple(params.get("Capabilities", ())),
         tags=tags,
         role_arn=params.get("RoleARN") or (earlier.role_arn if earlier is not None else ""),
@@ -66,10 +70,20 @@ def stack_spec(
     )
 
 
-def values_of(
-    tx: Tx[Store], caller: Caller, template: Template, given: Mapping[str, Any], previous: Mapping[str, Any]
+def _parameter_values(
+    tx: Tx[Store], caller: Caller, source: ParsedTemplate, given: Mapping[str, Any], stack: Stack | None
 ) -> ParameterValues:
-    return refusing(lambda: parameter_values(template, given, previous, lambda name: parameter_value(tx, caller, name)))
+    previous = stack.version.texts if stack is not None else {}
+
+    def ssm(name: str) -> str:
+        return parameter_value(tx, caller, name)
+
+    return refusing(lambda: parameter_values(parameter_declarations(source.tree), given, previous, ssm))
+
+
+def _pseudo(caller: Caller, name: str) -> dict[str, str]:
+    """The pseudo parameters that are known before the stack exists."""
+    return {"AWS::Region": caller.region, "AWS::AccountId": caller.account, "AWS::StackName": name}
 
 
 def _source(tx: Tx[Store], params: Mapping[str, Any], stack: Stack | None) -> ParsedTemplate:
@@ -83,32 +97,26 @@ def _source(tx: Tx[Store], params: Mapping[str, Any], stack: Stack | None) -> Pa
         raise ValidationError("You cannot specify both usePreviousTemplate and a template.")
     if stack is None or not stack.version.number:
         raise ValidationError("UsePreviousTemplate is not valid: the stack has no template.")
-    original, processed = tx.store.stacks.template(stack.id, stack.version.number)
-    return ParsedTemplate(original, orjson.loads(processed))
+    return stored_template(tx, stack)
 
 
-def _given_parameters(params: Mapping[str, Any], stack: Stack | None) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the values in a request, and the values of the stack for parameters with UsePreviousValue."""
-    given: dict[str, str] = {}
-    previous: dict[str, Any] = {}
+def _given_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of parameters in a request."""
+    given: dict[str, Any] = {}
     for each in params.get("Parameters", ()):
         key = each.get("ParameterKey", "")
-        if key in given or key in previous:
+        if key in given:
             raise ValidationError(f"Duplicate input parameter key: {key}")
         if not each.get("UsePreviousValue"):
             given[key] = each.get("ParameterValue", "")
             continue
         if each.get("ParameterValue"):
             raise ValidationError(
-                f"Invalid input for parameter key {key}. Cannot specify usePreviousValue as true and non empty value for a parameter"
+                f"Invalid input for parameter key {key}. Cannot specify usePreviousValue as true and non empty value for a "
+                "parameter"
             )
-        if stack is None or key not in stack.version.parameters:
-            raise ValidationError(
-                f"Invalid input for parameter key {key}. Cannot specify usePreviousValue as true for a parameter key not in the "
-                "previous template"
-            )
-        previous[key] = stack.version.parameters[key]
-    return given, previous
+        given[key] = USE_PREVIOUS
+    return given
 
 
 def _check_allowed_types(template: Template, params: Mapping[str, Any]) -> None:
@@ -173,10 +181,10 @@ def create_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         return reply
     if "DisableRollback" in params and "OnFailure" in params:
         raise ValidationError("Either DisableRollback or OnFailure can be specified, not both.")
-    stack_operations.refuse_name(tx, caller, params["StackName"])
     spec = stack_spec(tx, caller, params, params["StackName"])
     on_failure = params.get("OnFailure", "ROLLBACK")
-    spec = spec.but(
+    spec = replace(
+        spec,
         on_failure=on_failure,
         disable_rollback=spec.disable_rollback or on_failure == "DO_NOTHING",
         timeout_minutes=params.get("TimeoutInMinutes"),
@@ -192,10 +200,15 @@ def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     stack = find_stack(tx, caller, params["StackName"])
     spec = stack_spec(tx, caller, params, stack.name, stack)
     stack = stack_operations.begin_update(tx, caller, stack, spec)
-    from corral.services.cloudformation.change_sets import make_obsolete  # it imports this module
-
-    make_obsolete(tx, stack)
+    _make_obsolete(tx, stack)
     return remember(tx, caller, "UpdateStack", params, {"StackId": stack.id})
+
+
+def _make_obsolete(tx: Tx[Store], stack: Stack) -> None:
+    """UpdateStack has changed the stack, so the changes that its change sets show are wrong now."""
+    for each in tx.store.change_sets.listed(stack.id):
+        if each.execution_status == AVAILABLE:
+            tx.store.change_sets.put(each.but(execution_status=OBSOLETE))
 
 
 def delete_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

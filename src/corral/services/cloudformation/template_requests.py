@@ -12,15 +12,20 @@ import orjson
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.decide.templates import Template, TemplateError, compile_template, expand, read_template
-from corral.services.caller import Caller
-from corral.services.cloudformation.errors import (
-    InsufficientCapabilitiesException,
-    ValidationError,
-    no_such_change_set,
+from corral.decide.templates import (
+    Template,
+    TemplateError,
+    compile_template,
+    expand,
+    parameter_declarations,
+    read_template,
+    transform_names,
 )
+from corral.model.stack import Stack
+from corral.services.caller import Caller
+from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
+from corral.services.cloudformation.lookup import find_change_set, find_stack
 from corral.services.cloudformation.resource_types import is_known
-from corral.services.cloudformation.stack_descriptions import find_stack
 from corral.services.cloudformation.template_sources import template_text
 from corral.store import Store
 
@@ -79,6 +84,13 @@ def refusing(function: Callable[[], T]) -> T:
         raise ValidationError(error.message) from None
 
 
+def stored_template(tx: Tx[Store], stack: Stack) -> ParsedTemplate:
+    """The template of a stack. Transforms are applied again, because they depend on the values of parameters."""
+    original, processed = tx.store.stacks.template(stack.id, stack.version.number)
+    tree = orjson.loads(processed)
+    return parsed(original) if tree.get("Transform") else ParsedTemplate(original, tree)
+
+
 def checked(given: ParsedTemplate, parameters: Mapping[str, Any]) -> CheckedTemplate:
     """Apply the transforms of a template, check its structure and its resource types."""
     tree = refusing(lambda: expand(given.tree, parameters))
@@ -118,7 +130,7 @@ def require_capabilities(template: Template, given: Iterable[str], *, expands: b
 
 
 def validate_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found = _template_of(params)
+    template = _described_template(_given(params))
     return {
         "Parameters": [
             {
@@ -127,9 +139,9 @@ def validate_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
                 "NoEcho": each.no_echo,
                 **({"Description": each.description} if each.description else {}),
             }
-            for each in found.template.parameters.values()
+            for each in template.parameters.values()
         ],
-        **_common(found.template),
+        **_common(template),
     }
 
 
@@ -140,12 +152,11 @@ def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
         if TEMPLATE in params:
             raise ValidationError("Specify only one of StackName, TemplateBody and TemplateURL.")
         stack = find_stack(tx, caller, params["StackName"])
-        original, processed = tx.store.stacks.template(stack.id, stack.version.number)
-        given = ParsedTemplate(original, orjson.loads(processed))
+        _require_template(stack)
+        given = stored_template(tx, stack)
     else:
         given = _given(params)
-    found = checked(given, {})
-    template, version = found.template, given.tree.get("AWSTemplateFormatVersion")
+    template, version = _described_template(given), given.tree.get("AWSTemplateFormatVersion")
     return {
         "Parameters": [
             {
@@ -170,8 +181,7 @@ def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         original, processed = _template_of_change_set(tx, params, caller)
     elif "StackName" in params:
         stack = find_stack(tx, caller, params["StackName"], deleted=True)
-        if not stack.version.number:
-            raise ValidationError(f"Stack {stack.name} has no template: execute its change set first.")
+        _require_template(stack)
         original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     else:
         raise ValidationError("Either StackName or ChangeSetName must be specified.")
@@ -189,12 +199,13 @@ def _tree(text: str) -> Any:
 
 
 def _template_of_change_set(tx: Tx[Store], params: Mapping[str, Any], caller: Caller) -> tuple[str, str]:
-    from corral.services.cloudformation.change_sets import find_change_set  # it imports this module
-
     found = find_change_set(tx, caller, params)
-    if not found.spec:
-        raise no_such_change_set(params["ChangeSetName"])
     return found.spec["template_text"], found.spec["template"]
+
+
+def _require_template(stack: Stack) -> None:
+    if not stack.version.number:
+        raise ValidationError(f"Stack {stack.name} has no template: execute its change set first.")
 
 
 def _given(params: Mapping[str, Any]) -> ParsedTemplate:
@@ -204,8 +215,16 @@ def _given(params: Mapping[str, Any]) -> ParsedTemplate:
     return given
 
 
-def _template_of(params: Mapping[str, Any]) -> CheckedTemplate:
-    return checked(_given(params), {})
+def _described_template(given: ParsedTemplate) -> Template:
+    """Check a template without the values of its parameters.
+
+    AWS does not apply transforms here, because they may need these values. So only the sections that need none are described.
+    """
+    transforms = refusing(lambda: transform_names(given.tree))
+    if not transforms:
+        return checked(given, {}).template
+    declarations = refusing(lambda: parameter_declarations(given.tree))
+    return Template({}, str(given.tree.get("Description") or ""), declarations, transforms=tuple(transforms))
 
 
 def _common(template: Template) -> dict[str, Any]:
