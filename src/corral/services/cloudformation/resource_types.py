@@ -38,10 +38,15 @@ ValidationError = api_error("ValidationError")
 INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 MODULES = {  # service → the module with its TEMPLATE_TYPES
+    "AWS::CloudWatch": "cloudwatch.cloudformation_types",
     "AWS::EC2": "ec2.cloudformation_types",
     "AWS::ECR": "ecr.cloudformation_types",
     "AWS::ECS": "ecs.cloudformation_types",
     "AWS::IAM": "iam.cloudformation_types",
+    "AWS::Logs": "logs.cloudformation_types",
+    "AWS::S3": "s3.cloudformation_types",
+    "AWS::SQS": "sqs.cloudformation_types",
+    "AWS::SSM": "ssm.cloudformation_types",
 }
 
 
