@@ -22,9 +22,14 @@ TYPES = {
         "SecurityGroup SecurityGroupEgress SecurityGroupIngress Subnet SubnetNetworkAclAssociation SubnetRouteTableAssociation VPC "
         "VPCDHCPOptionsAssociation VPCEndpoint VPCGatewayAttachment"
     ),
-    "AWS::ECR": "RegistryPolicy",
+    "AWS::CloudWatch": "Alarm CompositeAlarm Dashboard",
+    "AWS::ECR": "RegistryPolicy Repository",
     "AWS::ECS": "CapacityProvider",
     "AWS::IAM": "InstanceProfile ManagedPolicy Policy Role RolePolicy ServiceLinkedRole",
+    "AWS::Logs": "LogGroup LogStream MetricFilter",
+    "AWS::S3": "Bucket BucketPolicy",
+    "AWS::SQS": "Queue QueueInlinePolicy QueuePolicy",
+    "AWS::SSM": "Parameter",
 }
 TARGET = Path(__file__).parent.parent / "src/corral/services/cloudformation/facts.json"
 PREFIX = "/properties/"
