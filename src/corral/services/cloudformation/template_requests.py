@@ -19,8 +19,8 @@ from corral.decide.templates import (
     expand,
     parameter_declarations,
     read_template,
-    transform_names,
 )
+from corral.decide.templates.compilation import transform_names
 from corral.model.stack import Stack
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError

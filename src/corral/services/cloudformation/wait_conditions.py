@@ -107,9 +107,9 @@ def condition_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[s
 
 
 def condition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    if step.action != "CREATE":
-        return None
-    handle, count = str(step.properties.get("Handle", "")), int(step.properties.get("Count", 1))
+    if step.action != "CREATE" or "Handle" not in step.properties:
+        return None  # without a handle, the condition has a CreationPolicy, whose signals the stack counts
+    handle, count = str(step.properties["Handle"]), int(step.properties.get("Count", 1))
     received = _signals(tx, handle)
     for unique_id, signal in received.items():
         if signal["status"] == "FAILURE":
