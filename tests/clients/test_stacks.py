@@ -181,7 +181,9 @@ def test_a_wrong_template_is_refused_and_creates_nothing(cloudformation: Any, ca
     code, message = refused(lambda: cloudformation.create_stack(StackName="wrong", TemplateBody=template))
     assert (code, text in message) == ("ValidationError", True), message
     code, message = refused(
-        lambda: cloudformation.create_change_set(StackName="wrong", ChangeSetName="c", ChangeSetType="CREATE", TemplateBody=template)
+        lambda: cloudformation.create_change_set(
+            StackName="wrong", ChangeSetName="c", ChangeSetType="CREATE", TemplateBody=template
+        )
     )
     assert (code, text in message) == ("ValidationError", True), message
     assert refused(lambda: cloudformation.describe_stacks(StackName="wrong"))[0] == "ValidationError"
@@ -223,9 +225,7 @@ def test_capabilities(cloudformation: Any) -> None:
 
 def test_exports_in_use_cannot_be_removed(cloudformation: Any) -> None:
     exporter = f"Resources: {TOPIC}\nOutputs: {{O: {{Value: !Ref T, Export: {{Name: 'net:topic'}}}}}}"
-    importer = (
-        "Resources: {P: {Type: AWS::SSM::Parameter, Properties: {Type: String, Value: {'Fn::ImportValue': 'net:topic'}}}}"
-    )
+    importer = "Resources: {P: {Type: AWS::SSM::Parameter, Properties: {Type: String, Value: {'Fn::ImportValue': 'net:topic'}}}}"
     assert "No export named net:topic found" in refused(
         lambda: cloudformation.create_stack(StackName="importer", TemplateBody=importer)
     )[1]  # fmt: skip
@@ -259,14 +259,15 @@ def test_a_failed_creation(cloudformation: Any, options: dict[str, Any], status:
     with pytest.raises(WaiterError):
         wait(cloudformation, arn, "create")
     assert ended(cloudformation, arn)["StackStatus"] == status
-    [failed] = [each for each in events(cloudformation, arn) if each["ResourceStatus"] == "CREATE_FAILED" and each["LogicalResourceId"] == "C"]
+    failed = [each for each in events(cloudformation, arn) if each["ResourceStatus"] == "CREATE_FAILED"]
+    [failed] = [each for each in failed if each["LogicalResourceId"] == "C"]
     assert "Lambda" in failed["ResourceStatusReason"]
     if status == "CREATE_FAILED":
         cloudformation.rollback_stack(StackName="custom")
         assert ended(cloudformation, arn)["StackStatus"] == "ROLLBACK_COMPLETE"
     if status == "ROLLBACK_COMPLETE":
         template = CUSTOM.replace("arn:aws:lambda:x", "y")
-        code, message = refused(lambda: cloudformation.update_stack(StackName="custom", TemplateBody=template))
+        message = refused(lambda: cloudformation.update_stack(StackName="custom", TemplateBody=template))[1]
         assert message == f"Stack:{arn} is in ROLLBACK_COMPLETE state and can not be updated."
     if status != "DELETE_COMPLETE":
         cloudformation.delete_stack(StackName="custom")
@@ -318,7 +319,8 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
     s3.create_bucket(Bucket="templates")
     s3.put_object(Bucket="templates", Key="a/child one.yaml", Body=CHILD)
     s3.put_object(Bucket="templates", Key="parent.yaml", Body=PARENT)
-    hosts = ("https://s3.us-east-1.amazonaws.com/templates", "https://templates.s3.us-east-1.amazonaws.com", f"{corral.url}/templates")
+    aws_hosts = ("s3.us-east-1.amazonaws.com/templates", "templates.s3.us-east-1.amazonaws.com")
+    hosts = (*(f"https://{host}" for host in aws_hosts), f"{corral.url}/templates")
     urls = [f"{host}/parent.yaml" for host in hosts]
     urls.append(s3.generate_presigned_url("get_object", Params={"Bucket": "templates", "Key": "parent.yaml"}))
     for url in urls:
@@ -350,7 +352,7 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
     )
     assert ended(cloudformation, "unlucky")["StackStatus"] == "ROLLBACK_COMPLETE"
     reasons = [each.get("ResourceStatusReason", "") for each in events(cloudformation, "unlucky")]
-    assert any("Embedded stack arn:aws:cloudformation:" in reason and "was not successfully created: " in reason for reason in reasons)
+    assert any("Embedded stack arn:aws:cloudformation:" in each and "was not successfully created: " in each for each in reasons)
     for stack_name in ("unlucky", "parent"):
         cloudformation.delete_stack(StackName=stack_name)
         wait(cloudformation, stack_name, "delete")
