@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 STACK_TYPE = "AWS::CloudFormation::Stack"
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"  # actions of a step
-STORED_ONLY = "Stored only: Corral has no service for this type, so the resource has no effect."
+STORED_ONLY = "Stored only: this resource has no effect on this machine."
 
 
 class StackStatus(StrEnum):
@@ -80,14 +80,19 @@ class StackVersion(Struct, frozen=True):
 
     number: int  # the template is the row of `stack_template` with this number
     description: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)  # name → value
-    resolved_ssm: dict[str, Any] = field(default_factory=dict)  # name → the value of the SSM parameter that the value names
+    parameters: dict[str, str] = field(default_factory=dict)  # name → value, as given or as the default of the template
+    values: dict[str, Any] = field(default_factory=dict)  # name → what Ref returns: a string, or a list of strings
+    resolved_ssm: dict[str, str] = field(default_factory=dict)  # name → the value of the SSM parameter that the value names
     no_echo: tuple[str, ...] = ()  # the names of parameters whose values are not shown
     capabilities: tuple[str, ...] = ()
     tags: dict[str, str] = field(default_factory=dict)
     role_arn: str = ""
     notification_arns: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
+    imports: tuple[str, ...] = ()  # the names of the exports that the template imports
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
 
 
 class Stack(Struct, frozen=True):
@@ -139,7 +144,6 @@ class ResourceVersion(Struct, frozen=True):
     update_policy: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     generated_name: str = ""  # the value of the name property, if the template has none
-    tags: dict[str, str] = field(default_factory=dict)  # of the stack, if the type has tags
     physical_id: str | None = None  # None: not created
     attributes: dict[str, Any] = field(default_factory=dict)
 
@@ -160,7 +164,6 @@ class Step(Struct, frozen=True):
     counted: tuple[str, ...] = ()  # the unique ids of signals that have an event
     memory: dict[str, Any] = field(default_factory=dict)  # what the type remembers between two calls
     waits_for: str = ""  # why the step is not complete, as a sentence for people
-    until_s: float | None = None  # the step runs again at this time
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)

@@ -27,7 +27,7 @@ class Stacks:
         self._database = database
         self._execute = database.execute
         self._resources: dict[str, dict[str, StackResource]] = {}  # stack → key → resource, in the order of the rows
-        # Stack → what services have computed from its rows, for example its parsed template. `forget` deletes it.
+        # Stack → what services have computed from its rows, for example its compiled template.
         self.computed: dict[str, Any] = {}
 
     # Stacks
@@ -147,10 +147,14 @@ class Stacks:
         return known
 
     def remember(self, stack_id: str) -> None:
-        """Keep the resources of a stack in memory until `forget`."""
-        if stack_id not in self._resources and not self._database.reads_only:
-            self._resources[stack_id] = self.resources(stack_id)
-            self._database.journal.on_rollback(partial(self.forget, stack_id))
+        """Keep the resources of a stack in memory until `forget`, or until what follows in this transaction is rolled back."""
+        self._database.journal.on_rollback(partial(self.forget, stack_id))
+        self._resources[stack_id] = self.resources(stack_id)
+
+    def compute(self, stack_id: str, value: Any) -> None:
+        """Keep a value that was computed from the rows of a stack, as `remember` does."""
+        self._database.journal.on_rollback(partial(self.forget, stack_id))
+        self.computed[stack_id] = value
 
     def forget(self, stack_id: str) -> None:
         """Drop what is in memory about a stack."""
