@@ -28,7 +28,7 @@ from corral.services.cloudformation.errors import (
 )
 from corral.services.cloudformation.lookup import find_change_set, named_stack
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
-from corral.services.cloudformation.stack_operations import StackSpec
+from corral.services.cloudformation.stack_operations import Change, StackSpec
 from corral.services.cloudformation.stack_requests import digest, stack_spec
 from corral.services.pagination import among
 from corral.store import Store
@@ -66,13 +66,39 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         created_at_s=tx.now_s,
         request=request,
         spec=msgspec.to_builtins(spec),
-        changes=[{"Type": "Resource", "ResourceChange": each.shown()} for each in changes],
+        changes=[{"Type": "Resource", "ResourceChange": _shown(each)} for each in changes],
         description=params.get("Description", ""),
         include_nested_stacks=params.get("IncludeNestedStacks", False),
         on_stack_failure=params.get("OnStackFailure", ""),
     )
     tx.store.change_sets.put(change_set)
     return {"Id": change_set.id, "StackId": stack.id}
+
+
+def _shown(change: Change) -> dict[str, Any]:
+    """A change of a resource in the shape of DescribeChangeSet."""
+    return {
+        **({"PolicyAction": change.policy_action} if change.policy_action else {}),
+        "Action": change.action,
+        "LogicalResourceId": change.logical_id,
+        **({"PhysicalResourceId": change.physical_id} if change.physical_id else {}),
+        "ResourceType": change.type,
+        **({"Replacement": change.replacement} if change.replacement else {}),
+        "Scope": list(change.scope),
+        "Details": [
+            {
+                "Target": {
+                    "Attribute": each.attribute,
+                    **({"Name": each.name} if each.attribute == "Properties" else {}),
+                    "RequiresRecreation": each.requires_recreation,
+                },
+                "Evaluation": each.evaluation,
+                "ChangeSource": each.change_source,
+                **({"CausingEntity": each.causing_entity} if each.causing_entity else {}),
+            }
+            for each in change.details
+        ],
+    }
 
 
 def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str) -> Stack | None:

@@ -82,7 +82,7 @@ def _described(stack: Stack) -> dict[str, Any]:
         "StackName": stack.name,
         **({"ChangeSetId": stack.change_set_id} if stack.change_set_id else {}),
         **({"Description": version.description} if version.description else {}),
-        "Parameters": shown_parameters(version.texts, version.resolved_ssm, version.no_echo),
+        "Parameters": shown_parameters(version.parameters, version.resolved_ssm, version.no_echo),
         **_times(stack),
         "RollbackConfiguration": {},
         "StackStatus": stack.status.value,

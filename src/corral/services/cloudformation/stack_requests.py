@@ -73,7 +73,7 @@ def stack_spec(
 def _parameter_values(
     tx: Tx[Store], caller: Caller, source: ParsedTemplate, given: Mapping[str, Any], stack: Stack | None
 ) -> ParameterValues:
-    previous = stack.version.texts if stack is not None else {}
+    previous = stack.version.parameters if stack is not None else {}
 
     def ssm(name: str) -> str:
         return parameter_value(tx, caller, name)
