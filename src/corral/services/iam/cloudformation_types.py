@@ -1,7 +1,11 @@
-"""CloudFormation types of IAM. Types for users and groups are not served."""
+"""CloudFormation types of IAM: roles, policies and instance profiles.
+
+Corral does not serve users and groups. They are stored only, so a policy that names them is attached to its roles alone.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -10,7 +14,7 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation.resource_types import Properties, TemplateType, stored_type
 from corral.services.iam import policies, roles
-from corral.services.iam.errors import InvalidInputException
+from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.iam.policies import POLICY, VERSIONS_MAX
 from corral.services.iam.roles import ROLE
@@ -27,8 +31,6 @@ def _text(document: Any) -> str:
 
 def _request(properties: Properties) -> Params:
     """Convert template properties to the parameters of a request. Policy documents become text."""
-    if properties.get("Users") or properties.get("Groups"):
-        raise InvalidInputException("Corral does not serve IAM users and groups: attach the policy to Roles.")
     return {name: _text(value) if name in DOCUMENTS else value for name, value in properties.items()}
 
 
@@ -45,18 +47,31 @@ def _set_role(tx: Tx[Store], caller: Caller, role: Document, old: Properties, ne
         put(tx, caller, ROLE, {**role, "AssumeRolePolicyDocument": request["PolicyDocument"]})
     gone, added = _changed(old, new, "ManagedPolicyArns")
     for arn in gone:
-        policies.detach_role_policy(tx, {"RoleName": role["RoleName"], "PolicyArn": arn}, caller)
+        _detach(tx, caller, role["RoleName"], arn)
     for arn in added:
         policies.attach_role_policy(tx, {"RoleName": role["RoleName"], "PolicyArn": arn}, caller)
     gone, added = _changed(old, new, "Policies")
     for policy in gone:
-        roles.delete_role_policy(tx, {"RoleName": role["RoleName"], "PolicyName": policy["PolicyName"]}, caller)
+        _delete_inline(tx, caller, role["RoleName"], policy["PolicyName"])
     for policy in added:
         _put_inline(tx, caller, role["RoleName"], policy)
 
 
 def _empty_role(tx: Tx[Store], caller: Caller, role: Document, properties: Properties) -> None:
     _set_role(tx, caller, role, properties, {})
+
+
+# A policy may have been detached or deleted by a client, or together with its role. Then there is nothing to do.
+
+
+def _detach(tx: Tx[Store], caller: Caller, role: str, arn: str) -> None:
+    with suppress(NoSuchEntityException):
+        policies.detach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
+
+
+def _delete_inline(tx: Tx[Store], caller: Caller, role: str, name: str) -> None:
+    with suppress(NoSuchEntityException):
+        roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": name}, caller)
 
 
 def _put_inline(tx: Tx[Store], caller: Caller, role: str, policy: Properties) -> None:
@@ -82,7 +97,7 @@ def _set_managed(tx: Tx[Store], caller: Caller, policy: Document, old: Propertie
         policies.create_policy_version(tx, version, caller)
     gone, added = _changed(old, new, "Roles")
     for role in gone:
-        policies.detach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
+        _detach(tx, caller, role, arn)
     for role in added:
         policies.attach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
 
@@ -112,18 +127,17 @@ def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str
 
 
 def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _request(new)
     kept = set(new.get("Roles", [])) if old.get("PolicyName") == new["PolicyName"] else set()
     for role in old.get("Roles", []):
         if role not in kept:
-            roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": old["PolicyName"]}, caller)
+            _delete_inline(tx, caller, role, old["PolicyName"])
     for role in new.get("Roles", []):
         _put_inline(tx, caller, role, new)
 
 
 def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
     for role in properties.get("Roles", []):
-        roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": properties["PolicyName"]}, caller)
+        _delete_inline(tx, caller, role, properties["PolicyName"])
 
 
 def _create_role_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -136,7 +150,7 @@ def _update_role_policy(tx: Tx[Store], caller: Caller, identity: str, old: Prope
 
 
 def _delete_role_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    roles.delete_role_policy(tx, dict(properties), caller)
+    _delete_inline(tx, caller, properties["RoleName"], properties["PolicyName"])
 
 
 _linked = stored_type(
