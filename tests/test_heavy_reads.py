@@ -11,21 +11,27 @@ from typing import Any
 
 import pytest
 
-from corral.server.heavy_reads import QUICK_MAX_S, HeavyReads, ReadCancelled, Step, ThrottlingException
+from corral.server.heavy_reads import QUICK_MAX_S, SLOW_MAX, HeavyReads, ReadCancelled, Step, ThrottlingException
+
+
+def use_cpu(step: Step, for_s: float) -> None:
+    began_s = time.thread_time()
+    while time.thread_time() - began_s < for_s:
+        step()
 
 
 class Endless:
     """A read that takes steps until it is told to end."""
 
     def __init__(self) -> None:
+        self.starts = 0
         self.slow = threading.Event()  # it runs as a slow read
         self.told = threading.Event()
         self.cancelled = threading.Event()
 
     def __call__(self, step: Step) -> str:
-        if not threading.current_thread().name.startswith("slow"):
-            while True:
-                step()
+        self.starts += 1
+        use_cpu(step, 2 * QUICK_MAX_S)
         self.slow.set()
         try:
             while not self.told.is_set():
@@ -42,7 +48,7 @@ async def reading(**limits: int) -> AsyncIterator[Callable[..., Any]]:
 
     def start(read: Callable[[Step], Any], caller: str) -> asyncio.Task[Any]:
         futures: list[asyncio.Future[Any]] = []
-        task = asyncio.create_task(reads.run(read, (caller, "Read"), futures.append))
+        task = asyncio.create_task(reads.run(read, caller, futures.append))
         task.futures = futures  # type: ignore[attr-defined]
         return task
 
@@ -72,6 +78,7 @@ def test_quick_reads_and_other_callers_do_not_wait_for_a_slow_caller() -> None:
             for read in (first, *others):
                 read.told.set()
             assert await asyncio.gather(*running) == ["read"] * 6
+            assert [first.starts, *(other.starts for other in others)] == [1, 2, 2, 2, 2, 2]
 
     asyncio.run(scenario())
 
@@ -104,9 +111,7 @@ def test_a_read_ends_when_its_client_disconnects() -> None:
 
 def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled() -> None:
     def fails(step: Step) -> None:
-        if not threading.current_thread().name.startswith("slow"):
-            while True:
-                step()
+        use_cpu(step, 2 * QUICK_MAX_S)
         raise ValueError("broken")
 
     async def scenario() -> None:
@@ -127,26 +132,24 @@ def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled() -> None
     asyncio.run(scenario())
 
 
-def test_a_caller_that_reads_slowly_again_and_again_loses_time_once() -> None:
-    def reader(thread_names: list[str], until_s: float) -> Callable[[Step], str]:
-        def read(step: Step) -> str:
-            thread_names.append(threading.current_thread().name.partition("_")[0])
-            began_s = time.thread_time()
-            while time.thread_time() - began_s < until_s:
-                step()
-            return "read"
-
-        return read
-
+def test_a_slow_read_is_abandoned_only_if_too_many_run() -> None:
     async def scenario() -> None:
         async with reading() as start:
-            threads: list[str] = []
-            for _ in range(3):
-                assert await start(reader(threads, 2 * QUICK_MAX_S), "pages") == "read"
-            assert threads == ["reader", "slow-reader", "slow-reader", "slow-reader"]
-            threads.clear()
-            for _ in range(2):
-                assert await start(reader(threads, 0.0), "pages") == "read"
-            assert threads == ["slow-reader", "reader"]  # a quick read ends it
+            reads = [Endless() for _ in range(SLOW_MAX)]
+            running = [start(read, f"caller {number}") for number, read in enumerate(reads)]
+            for read in reads:
+                await happened(read.slow)
+            late = Endless()
+            late.told.set()
+            waiting = start(late, "late")
+            assert await start(lambda step: use_cpu(step, QUICK_MAX_S / 4), "quick") is None
+            while late.starts == 0:
+                await asyncio.sleep(0)
+            assert not late.slow.is_set()
+            reads[0].told.set()
+            assert await waiting == await running[0] == "read"
+            reads[1].told.set()
+            assert await running[1] == "read"
+            assert [read.starts for read in reads] == [1] * SLOW_MAX
 
     asyncio.run(scenario())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from corral.aws import recognise
+from corral.aws.protocols import PIECE_ITEMS
+from corral.aws.wire_errors import WrongResult
 from corral.errors import ApiError
 from wire.generate import Generator
 from wire.oracle import as_datetimes, comparable, every_operation, examples_of, model_of, read_by_botocore, seen, sent_by_botocore
@@ -57,3 +60,15 @@ def test_an_event_stream_is_refused_by_name() -> None:
     call = recognise(sent_by_botocore("logs", "json", "StartLiveTail", {"logGroupIdentifiers": ["x"]}))
     with pytest.raises(ApiError, match="logs:StartLiveTail uses the event stream protocol"):
         call.serialize({}, "request-1")
+
+
+@pytest.mark.parametrize("count", [PIECE_ITEMS, PIECE_ITEMS + 1, 3 * PIECE_ITEMS])
+@pytest.mark.parametrize("others", [{}, {"nextToken": "more, [", "searchedLogStreams": []}])
+def test_a_long_list_is_complete(count: int, others: dict[str, Any]) -> None:
+    call = recognise(sent_by_botocore("logs", "json", "FilterLogEvents", {}))
+    events = [{"message": f"[{number}], {{}}", "timestamp": number} for number in range(count)]
+    for result in ({"events": events, **others}, {**others, "events": events}):
+        response = call.serialize({**result, "absent": None}, "request-1")
+        assert json.loads(response.body) == result
+        with pytest.raises(WrongResult, match="has no member 'wrong'"):
+            call.serialize({**result, "events": [*events, {"wrong": 1}]}, "request-1")

@@ -21,6 +21,8 @@ from corral.aws.serialize.xml_body import XML_DECLARATION, XmlWriter, escaped, m
 from corral.aws.shapes import OperationModel, Shape
 from corral.aws.wire_errors import WrongResult, unsupported_protocol
 
+PIECE_ITEMS = 500  # a longer list in a result is serialized in pieces of this length
+
 LocatedParams = Mapping[str, str]  # `recognise` has already parsed these: path labels, or the parameters of a form
 Parse = Callable[[Request, LocatedParams], dict[str, Any]]
 Serialize = Callable[[Mapping[str, Any], str], Response]
@@ -68,9 +70,26 @@ def _json_serializer(operation: OperationModel, compiled: CompiledShapes) -> Ser
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
         headers = [("x-amzn-RequestId", request_id), ("Content-Type", content_type)]
-        return Response(200, headers, orjson.dumps(write(result)))
+        is_long = result.__class__ is dict and any(item.__class__ is list and len(item) > PIECE_ITEMS for item in result.values())
+        return Response(200, headers, _json_in_pieces(result, write) if is_long else orjson.dumps(write(result)))
 
     return serialize
+
+
+def _json_in_pieces(result: Mapping[str, Any], write: Callable[[Any], Any]) -> bytes:
+    """Serialize a result whose lists are long. While orjson runs, it stops all other threads, so each piece must be short."""
+    parts: list[bytes] = []
+    for name, item in result.items():
+        if item is None:
+            continue
+        if item.__class__ is not list or len(item) <= PIECE_ITEMS:
+            parts += (b",", orjson.dumps(write({name: item}))[1:-1])
+            continue
+        for at in range(0, len(item), PIECE_ITEMS):
+            piece = orjson.dumps(write({name: item[at : at + PIECE_ITEMS]}))  # {"name":[...]}
+            parts += (b",", piece[piece.index(b"[") + 1 if at else 1 : -2])
+        parts.append(b"]")
+    return b"".join((b"{", *parts[1:], b"}"))
 
 
 # --- query ------------------------------------------------------------------------------------------------------------

@@ -83,7 +83,10 @@ def pid_of(data: DataFolder) -> int | None:
 
 
 def serves(pid: int, folder: Path) -> bool:
-    """Return True if a process is the Corral server of a folder. After a crash, another process may have got the recorded id."""
+    """Return True if the process with this id is the Corral server of a folder.
+
+    The files of the folder contain the id of the last server. After a crash, a process of another program may have that id.
+    """
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
         its_folder = Path(os.readlink(f"/proc/{pid}/cwd"), arguments[arguments.index("--data") + 1])

@@ -350,7 +350,7 @@ def _docker_get(path: str, what: str) -> Any:
 def _cgroups(data: DataFolder) -> Iterator[Finding]:
     """Report how Corral finds and limits the processes of a task.
 
-    The spawner writes the cgroup folders that it uses into a file.
+    A file of the spawner lists the paths of its cgroup folders.
     """
     version, parent = _own_cgroup()
     note = data.path / "node" / "cgroups"

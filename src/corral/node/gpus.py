@@ -18,7 +18,7 @@ from corral.errors import Refused
 from corral.ids import simulated_gpu_id
 from corral.model.run import Foreign, GpuDevice, GpuSample
 from corral.node import gpu_topology
-from corral.node.procfs import is_ours, process_name, processes
+from corral.node.procfs import environment, is_ours, process_name, processes
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
@@ -199,13 +199,12 @@ def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dic
         if not entry.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/environ", "rb", buffering=0) as file:
-                environment = file.read()
+            content = environment(entry)
         except OSError:
             continue  # another user owns the process, or it has just ended
-        if b"_VISIBLE_DEVICES=" not in environment or not any(name in environment for name in sought.values()):
+        if b"_VISIBLE_DEVICES=" not in content or not any(name in content for name in sought.values()):
             continue
-        visible = [pair for pair in environment.split(b"\0") if pair.startswith(VISIBLE)]
+        visible = [pair for pair in content.split(b"\0") if pair.startswith(VISIBLE)]
         seen = [gpu_id for gpu_id, name in sought.items() if any(name in pair for pair in visible)]
         if seen and is_ours(int(entry), ours) is False:
             for gpu_id in seen:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import struct
-import tarfile
 
 IMAGE = "corral/pause"
 TAG = "1"
@@ -42,6 +41,8 @@ def program(architecture: str) -> bytes:
 
 def layer(architecture: str) -> bytes:
     """Return a tar archive with the program, for `docker import`."""
+    import tarfile  # not at the top: most agents never build this image, and an agent runs on every host all the time
+
     data = program(architecture)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

@@ -132,6 +132,7 @@ class ProcessEngine:
         self._pinging: asyncio.Task[None] | None = None
         self._pinged_at: float | None = None  # when the last ping was sent; None: the spawner has answered it
         self._answers_pings = False
+        self._connected_pid: int | None = None  # the spawner of the current or the last connection
         self.problem = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -169,7 +170,7 @@ class ProcessEngine:
         return self._known
 
     def roots(self) -> set[int]:
-        spawner = self._spawner_pid()
+        spawner = self._connected_pid
         return self._sessions.pids() | ({spawner} if spawner is not None else set())
 
     def forget(self, run_ids: Iterable[str]) -> None:
@@ -208,6 +209,7 @@ class ProcessEngine:
             try:
                 connection = node_folder.connect(self._data, "spawner.sock")
                 self._lines = await attach(connection, FromSpawner, self._received, self._lost, READ_MAX_BYTES)
+                self._connected_pid = self._spawner_pid()
                 await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
                 # Send the orders only now, because the list of runs shows which orders the spawner already knows.
                 self._send([{"start": encode_launch(launch)} for launch in self._ordered.values()])
@@ -234,7 +236,7 @@ class ProcessEngine:
         """Check repeatedly whether the spawner responds. A spawner that a signal has stopped accepts orders and does nothing."""
         while True:
             await asyncio.sleep(PING_S)
-            pid, now = self._spawner_pid(), time.monotonic()
+            pid, now = self._connected_pid, time.monotonic()
             silent_s = now - self._pinged_at if self._pinged_at is not None else 0.0
             silent = self._answers_pings and silent_s > SILENT_S
             if silent or (pid is not None and self._lines is not None and procfs.is_stopped(pid)):

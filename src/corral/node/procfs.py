@@ -96,13 +96,23 @@ class OwnChildren:
         return [int(child) for child in text.split()]
 
 
+def environment(pid: int | str) -> bytes:
+    """Return the environment with which a process was started. Raises OSError if it has ended or another user owns it."""
+    found, fd = b"", os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while part := os.read(fd, 65_536):
+            found += part
+    finally:
+        os.close(fd)
+    return found
+
+
 def with_variable(name: str, among: Iterable[int] | None = None) -> dict[int, str]:
     """Return pid → value for the processes that were started with this environment variable. `among` limits the search."""
     found, prefix = {}, name.encode() + b"="
     for pid in _pids() if among is None else among:
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                pairs = file.read().split(b"\0")
+            pairs = environment(pid).split(b"\0")
         except OSError:
             continue  # the process has just ended, or another user owns it
         value = next((pair[len(prefix) :] for pair in pairs if pair.startswith(prefix)), None)

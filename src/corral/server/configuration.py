@@ -8,7 +8,6 @@ lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does no
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,8 @@ def read_instance_types(data: Path) -> dict[str, TypeMapping]:
         return {}
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}.") from None
+    import tomllib  # not at the top: most data folders have no corral.toml
+
     try:
         if len(content) > FILE_MAX_BYTES:
             raise ValueError(f"it has more than {FILE_MAX_BYTES} bytes")

@@ -105,14 +105,14 @@ class Lane(Generic[S]):
         handler: Callable[[Tx[S]], T],
         settings: Settings,
         ids: Ids,
-        kind: tuple[str, str] = ("", ""),
+        caller: str = "",
         on_slow: Callable[[asyncio.Future[T]], object] = lambda answer: None,
     ) -> T:
-        """Run a heavy read in a reader thread, outside the lane. `kind` is its caller and its operation.
+        """Run a heavy read in a reader thread, outside the lane.
 
         If the read takes long, `on_slow` is called with its future.
         """
-        found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), kind, on_slow)
+        found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), caller, on_slow)
         return found
 
     def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:

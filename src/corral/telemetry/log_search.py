@@ -8,9 +8,9 @@ the earliest horizon is read next. So a search reads at most one extra chunk per
 from __future__ import annotations
 
 import sqlite3
-from bisect import bisect_left
 from collections.abc import Callable
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ STEP_ROWS = 64  # `step` is called once per this number of rows
 ROW_BYTES = 100  # the cost of a row, in addition to the length of its message
 SEEK_BYTES = 2_000  # the cost of starting a chunk
 MATCH_BYTES = 1_500  # the cost of a message that Python must match
-CHECK_AGAIN = 1.25  # an incomplete page is checked again when there are this many times as many events
+CHECK_HITS = 1_000  # after each 1,000 events, the search checks whether the page is complete
 
 
 class SearchBudget(Struct, frozen=True):
@@ -113,8 +113,9 @@ class LogSearch:
         self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap, sorted by horizon
         self._listed_to = LOWEST  # all streams up to this horizon have been listed
         self._last_listed: tuple[int, int] | None = None
-        self._hits: list[_Hit] = []  # sorted only when there may be enough events for a page
-        self._hit_bytes = 0
+        self._hits: list[_Hit] = []  # not sorted; some of them may be behind the horizon
+        self._ready: list[_Hit] = []  # the hits before the horizon, sorted
+        self._ready_bytes = 0
         self._held_bytes = 0
         self._spent_bytes = 0
         self._window_ms = 0.0  # the estimated time range of a page
@@ -127,22 +128,33 @@ class LogSearch:
         """
         event_filter = self._filter
         origin = self._horizon_key(event_filter.end if event_filter.backwards else event_filter.start)
-        enough, enough_bytes = event_filter.limit, event_filter.max_bytes
+        unchecked = 0
         while True:
             self._step()
             while self._listed_to != NEVER and (not self._scans or self._scans[0][0] >= self._listed_to):
                 self._list_more()
             horizon = self._scans[0][0] if self._scans else NEVER
             spent = horizon == NEVER or (self._spent_bytes >= self._budget.budget_bytes and self._has_moved(origin))
-            if spent or len(self._hits) >= enough or self._hit_bytes > enough_bytes:
-                self._hits.sort()
-                ready = self._hits[: bisect_left(self._hits, (horizon,))]
-                if spent or len(ready) >= event_filter.limit or sum(hit[2] for hit in ready) > event_filter.max_bytes:
-                    return self._cut(ready, horizon)
-                enough, enough_bytes = int(len(self._hits) * CHECK_AGAIN) + 1, int(self._hit_bytes * CHECK_AGAIN) + 1
+            if spent or len(self._hits) - unchecked >= CHECK_HITS:
+                self._take_ready(horizon)
+                unchecked = len(self._hits)
+                if spent or len(self._ready) >= event_filter.limit or self._ready_bytes > event_filter.max_bytes:
+                    return self._cut(self._ready, horizon)
             _, scan = heappop(self._scans)
             if self._read(scan):
                 self._push(scan)
+
+    def _take_ready(self, horizon: SearchKey) -> None:
+        """Move the hits before the horizon to `_ready`. They follow the earlier ones, because those were before an earlier horizon.
+
+        Each hit is sorted once, in a short list. Sorting a long list would stop all other threads for milliseconds.
+        """
+        ready = [hit for hit in self._hits if hit[0] < horizon]
+        if ready:
+            self._hits = [hit for hit in self._hits if hit[0] >= horizon]
+            ready.sort(key=itemgetter(0))
+            self._ready += ready
+            self._ready_bytes += sum(hit[2] for hit in ready)
 
     def _has_moved(self, origin: SearchKey) -> bool:
         """Whether every stream has been read beyond the start of the search. If not, the next page would repeat this work."""
@@ -243,7 +255,6 @@ class LogSearch:
                 edge = (at_ms, number) if backwards else (at_ms, number + 1)  # enough events have been read
                 break
         rows.close()
-        self._hit_bytes += hit_bytes
         if edge is None:
             return False
         scan.start, scan.end = (scan.start, edge) if backwards else (edge, scan.end)
@@ -287,8 +298,8 @@ class LogSearch:
         return row
 
     def _found(self, hit: _Hit) -> FoundEvent:
-        (at_ms, stream_id, number), ingested_ms, _, stream, message = hit
-        place = (-at_ms, -stream_id, -number) if self._filter.backwards else (at_ms, stream_id, number)
+        key, ingested_ms, _, stream, message = hit
+        place = (-key[0], -key[1], -key[2]) if self._filter.backwards else key
         if message is None:
             (message,) = self._connection.execute(
                 "SELECT message FROM log_event WHERE stream_id = ? AND at_ms = ? AND number = ?", (place[1], place[0], place[2])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -90,7 +90,7 @@ _decode = Decoder(InstanceType).decode
 
 @cache
 def _text() -> bytes:
-    return gzip.decompress(_FILE.read_bytes())
+    return zlib.decompress(_FILE.read_bytes(), wbits=16 + zlib.MAX_WBITS)
 
 
 @cache
