@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services
 
 from corral.clock import VirtualClock
 from corral.core import Tx
@@ -26,6 +25,7 @@ from corral.services.cloudformation.resource_types import (
 )
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
+from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
 ACL, SG, EIP, ATTACHED = "AWS::EC2::NetworkAcl", "AWS::EC2::SecurityGroup", "AWS::EC2::EIP", "AWS::EC2::VPCGatewayAttachment"
@@ -260,7 +260,9 @@ LEFT = {  # lane → the query that returns all resources of the lane
         SELECT 'stream', s.group_id, s.name FROM log_stream s JOIN log_group g ON g.id = s.group_id AND g.name IS NOT NULL
         UNION ALL SELECT 'filter', group_id, name FROM metric_filter
     """,
-    "metrics": "SELECT 'alarm', name FROM alarm UNION ALL SELECT 'dashboard', name FROM dashboard UNION ALL SELECT 'tag', arn FROM tag",
+    "metrics": """
+        SELECT 'alarm', name FROM alarm UNION ALL SELECT 'dashboard', name FROM dashboard UNION ALL SELECT 'tag', arn FROM tag
+    """,
 }
 
 

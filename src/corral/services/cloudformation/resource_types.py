@@ -40,6 +40,7 @@ ValidationError = api_error("ValidationError")
 INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 MODULES = {  # service → the module with its TEMPLATE_TYPES
+    "AWS::AutoScaling": "autoscaling.cloudformation_types",
     "AWS::CloudWatch": "cloudwatch.cloudformation_types",
     "AWS::EC2": "ec2.cloudformation_types",
     "AWS::ECR": "ecr.cloudformation_types",
@@ -96,6 +97,11 @@ class TemplateType(Struct, frozen=True):
     # Signals that Corral gives by itself, by unique id: an instance counts as signalled when it has joined its cluster.
     signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
     is_stored_only: bool = False
+    # Returns the changed properties that force a replacement, among those that the schema calls conditionally create-only. The
+    # parameters are the old and the new properties. None: every changed one forces it.
+    replaces: Callable[[Properties, Properties], list[str]] | None = None
+    # Called when an update is rolled back that had replaced the resource: the parameters are its physical id and its properties.
+    restore: Callable[[Tx[Store], Caller, str, Properties], None] | None = None
 
 
 class Facts(Struct, frozen=True):

@@ -30,6 +30,7 @@ from corral.services.ec2 import (
     vpc_endpoints,
 )
 from corral.services.ec2.cidr import destination
+from corral.services.ec2.cloudformation_instances import INSTANCE_TYPES
 from corral.services.ec2.cloudformation_security_groups import SECURITY_GROUP_TYPES
 from corral.services.ec2.errors import InvalidAssociationNotFound
 from corral.services.ec2.network_acls import association_of, default_acl
@@ -400,5 +401,6 @@ _TYPES = (
         _gone(_disassociate_dhcp),
     ),
     *SECURITY_GROUP_TYPES,
+    *INSTANCE_TYPES,
 )
 TEMPLATE_TYPES = tuple(map(_in_default_network, _TYPES))
