@@ -21,12 +21,13 @@ from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
 from corral.store.scaling_requests import ScalingRequests
+from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql",
 )  # fmt: skip
 
 
@@ -64,6 +65,7 @@ class Store(Database):
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
         self.groups = Groups(self)
+        self.stacks = Stacks(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it
         else:
