@@ -1,0 +1,69 @@
+"""A stack without the engine: the resources of one test, created in order, each in the store of its lane."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from corral.clock import VirtualClock
+from corral.core import Tx
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.services import SERVICES
+from corral.services.caller import Caller
+from corral.services.cloudformation.resource_types import read_attributes, replacing_properties, template_type
+from corral.services.cloudformation.schemas import check_properties
+from corral.store import Store
+from corral.telemetry import LogStore, MetricStore
+from resource_cases import CALLER
+
+
+class Stack:
+    def __init__(self, caller: Caller = CALLER) -> None:
+        self.caller = caller
+        self.stores: dict[str, Any] = {"state": Store(None), "logs": LogStore(None), "metrics": MetricStore(None)}
+        self.clock, self.ids = VirtualClock(), SeededIds(Random(1))
+        self.resources: dict[str, tuple[str, str, dict[str, Any]]] = {}  # key → type, physical id, properties
+
+    def tx(self, lane: str) -> Tx[Any]:
+        return Tx(self.stores[lane], self.clock.now_s(), self.ids, Settings())
+
+    def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
+        type_ = template_type(type_name)
+        assert type_ is not None
+        values = check_properties(type_name, key, self.resolved(properties))
+        identity = type_.create(self.tx(type_.lane), self.caller, values)
+        self.resources[key] = type_name, identity, values
+        return identity
+
+    def update(self, key: str, properties: dict[str, Any]) -> None:
+        type_name, identity, old = self.resources[key]
+        type_, new = template_type(type_name), check_properties(type_name, key, self.resolved(properties))
+        assert type_ is not None and replacing_properties(type_name, old, new) == []
+        type_.update(self.tx(type_.lane), self.caller, identity, old, new)
+        self.resources[key] = type_name, identity, new
+
+    def attributes(self, key: str) -> dict[str, Any]:
+        type_name, identity, properties = self.resources[key]
+        type_ = template_type(type_name)
+        assert type_ is not None
+        return read_attributes(self.tx(type_.lane), self.caller, type_, identity, properties)
+
+    def delete(self, key: str) -> None:
+        type_name, identity, properties = self.resources.pop(key)
+        type_ = template_type(type_name)
+        assert type_ is not None
+        type_.delete(self.tx(type_.lane), self.caller, identity, properties)
+
+    def resolved(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"Ref"}:
+                return self.resources[value["Ref"]][1]
+            if value.keys() == {"GetAtt"}:
+                return self.attributes(value["GetAtt"][0])[value["GetAtt"][1]]
+            return {name: self.resolved(inner) for name, inner in value.items()}
+        return [self.resolved(inner) for inner in value] if isinstance(value, list) else value
+
+    def call(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        service, _, name = operation.partition(":")
+        return SERVICES[service].operations[name](self.tx(SERVICES[service].lane), params, CALLER)
