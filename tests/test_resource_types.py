@@ -17,16 +17,21 @@ from corral.core import Tx
 from corral.errors import ApiError
 from corral.ids import SeededIds
 from corral.model.settings import Settings
-from corral.services import SERVICES
+from corral.reconcile import STATE
+from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
 from corral.services.cloudformation.resource_types import (
-    facts,
+    ResourceStep,
+    is_known,
+    read_attributes,
     replacing_properties,
+    resource_type,
     template_type,
     template_types,
-    typed_properties,
 )
+from corral.services.cloudformation.schemas import check_properties, facts
 from corral.store import Store
+from store.rows import hello
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
@@ -57,6 +62,24 @@ OTHER_TAGS = {"Tags": [{"Key": "b", "Value": "2"}]}
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
 ACL, SG, EIP, ATTACHED = "AWS::EC2::NetworkAcl", "AWS::EC2::SecurityGroup", "AWS::EC2::EIP", "AWS::EC2::VPCGatewayAttachment"
 ROLE = "AWS::IAM::Role"
+ASG, LAUNCH = "AWS::AutoScaling::AutoScalingGroup", "AWS::AutoScaling::LaunchConfiguration"
+CLUSTER, DEFINITION, ASSOCIATIONS = (
+    "AWS::ECS::Cluster",
+    "AWS::ECS::TaskDefinition",
+    "AWS::ECS::ClusterCapacityProviderAssociations",
+)
+TOPIC, TERMINATING = "arn:aws:sns:us-east-1:123456789012", "autoscaling:EC2_INSTANCE_TERMINATING"
+OTHER_GROUP = (
+    ASG,
+    {
+        "AutoScalingGroupName": "g2",
+        "MinSize": "0",
+        "MaxSize": "0",
+        "LaunchConfigurationName": {"Ref": "launch"},
+        "AvailabilityZones": ["us-east-1a"],
+    },
+)
+IN_GROUP = {"AutoScalingGroupName": {"Ref": "group"}}
 IN_VPC = {"VpcId": {"Ref": "vpc"}}
 
 CASES: dict[str, Case] = {
@@ -267,6 +290,132 @@ CASES: dict[str, Case] = {
         starts="fleet",
         shown=("ecs:DescribeCapacityProviders", {"capacityProviders": ["fleet"]}, "'targetCapacity': 50"),
     ),
+    ASSOCIATIONS: Case(
+        {"Cluster": {"Ref": "cluster"}, "CapacityProviders": [{"Ref": "provider"}], "DefaultCapacityProviderStrategy": []},
+        needs={"cluster": CLUSTER, "second": (CLUSTER, {"ClusterName": "c2"}), "provider": "AWS::ECS::CapacityProvider"},
+        changed={"DefaultCapacityProviderStrategy": [{"CapacityProvider": {"Ref": "provider"}, "Weight": "2"}]},
+        replacing={"Cluster": {"Ref": "second"}},
+        starts="c",
+        shown=("ecs:DescribeClusters", {"clusters": ["c"]}, "'weight': 2"),
+    ),
+    CLUSTER: Case(
+        {"ClusterName": "c", "ClusterSettings": [{"Name": "containerInsights", "Value": "enabled"}], **TAGS},
+        needs={"provider": "AWS::ECS::CapacityProvider"},
+        changed={"ClusterSettings": None, "CapacityProviders": [{"Ref": "provider"}], **OTHER_TAGS},
+        replacing={"ClusterName": "c2", "CapacityProviders": []},
+        starts="c",
+        shown=("ecs:DescribeClusters", {"clusters": ["c"], "include": ["TAGS", "SETTINGS"]}, "'value': 'disabled'"),
+    ),
+    DEFINITION: Case(
+        {"Family": "f", "ContainerDefinitions": [{"Name": "a", "Image": "busybox", "Memory": "128"}], **TAGS},
+        changed=OTHER_TAGS,
+        replacing={"Cpu": "512"},
+        starts="arn:aws:ecs:us-east-1:123456789012:task-definition/f:1",
+        shown=("ecs:DescribeTaskDefinition", {"taskDefinition": "f:1", "include": ["TAGS"]}, "'key': 'b'"),
+    ),
+    "AWS::ECS::Service": Case(
+        {"ServiceName": "web", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0", **TAGS},
+        needs={"provider": "AWS::ECS::CapacityProvider", "cluster": CLUSTER, "definition": DEFINITION},
+        changed={"EnableExecuteCommand": "true", "PlacementStrategies": [{"Type": "random"}], **OTHER_TAGS},
+        replacing={"ServiceName": "web2"},
+        starts="arn:aws:ecs:us-east-1:123456789012:service/c/web",
+        shown=("ecs:DescribeServices", {"cluster": "c", "services": ["web"]}, "'type': 'random'"),
+    ),
+    ASG: Case(
+        {
+            "AutoScalingGroupName": "g",
+            "MinSize": "0",
+            "MaxSize": "2",
+            "LaunchConfigurationName": {"Ref": "launch"},
+            "AvailabilityZones": ["us-east-1a"],
+            "MetricsCollection": [{"Granularity": "1Minute"}],
+            "NotificationConfigurations": [{"TopicARN": f"{TOPIC}:a", "NotificationTypes": ["autoscaling:EC2_INSTANCE_LAUNCH"]}],
+            "LifecycleHookSpecificationList": [{"LifecycleHookName": "h", "LifecycleTransition": TERMINATING}],
+            "TargetGroupARNs": ["arn:a", "arn:b"],
+            "Tags": [{"Key": "a", "Value": "1", "PropagateAtLaunch": "true"}],
+        },
+        needs={"launch": LAUNCH},
+        changed={
+            "MaxSize": "5",
+            "Cooldown": "61",
+            "MetricsCollection": None,
+            "NotificationConfigurations": [{"TopicARN": f"{TOPIC}:b", "NotificationTypes": ["autoscaling:EC2_INSTANCE_TERMINATE"]}],
+            "LifecycleHookSpecificationList": [{"LifecycleHookName": "h2", "LifecycleTransition": TERMINATING}],
+            "TargetGroupARNs": ["arn:b"],
+            "Tags": [{"Key": "b", "Value": "2", "PropagateAtLaunch": False}],
+        },
+        replacing={"AutoScalingGroupName": "g2"},
+        starts="g",
+        shown=("autoscaling:DescribeAutoScalingGroups", {}, "'DefaultCooldown': 61"),
+    ),
+    LAUNCH: Case(
+        {"LaunchConfigurationName": "launch", "ImageId": "ami-1", "InstanceType": "c5.large", "InstanceMonitoring": "false"},
+        replacing={"LaunchConfigurationName": "launch2", "RamDiskId": "ari-1"},
+        starts="launch",
+    ),
+    "AWS::AutoScaling::LifecycleHook": Case(
+        {**IN_GROUP, "LifecycleHookName": "hook", "LifecycleTransition": TERMINATING, "HeartbeatTimeout": "60"},
+        needs={"launch": LAUNCH, "group": ASG},
+        changed={"HeartbeatTimeout": 91, "DefaultResult": "CONTINUE"},
+        replacing={"LifecycleHookName": "hook2"},
+        starts="hook",
+        shown=("autoscaling:DescribeLifecycleHooks", {"AutoScalingGroupName": "g"}, "'HeartbeatTimeout': 91"),
+    ),
+    "AWS::AutoScaling::ScalingPolicy": Case(
+        {**IN_GROUP, "AdjustmentType": "ChangeInCapacity", "ScalingAdjustment": "1", "Cooldown": "60"},
+        needs={"launch": LAUNCH, "group": ASG, "second": OTHER_GROUP},
+        changed={"ScalingAdjustment": 3},
+        replacing={"AutoScalingGroupName": {"Ref": "second"}},
+        starts="arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:",
+        shown=("autoscaling:DescribePolicies", {}, "'ScalingAdjustment': 3"),
+    ),
+    "AWS::AutoScaling::ScheduledAction": Case(
+        {**IN_GROUP, "Recurrence": "0 8 * * *", "DesiredCapacity": "1"},
+        needs={"launch": LAUNCH, "group": ASG, "second": OTHER_GROUP},
+        changed={"DesiredCapacity": 2, "StartTime": "2030-01-01T00:00:00Z"},
+        replacing={"AutoScalingGroupName": {"Ref": "second"}},
+        starts="stack-action-",
+        shown=("autoscaling:DescribeScheduledActions", {}, "'StartTime': 1893456000"),
+    ),
+    "AWS::AutoScaling::WarmPool": Case(
+        {**IN_GROUP, "MinSize": "1", "MaxGroupPreparedCapacity": 3},
+        needs={"launch": LAUNCH, "group": ASG, "second": OTHER_GROUP},
+        changed={"PoolState": "Hibernated", "MaxGroupPreparedCapacity": None},
+        replacing={"AutoScalingGroupName": {"Ref": "second"}},
+        starts="g",
+        shown=("autoscaling:DescribeWarmPool", {"AutoScalingGroupName": "g"}, "'PoolState': 'Hibernated'"),
+    ),
+    "AWS::EC2::Instance": Case(
+        {
+            "ImageId": "ami-1",
+            "InstanceType": "g5.xlarge",
+            "AvailabilityZone": "us-east-1a",
+            "IamInstanceProfile": {"Ref": "profile"},
+            "NetworkInterfaces": [{"DeviceIndex": "0", "GroupSet": ["default"], "AssociatePublicIpAddress": "true"}],
+            "BlockDeviceMappings": [{"DeviceName": "/dev/xvdb", "NoDevice": {}}],
+            "SourceDestCheck": "false",
+            **TAGS,
+        },
+        needs={"role": ROLE, "profile": "AWS::IAM::InstanceProfile"},
+        changed={
+            "IamInstanceProfile": None,
+            "Monitoring": "true",
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpTokens": "required"},
+            "CreditSpecification": {"CPUCredits": "unlimited"},
+            **OTHER_TAGS,
+        },
+        replacing={"ImageId": "ami-2"},
+        starts="i-",
+        shown=("ec2:DescribeInstances", {"Filters": [{"Name": "tag:b", "Values": ["2"]}]}, "'HttpTokens': 'required'"),
+    ),
+    "AWS::EC2::LaunchTemplate": Case(
+        {"LaunchTemplateName": "tpl", "LaunchTemplateData": {"ImageId": "ami-1", "EbsOptimized": "true"}},
+        changed={"LaunchTemplateData": {"ImageId": "ami-2"}, "VersionDescription": "second"},
+        replacing={"LaunchTemplateName": "tpl2"},
+        starts="lt-0",
+        shown=("ec2:DescribeLaunchTemplateVersions", {"LaunchTemplateName": "tpl", "Versions": ["$Latest"]}, "second"),
+    ),
     "AWS::ECR::RegistryPolicy": Case(
         {"PolicyText": REGISTRY},
         changed={"PolicyText": {**REGISTRY, "Statement": [{**REGISTRY["Statement"][0], "Sid": "changed"}]}},  # type: ignore[dict-item]
@@ -283,37 +432,47 @@ class Stack:
         self.store = Store(None)
         self.clock, self.ids = VirtualClock(), SeededIds(Random(1))
         self.resources: dict[str, tuple[str, str, dict[str, Any]]] = {}  # key → type, physical id, properties
+        self.run(lambda tx: hosts.hello(tx, hello("h", 8)))
 
     @property
     def tx(self) -> Tx[Store]:
         return Tx(self.store, self.clock.now_s(), self.ids, Settings())
 
+    def run(self, function: Any) -> Any:
+        """Call a function with a transaction, and then the reconcilers that it marks."""
+        tx = self.tx
+        result = function(tx)
+        while tx._marks:
+            kind, _, name = tx._marks.popitem()[0].partition(":")
+            STATE[kind](tx, name)
+        return result
+
     def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
         type_ = template_type(type_name)
         assert type_ is not None
-        values = self.resolved(properties)
-        identity = type_.create(self.tx, CALLER, values)
+        values = check_properties(type_name, key, self.resolved(properties))
+        identity: str = self.run(lambda tx: type_.create(tx, CALLER, values))
         self.resources[key] = type_name, identity, values
         return identity
 
     def update(self, key: str, properties: dict[str, Any]) -> None:
         type_name, identity, old = self.resources[key]
-        type_, new = template_type(type_name), self.resolved(properties)
+        type_, new = template_type(type_name), check_properties(type_name, key, self.resolved(properties))
         assert type_ is not None and replacing_properties(type_name, old, new) == []
-        type_.update(self.tx, CALLER, identity, old, new)
+        self.run(lambda tx: type_.update(tx, CALLER, identity, old, new))
         self.resources[key] = type_name, identity, new
 
     def attributes(self, key: str) -> dict[str, Any]:
-        type_name, identity, _ = self.resources[key]
-        type_ = template_type(type_name)
-        assert type_ is not None
-        return type_.attributes(self.tx, CALLER, identity)
+        type_name, identity, properties = self.resources[key]
+        return read_attributes(self.tx, CALLER, resource_type(type_name), identity, properties)
 
     def delete(self, key: str) -> None:
         type_name, identity, properties = self.resources.pop(key)
         type_ = template_type(type_name)
         assert type_ is not None
-        type_.delete(self.tx, CALLER, identity, properties)
+        self.run(lambda tx: type_.delete(tx, CALLER, identity, properties))
+        step = ResourceStep("arn:stack", "stack", key, identity, "DELETE", properties)
+        assert type_.gone is None or self.run(lambda tx: type_.gone(tx, CALLER, step)) is None
 
     def resolved(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -340,7 +499,7 @@ def changed(case: Case) -> dict[str, Any]:
 
 def test_every_type_has_a_case():
     assert {type_.name for type_ in template_types()} == set(CASES)
-    assert template_type("AWS::EC2::Instance") is None and template_type("Custom::Thing") is None
+    assert template_type("AWS::SNS::Topic") is None and resource_type("AWS::SNS::Topic").is_stored_only
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -355,9 +514,9 @@ def test_a_resource_of_a_stack(name: str):
 
     identity = stack.create("it", name, case.properties)
     assert identity.startswith(case.starts)
-    assert facts(name).attributes <= stack.attributes("it").keys()
-    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties
-    assert facts(name).required <= set(case.properties)
+    read_only = {path for path in facts(name).read_only if "/" not in path}
+    assert read_only <= stack.attributes("it").keys()
+    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties.keys()
 
     stack.update("it", changed(case))
     stack.attributes("it")
@@ -365,7 +524,7 @@ def test_a_resource_of_a_stack(name: str):
         operation, request, text = case.shown
         assert text in str(stack.call(operation, request))
 
-    assert bool(case.replacing) == bool(facts(name).replaced_by)
+    assert bool(case.replacing) == bool(facts(name).create_only)
     if case.replacing:  # the new resource is created first
         properties = {**changed(case), **case.replacing}
         assert replacing_properties(name, stack.resolved(changed(case)), stack.resolved(properties)) != []
@@ -379,9 +538,19 @@ def test_a_resource_of_a_stack(name: str):
     assert rows(stack) == untouched
 
 
-def test_properties_that_are_written_as_text():
-    typed = typed_properties(SUBNET, {"MapPublicIpOnLaunch": "true", "CidrBlock": "10", "Ipv4NetmaskLength": "24", "Tags": []})
-    assert typed == {"MapPublicIpOnLaunch": True, "CidrBlock": "10", "Ipv4NetmaskLength": 24, "Tags": []}
+def test_types_in_no_schema_are_refused():
+    for name in ("AWS::EC2::Vpc", "AWS::Serverless::Function", "Thing", "AWS::EC2"):
+        assert not is_known(name)
+        with pytest.raises(ApiError) as refused:
+            resource_type(name)
+        assert refused.value.message == f"Template format error: Unrecognized resource types: [{name}]"
+    assert is_known("Custom::Thing") and is_known("AWS::CloudFormation::CustomResource") and is_known("AWS::CDK::Metadata")
+
+
+def test_get_att_returns_properties_of_some_types():
+    stack = Stack()
+    stack.create("vpc", VPC, {"CidrBlock": "10.0.0.0/16", "EnableDnsSupport": "false"})
+    assert stack.attributes("vpc")["EnableDnsSupport"] is False
 
 
 def test_a_nested_property_can_force_a_replacement():
@@ -392,14 +561,31 @@ def test_a_nested_property_can_force_a_replacement():
     assert replacing_properties("AWS::ECS::CapacityProvider", old, new) == ["AutoScalingGroupProvider/AutoScalingGroupArn"]
 
 
+def test_a_property_that_sometimes_forces_a_replacement():
+    """A type can update such a property in place. Otherwise the resource is replaced."""
+    assert replacing_properties(VPC, {"InstanceTenancy": "dedicated"}, {"InstanceTenancy": "default"}) == []
+    assert replacing_properties(SUBNET, {}, {"Ipv6CidrBlock": "2001:db8::/64"}) == ["Ipv6CidrBlock"]
+    assert replacing_properties("AWS::RDS::DBInstance", {"MultiAZ": False}, {"MultiAZ": True}) == ["MultiAZ"]
+
+
 def test_a_property_that_cannot_be_updated_in_place_is_refused():
     stack = Stack()
     stack.create("vpc", VPC, CASES[VPC].properties)
     stack.create("it", SUBNET, CASES[SUBNET].properties)
     with pytest.raises(
-        ApiError, match=r"cannot change Ipv6CidrBlock of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
+        ApiError, match=r"cannot change EnableLniAtDeviceIndex of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
     ):
-        stack.update("it", {**CASES[SUBNET].properties, "Ipv6CidrBlock": "2001:db8::/64"})
+        stack.update("it", {**CASES[SUBNET].properties, "EnableLniAtDeviceIndex": 1})
+
+
+def test_members_of_the_stack_are_no_properties():
+    """The stack adds `_tags`, which clients may not set, and `_metadata`."""
+    stack, type_ = Stack(), resource_type(VPC)
+    given = {"CidrBlock": "10.0.0.0/16", **TAGS, "_tags": {"aws:cloudformation:stack-name": "demo"}, "_metadata": {"a": 1}}
+    identity = type_.create(stack.tx, CALLER, given)
+    type_.update(stack.tx, CALLER, identity, given, {**given, **OTHER_TAGS, "_metadata": {"a": 2}})
+    found = stack.call("ec2:DescribeVpcs", {"VpcIds": [identity]})["Vpcs"][0]["Tags"]
+    assert {tag["Key"]: tag["Value"] for tag in found} == {"aws:cloudformation:stack-name": "demo", "b": "2"}
 
 
 def test_a_dependency_refuses_the_deletion():
