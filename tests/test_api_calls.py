@@ -15,7 +15,8 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.services import SERVICES
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import authorize_lane_step, call
+from corral.services.cloudformation.api_calls import authorize_lane_step, authorize_step, call
+from corral.services.cloudformation.resource_types import resource_type
 from corral.store import Store
 from wire.generate import Generator
 from wire.oracle import model_of
@@ -128,3 +129,12 @@ def test_a_step_in_another_lane_needs_all_actions_of_its_service(tx: Tx[Store], 
         with pytest.raises(ApiError) as refused:
             authorize_lane_step(tx, TASK, "logs")
         assert refused.value.code == "AccessDeniedException"
+
+
+def test_types_without_permission_checks_need_all_actions_of_their_service(tx: Tx[Store]):
+    role_of_task(tx, {"Effect": "Allow", "Action": "iam:CreateRole", "Resource": "*"})
+    authorize_step(tx, ROOT, resource_type("AWS::IAM::Role"))
+    authorize_step(tx, TASK, resource_type("AWS::SNS::Topic"))  # stored only
+    with pytest.raises(ApiError) as refused:
+        authorize_step(tx, TASK, resource_type("AWS::IAM::Role"))
+    assert refused.value.code == "AccessDenied"

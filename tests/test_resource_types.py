@@ -11,13 +11,14 @@ import pytest
 
 from corral.errors import ApiError
 from corral.services.cloudformation.resource_types import (
-    facts,
+    is_known,
     replacing_properties,
+    resource_type,
     template_type,
     template_types,
-    typed_properties,
 )
-from resource_cases import ALLOW, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services
+from corral.services.cloudformation.schemas import facts
+from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services
 from resource_cases.stack import Stack
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
@@ -273,7 +274,7 @@ def without_none(merged: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_type_has_a_case():
     assert {type_.name for type_ in template_types()} == set(CASES)
-    assert template_type("AWS::EC2::Instance") is None and template_type("Custom::Thing") is None
+    assert template_type("AWS::SNS::Topic") is None and resource_type("AWS::SNS::Topic").is_stored_only
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -288,9 +289,9 @@ def test_a_resource_of_a_stack(name: str):
 
     identity = stack.create("it", name, case.properties)
     assert identity.startswith(case.starts)
-    assert facts(name).attributes <= stack.attributes("it").keys()
-    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties
-    assert facts(name).required <= set(case.properties)
+    read_only = {path for path in facts(name).read_only if "/" not in path}
+    assert read_only <= stack.attributes("it").keys()
+    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties.keys()
 
     stack.update("it", changed(case))
     stack.attributes("it")
@@ -298,7 +299,7 @@ def test_a_resource_of_a_stack(name: str):
         operation, request, text = case.shown
         assert text in str(stack.call(operation, request))
 
-    assert bool(case.replacing) == bool(facts(name).replaced_by)
+    assert bool(case.replacing) == bool(facts(name).create_only)
     if case.replacing:  # the new resource is created first
         properties = without_none({**changed(case), **case.replacing})
         assert replacing_properties(name, stack.resolved(changed(case)), stack.resolved(properties)) != []
@@ -317,9 +318,19 @@ def test_a_resource_of_a_stack(name: str):
     assert rows(stack) == untouched
 
 
-def test_properties_that_are_written_as_text():
-    typed = typed_properties(SUBNET, {"MapPublicIpOnLaunch": "true", "CidrBlock": "10", "Ipv4NetmaskLength": "24", "Tags": []})
-    assert typed == {"MapPublicIpOnLaunch": True, "CidrBlock": "10", "Ipv4NetmaskLength": 24, "Tags": []}
+def test_types_in_no_schema_are_refused():
+    for name in ("AWS::EC2::Vpc", "AWS::Serverless::Function", "Thing", "AWS::EC2"):
+        assert not is_known(name)
+        with pytest.raises(ApiError) as refused:
+            resource_type(name)
+        assert refused.value.message == f"Template format error: Unrecognized resource types: [{name}]"
+    assert is_known("Custom::Thing") and is_known("AWS::CloudFormation::CustomResource") and is_known("AWS::CDK::Metadata")
+
+
+def test_get_att_returns_properties_of_some_types():
+    stack = Stack()
+    stack.create("vpc", VPC, {"CidrBlock": "10.0.0.0/16", "EnableDnsSupport": "false"})
+    assert stack.attributes("vpc")["EnableDnsSupport"] is False
 
 
 def test_a_nested_property_can_force_a_replacement():
@@ -330,14 +341,31 @@ def test_a_nested_property_can_force_a_replacement():
     assert replacing_properties("AWS::ECS::CapacityProvider", old, new) == ["AutoScalingGroupProvider/AutoScalingGroupArn"]
 
 
+def test_a_property_that_sometimes_forces_a_replacement():
+    """A type can update such a property in place. Otherwise the resource is replaced."""
+    assert replacing_properties(VPC, {"InstanceTenancy": "dedicated"}, {"InstanceTenancy": "default"}) == []
+    assert replacing_properties(SUBNET, {}, {"Ipv6CidrBlock": "2001:db8::/64"}) == ["Ipv6CidrBlock"]
+    assert replacing_properties("AWS::RDS::DBInstance", {"MultiAZ": False}, {"MultiAZ": True}) == ["MultiAZ"]
+
+
 def test_a_property_that_cannot_be_updated_in_place_is_refused():
     stack = Stack()
     stack.create("vpc", VPC, CASES[VPC].properties)
     stack.create("it", SUBNET, CASES[SUBNET].properties)
     with pytest.raises(
-        ApiError, match=r"cannot change Ipv6CidrBlock of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
+        ApiError, match=r"cannot change EnableLniAtDeviceIndex of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
     ):
-        stack.update("it", {**CASES[SUBNET].properties, "Ipv6CidrBlock": "2001:db8::/64"})
+        stack.update("it", {**CASES[SUBNET].properties, "EnableLniAtDeviceIndex": 1})
+
+
+def test_members_of_the_stack_are_no_properties():
+    """The stack adds `_tags`, which clients may not set, and `_metadata`."""
+    stack, type_ = Stack(), resource_type(VPC)
+    given = {"CidrBlock": "10.0.0.0/16", **TAGS, "_tags": {"aws:cloudformation:stack-name": "demo"}, "_metadata": {"a": 1}}
+    identity = type_.create(stack.tx("state"), CALLER, given)
+    type_.update(stack.tx("state"), CALLER, identity, given, {**given, **OTHER_TAGS, "_metadata": {"a": 2}})
+    found = stack.call("ec2:DescribeVpcs", {"VpcIds": [identity]})["Vpcs"][0]["Tags"]
+    assert {tag["Key"]: tag["Value"] for tag in found} == {"aws:cloudformation:stack-name": "demo", "b": "2"}
 
 
 def test_a_dependency_refuses_the_deletion():

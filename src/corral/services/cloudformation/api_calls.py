@@ -12,6 +12,7 @@ from corral.decide.policy import UNKNOWN_RESOURCE
 from corral.services import SERVICES
 from corral.services.authorization import policies_of_role, refusal, role_name
 from corral.services.caller import Caller
+from corral.services.cloudformation.resource_types import TemplateType
 from corral.services.permissions import Permission, permissions
 
 
@@ -19,7 +20,7 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
     """Run an operation and return its result. Raise an ApiError if the input is not valid, or if the caller lacks a permission.
 
     `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted. The
-    policies of roles are in the state lane. So for a service of another lane, `authorize_lane_step` checks the permissions before.
+    policies of roles are in the state lane. So for a service of another lane, `authorize_step` checks the permissions before.
     Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
     """
     served = SERVICES[service]
@@ -39,8 +40,14 @@ def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params:
         _require(tx, caller, service, permissions(tx, caller, service, operation, params), is_open=is_open)
 
 
+def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
+    """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type."""
+    if not type_.is_stored_only and not (type_.checks_permissions and type_.lane == "state"):
+        authorize_lane_step(tx, caller, type_.name.split("::")[1].lower())
+
+
 def authorize_lane_step(tx: Tx[Any], caller: Caller, service: str) -> None:
-    """Check the caller's permissions in the state lane, before a step of a stack runs in the lane of `service`.
+    """Check the caller's permissions in the state lane, before a step of a stack runs operations of `service`.
 
     The step's operations are not known yet. So a program in a container needs the permission for all actions on all resources, and
     its policies may not deny anything.
