@@ -36,6 +36,7 @@ Delete = Callable[[Tx[Store], Caller, str, Properties], None]
 
 MODULES = {  # service → the module with its TEMPLATE_TYPES
     "AWS::AutoScaling": "autoscaling.cloudformation_types",
+    "AWS::CloudFormation": "cloudformation.cloudformation_types",
     "AWS::CloudWatch": "cloudwatch.cloudformation_types",
     "AWS::EC2": "ec2.cloudformation_types",
     "AWS::ECR": "ecr.cloudformation_types",
