@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.core import Tx
+from corral.errors import ApiError
 from corral.services import stored_resources
 from corral.services.caller import Caller
 from corral.services.cloudformation import schemas
@@ -31,12 +32,20 @@ from corral.store import Store
 # The name of a member of the document, or a function that computes the value.
 Attribute = str | Callable[[Tx[Store], Caller, Document], Any]
 
+Delete = Callable[[Tx[Store], Caller, str, Properties], None]
+
 MODULES = {  # service → the module with its TEMPLATE_TYPES
     "AWS::AutoScaling": "autoscaling.cloudformation_types",
+    "AWS::CloudFormation": "cloudformation.cloudformation_types",
+    "AWS::CloudWatch": "cloudwatch.cloudformation_types",
     "AWS::EC2": "ec2.cloudformation_types",
     "AWS::ECR": "ecr.cloudformation_types",
     "AWS::ECS": "ecs.cloudformation_types",
     "AWS::IAM": "iam.cloudformation_types",
+    "AWS::Logs": "logs.cloudformation_types",
+    "AWS::S3": "s3.cloudformation_types",
+    "AWS::SQS": "sqs.cloudformation_types",
+    "AWS::SSM": "ssm.cloudformation_types",
 }
 
 
@@ -75,7 +84,7 @@ class TemplateType(Struct, frozen=True):
     attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # physical id → the attributes and their values
     # Updates in place; the parameters are the physical id, the old and the new properties.
     update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]
-    delete: Callable[[Tx[Store], Caller, str, Properties], None]
+    delete: Delete  # succeeds if the resource no longer exists
     name_property: str | None = None  # if a template omits this property, the stack generates a name for it
     lane: str = "state"  # the lane that runs the functions: "state", "logs" or "metrics"
     # Called after `create` and `update` until it returns None. If it raises an ApiError, the step has failed.
@@ -176,13 +185,16 @@ def stored_type(
     """
     member, rules = physical_id or type_.id, type_.style.tags
 
-    def find(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+    def look_up(tx: Tx[Store], caller: Caller, identity: str) -> Document | None:
         is_id = member == type_.id
         every = [stored_resources.get(tx, caller, type_, identity)] if is_id else stored_resources.every(tx, caller, type_)
-        for document in every:
-            if document is not None and document[member] == identity:
-                return document
-        raise type_.style.missing(type_.name, identity)
+        return next((document for document in every if document is not None and document[member] == identity), None)
+
+    def find(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+        document = look_up(tx, caller, identity)
+        if document is None:
+            raise type_.style.missing(type_.name, identity)
+        return document
 
     def set_properties(tx: Tx[Store], caller: Caller, document: Document, old: Properties, new: Properties) -> None:
         given = {to: new[property_] for property_, to in updates.items() if property_ in new}
@@ -224,10 +236,28 @@ def stored_type(
         }
 
     def delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-        before_delete(tx, caller, find(tx, caller, identity), properties)
-        stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
+        document = look_up(tx, caller, identity)
+        if document is not None:
+            before_delete(tx, caller, document, properties)
+            stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
 
     return TemplateType(name, create, read, update, delete, name_property, replaces=replaces)
+
+
+def forgiving(delete: Delete, *missing: str) -> Delete:
+    """Return a function that deletes a resource, and succeeds if the resource no longer exists.
+
+    `missing` has the ends of the error codes that say so.
+    """
+
+    def forgiving_delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+        try:
+            delete(tx, caller, identity, properties)
+        except ApiError as error:
+            if not error.code.endswith(missing):
+                raise
+
+    return forgiving_delete
 
 
 def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType, never_updated, stored_type
+from corral.services.cloudformation.resource_types import (
+    Delete,
+    Properties,
+    TemplateType,
+    forgiving,
+    never_updated,
+    stored_type,
+)
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
@@ -250,6 +257,10 @@ def _stored(name: str, type_: ResourceType, **more: Any) -> TemplateType:
     return stored_type(name, type_, request=lambda properties: tagged(type_.name, properties), **more)
 
 
+def _gone(delete: Delete) -> Delete:
+    return forgiving(delete, "NotFound", "NotAttached")
+
+
 def _in_default_network(type_: TemplateType) -> TemplateType:
     """Return a template type that creates the default network of its region first, as every EC2 request does."""
 
@@ -297,7 +308,11 @@ _TYPES = (
         attributes={"InternetGatewayId": "InternetGatewayId"},
     ),
     TemplateType(
-        "AWS::EC2::VPCGatewayAttachment", _attach, lambda tx, caller, identity: {"AttachmentType": "IGW"}, _attach_another, _detach
+        "AWS::EC2::VPCGatewayAttachment",
+        _attach,
+        lambda tx, caller, identity: {"AttachmentType": "IGW"},
+        _attach_another,
+        _gone(_detach),
     ),
     _stored(
         "AWS::EC2::RouteTable",
@@ -309,9 +324,11 @@ _TYPES = (
         _create_route,
         lambda tx, caller, identity: {"CidrBlock": identity.partition("|")[2]},
         _update_route,
-        _delete_route,
+        _gone(_delete_route),
     ),
-    TemplateType("AWS::EC2::SubnetRouteTableAssociation", _associate_table, _association_id, never_updated, _disassociate_table),
+    TemplateType(
+        "AWS::EC2::SubnetRouteTableAssociation", _associate_table, _association_id, never_updated, _gone(_disassociate_table)
+    ),
     _stored(
         "AWS::EC2::EIP",
         elastic_ips.ELASTIC_IP,
@@ -356,16 +373,20 @@ _TYPES = (
             "DnsEntries": lambda tx, caller, endpoint: [each["DnsName"] for each in endpoint["DnsEntries"]],
         },
     ),
-    TemplateType("AWS::EC2::KeyPair", _create_key_pair, _key_attributes, never_updated, _delete_key_pair),
+    TemplateType("AWS::EC2::KeyPair", _create_key_pair, _key_attributes, never_updated, _gone(_delete_key_pair)),
     _stored(
         "AWS::EC2::NetworkAcl",
         network_acls.NETWORK_ACL,
         attributes={"Id": "NetworkAclId"},
     ),
     TemplateType(
-        "AWS::EC2::NetworkAclEntry", _create_entry, lambda tx, caller, identity: {"Id": identity}, _update_entry, _delete_entry
+        "AWS::EC2::NetworkAclEntry",
+        _create_entry,
+        lambda tx, caller, identity: {"Id": identity},
+        _update_entry,
+        _gone(_delete_entry),
     ),
-    TemplateType("AWS::EC2::SubnetNetworkAclAssociation", _associate_acl, _acl_association, never_updated, _return_acl),
+    TemplateType("AWS::EC2::SubnetNetworkAclAssociation", _associate_acl, _acl_association, never_updated, _gone(_return_acl)),
     stored_type(
         "AWS::EC2::DHCPOptions",
         dhcp_options.DHCP_OPTIONS,
@@ -373,7 +394,11 @@ _TYPES = (
         attributes={"DhcpOptionsId": "DhcpOptionsId"},
     ),
     TemplateType(
-        "AWS::EC2::VPCDHCPOptionsAssociation", _associate_dhcp, lambda tx, caller, identity: {}, never_updated, _disassociate_dhcp
+        "AWS::EC2::VPCDHCPOptionsAssociation",
+        _associate_dhcp,
+        lambda tx, caller, identity: {},
+        never_updated,
+        _gone(_disassociate_dhcp),
     ),
     *SECURITY_GROUP_TYPES,
     *INSTANCE_TYPES,
