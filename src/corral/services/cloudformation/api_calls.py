@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.aws.direct_input import denied, direct_input
+from corral.aws.direct_input import request_of as request_of
 from corral.core import Tx
 from corral.decide.policy import UNKNOWN_RESOURCE
 from corral.services import SERVICES
@@ -20,9 +21,11 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
 
     `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted. The
     policies of roles are in the state lane. So for a service of another lane, `authorize_step` checks the permissions before.
+    Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
     """
     served = SERVICES[service]
-    converted = direct_input(service, operation, params)
+    own = {name: value for name, value in params.items() if name.startswith("_")}
+    converted = direct_input(service, operation, {name: value for name, value in params.items() if name not in own}) | own
     if served.lane == "state":
         authorize(tx, caller, service, operation, converted)
     if operation in served.prepare:

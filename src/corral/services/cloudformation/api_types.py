@@ -30,9 +30,9 @@ class Setting(Struct, frozen=True):
     request: Callable[[Any], Params]  # value → the members of the request, without the members that name the resource
     remove: str | None = None  # the operation that removes the property
     default: Any = None  # without `remove`: the value that is put when the property is removed
-    target: Callable[[str], Params] | None = (
-        None  # physical id → the members that name the resource, if not as for other operations
-    )
+    is_created: bool = False  # True if the request that creates the resource contains the property
+    # Physical id → the members that name the resource, if the operations need other members than `target` of the type returns.
+    target: Callable[[str], Params] | None = None
 
 
 class Tagging(Struct, frozen=True):
@@ -68,6 +68,7 @@ def api_type(
     without_effect: tuple[str, ...] = (),
     unsent: tuple[str, ...] = (),
     delete_request: Callable[[Properties], Params] = lambda properties: {},
+    before_delete: Callable[[Tx[Any], Caller, str, Properties], None] = lambda tx, caller, identity, properties: None,
     name_property: str | None = None,
     lane: str = "state",
 ) -> TemplateType:
@@ -107,7 +108,7 @@ def api_type(
 
     def set_changed(tx: Tx[Any], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
         for property_, setting in settings.items():
-            if old.get(property_) != new.get(property_):
+            if old.get(property_) != new.get(property_) and (old or not setting.is_created):
                 resource = target(identity, new) if setting.target is None else setting.target(identity)
                 set_property(tx, caller, setting, resource, new.get(property_))
         if tagging is not None:
@@ -128,6 +129,7 @@ def api_type(
 
     def drop(tx: Tx[Any], caller: Caller, identity: str, properties: Properties) -> None:
         try:
+            before_delete(tx, caller, identity, properties)
             call(tx, caller, service, delete, {**target(identity, properties), **delete_request(properties)})
         except ApiError as error:
             if error.code not in missing:
@@ -139,7 +141,8 @@ def api_type(
         return None
 
     settled = note_ignored if without_effect else None
-    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled)
+    checks = lane == "state"
+    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled, checks_permissions=checks)
 
 
 def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> list[str]:
