@@ -88,7 +88,7 @@ class Stacks:
         if self._execute(sql, (stack_id, limit)).rowcount == limit:
             return False
         self.forget(stack_id)
-        for table in ("stack_resource", "stack_template", "stack_export", "stack_import"):
+        for table in ("change_set", "stack_resource", "stack_template", "stack_export", "stack_import"):
             self._execute(f"DELETE FROM {table} WHERE stack_id = ?", (stack_id,))
         self._execute("DELETE FROM stack WHERE id = ?", (stack_id,))
         return True

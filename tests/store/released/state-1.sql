@@ -16,6 +16,13 @@ CREATE TABLE bucket_document (
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
 ) WITHOUT ROWID;
+CREATE TABLE change_set (
+    id       TEXT PRIMARY KEY,                  -- the ARN
+    stack_id TEXT NOT NULL REFERENCES stack (id),
+    name     TEXT NOT NULL,
+    record   TEXT NOT NULL,
+    UNIQUE (stack_id, name)
+) WITHOUT ROWID;
 CREATE TABLE claim (
     kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
     id   TEXT NOT NULL,

@@ -73,6 +73,7 @@ def stored_only_type(name: str) -> TemplateType:
         attributes,
         update=lambda tx, caller, physical_id, old, new: None,
         delete=lambda tx, caller, physical_id, properties: None,
+        name_property=_name_property(name, schemas.facts(name)),
         is_stored_only=True,
         attributes_from=attributes_from,
     )
@@ -81,6 +82,18 @@ def stored_only_type(name: str) -> TemplateType:
 def _references(name: str, facts: Facts) -> tuple[str, ...]:
     """Return the paths of the properties whose values form the physical id."""
     return REFERENCES.get(name, facts.identifier)
+
+
+def _name_property(name: str, facts: Facts) -> str | None:
+    """Return the property that gives the physical id a name. None: AWS chooses the physical id."""
+    references = _references(name, facts)
+    if len(references) != 1 or "/" in references[0]:
+        return None
+    if references[0] not in facts.read_only:
+        return references[0]
+    forms = facts.forms | FORMS.get(name, {})
+    form = forms.get(references[0], ARN_RESOURCES.get(name, "{name}") if references[0].lower().endswith("arn") else "")
+    return next((each for each in _name_properties(name) if each in facts.properties), None) if "{name}" in form else None
 
 
 def _own_name(name: str, facts: Facts, properties: Properties) -> str | None:
