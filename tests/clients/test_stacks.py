@@ -158,7 +158,7 @@ WRONG = {
     ),
     "unknown function": (
         "Resources: {A: {Type: AWS::SNS::Topic, Properties: {TopicName: {'Fn::Nothing': a}}}}",
-        "Template error: encountered unsupported function: Fn::Nothing",
+        "Template error: Encountered unsupported function: Fn::Nothing",
     ),
     "missing parameter": (
         f"Parameters: {{P: {{Type: String}}}}\nResources: {TOPIC}",
