@@ -265,6 +265,7 @@ INSTANCE_TYPES = (
         gone=_gone,
         signals=_signals,
         replaces=_replaces,
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::EC2::LaunchTemplate",
@@ -273,5 +274,6 @@ INSTANCE_TYPES = (
         _update_template,
         _delete_template,
         "LaunchTemplateName",
+        checks_permissions=True,
     ),
 )
