@@ -13,7 +13,13 @@ from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import ResourceStep, read_attributes, replacing_properties, template_type
+from corral.services.cloudformation.resource_types import (
+    ResourceStep,
+    read_attributes,
+    replacing_properties,
+    resource_type,
+    template_type,
+)
 from corral.services.cloudformation.schemas import check_properties
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
@@ -44,22 +50,27 @@ class Stack:
     def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
         type_ = template_type(type_name)
         assert type_ is not None
-        values = check_properties(type_name, key, self.resolved(properties))
+        values = self.checked(type_name, key, properties)
         identity: str = self.run(type_.lane, lambda tx: type_.create(tx, self.caller, values))
         self.resources[key] = type_name, identity, values
         return identity
 
     def update(self, key: str, properties: dict[str, Any]) -> None:
         type_name, identity, old = self.resources[key]
-        type_, new = template_type(type_name), check_properties(type_name, key, self.resolved(properties))
+        type_, new = template_type(type_name), self.checked(type_name, key, properties)
         assert type_ is not None and replacing_properties(type_name, old, new) == []
         self.run(type_.lane, lambda tx: type_.update(tx, self.caller, identity, old, new))
         self.resources[key] = type_name, identity, new
 
+    def checked(self, type_name: str, key: str, properties: dict[str, Any]) -> dict[str, Any]:
+        """The properties as a type gets them: references are resolved, and text is converted to the types in the schema."""
+        values = self.resolved(properties)
+        own = {name: value for name, value in values.items() if name[0] == "_"}
+        return check_properties(type_name, key, {name: value for name, value in values.items() if name not in own}) | own
+
     def attributes(self, key: str) -> dict[str, Any]:
         type_name, identity, properties = self.resources[key]
-        type_ = template_type(type_name)
-        assert type_ is not None
+        type_ = resource_type(type_name)
         return read_attributes(self.tx(type_.lane), self.caller, type_, identity, properties)
 
     def delete(self, key: str) -> None:

@@ -45,9 +45,10 @@ def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
 
     This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
     a program in a container needs the permission for all actions of the service on all resources, and its policies may not deny
-    anything.
+    anything. The steps of a nested stack are checked one by one.
     """
-    if not caller.confined or type_.is_stored_only or (type_.checks_permissions and type_.lane == "state"):
+    is_checked = type_.checks_permissions and type_.lane == "state"
+    if not caller.confined or is_checked or type_.is_stored_only or type_.name.startswith("AWS::CloudFormation::"):
         return
     service = type_.name.split("::")[1].lower()
     _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)

@@ -141,7 +141,8 @@ def api_type(
         return None
 
     settled = note_ignored if without_effect else None
-    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled)
+    checks = lane == "state"
+    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled, checks_permissions=checks)
 
 
 def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> list[str]:

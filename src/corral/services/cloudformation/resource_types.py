@@ -98,8 +98,8 @@ class TemplateType(Struct, frozen=True):
     replaces: Callable[[Properties, Properties], list[str]] | None = None
     # Called when an update is rolled back that had replaced the resource: the parameters are its physical id and its properties.
     restore: Callable[[Tx[Store], Caller, str, Properties], None] | None = None
-    # True if the functions run operations through `call`, which checks the caller's permissions. Otherwise `authorize_step` does.
-    checks_permissions: bool = True
+    # True if all functions run operations through `call`, which checks the caller's permissions. Otherwise `authorize_step` does.
+    checks_permissions: bool = False
     # Called instead of `attributes` if the values also depend on the properties.
     attributes_from: Callable[[Tx[Store], Caller, str, Properties], dict[str, Any]] | None = None
 

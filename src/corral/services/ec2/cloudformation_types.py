@@ -401,6 +401,6 @@ _TYPES = (
         _gone(_disassociate_dhcp),
     ),
     *SECURITY_GROUP_TYPES,
+    *INSTANCE_TYPES,
 )
-_DIRECT = (replace(type_, checks_permissions=False) for type_ in _TYPES)  # they call handlers, not operations
-TEMPLATE_TYPES = tuple(map(_in_default_network, (*_DIRECT, *INSTANCE_TYPES)))
+TEMPLATE_TYPES = tuple(map(_in_default_network, _TYPES))

@@ -242,7 +242,14 @@ TEMPLATE_TYPES = (
         attributes=_profile_attributes,
         name_property="InstanceProfileName",
     ),
-    TemplateType("AWS::IAM::Policy", _create_policy, lambda tx, caller, name: {"Id": name}, _update_policy, _delete_policy),
+    TemplateType(
+        "AWS::IAM::Policy",
+        _create_policy,
+        lambda tx, caller, name: {"Id": name},
+        _update_policy,
+        _delete_policy,
+        checks_permissions=True,
+    ),
     api_type(
         "AWS::IAM::RolePolicy",
         "iam",
