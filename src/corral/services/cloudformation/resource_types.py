@@ -210,7 +210,7 @@ def stored_type(
         if reserved := properties.get("_tags"):
             document = {
                 **document,
-                type_.style.tags_member: rules.to_list({**stored_resources.tags_of(type_, document), **reserved}),
+                type_.style.tags_member: rules.to_list({**reserved, **stored_resources.tags_of(type_, document)}),
             }
         set_properties(tx, caller, document, {}, given)
         return str(document[member])
