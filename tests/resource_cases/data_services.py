@@ -37,7 +37,13 @@ CASES: dict[str, Case] = {
             "CorsConfiguration": {"CorsRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"], "MaxAge": 60}]},
             "LifecycleConfiguration": {
                 "Rules": [
-                    {"Id": "old", "Status": "Enabled", "Prefix": "tmp/", "ExpirationInDays": 7, "NoncurrentVersionExpirationInDays": 3},
+                    {
+                        "Id": "old",
+                        "Status": "Enabled",
+                        "Prefix": "tmp/",
+                        "ExpirationInDays": 7,
+                        "NoncurrentVersionExpirationInDays": 3,
+                    },
                     {
                         "Id": "large",
                         "Status": "Enabled",

@@ -41,6 +41,30 @@ def direct_input(service: str, operation: str, params: Mapping[str, Any]) -> dic
     return converted
 
 
+def request_of(service: str, operation: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename template properties to the members of an operation's input. Properties that the operation does not have are omitted.
+
+    A template writes `EFSVolumeConfiguration` where ECS writes `efsVolumeConfiguration`, so the case of names is ignored. The keys
+    of maps are not names of members, and stay unchanged.
+    """
+    protocol = SERVICE_BY_NAME[service].protocols[0]
+    shape = service_model(service, protocol).operation_model(operation).input_shape
+    if shape is None:
+        return {}
+    members = {name.lower() for name in shape.members}
+    return dict(_renamed(shape, {name: value for name, value in properties.items() if name.lower() in members}))
+
+
+def _renamed(shape: Shape, value: Any) -> Any:
+    if isinstance(value, Mapping) and shape.type_name == "structure":
+        names = {name.lower(): name for name in shape.members}
+        found = {names.get(name.lower(), name): inner for name, inner in value.items()}
+        return {name: _renamed(shape.members[name], inner) if name in shape.members else inner for name, inner in found.items()}
+    if isinstance(value, list) and shape.type_name == "list":
+        return [_renamed(shape.member, each) for each in value]
+    return value
+
+
 def denied(service: str, message: str) -> ApiError:
     """Return the service's error for a caller who has no permission for the action."""
     return denied_action(SERVICE_BY_NAME[service].protocols[0], message)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.aws.direct_input import denied, direct_input
+from corral.aws.direct_input import request_of as request_of
 from corral.core import Tx
 from corral.decide.policy import UNKNOWN_RESOURCE
 from corral.services import SERVICES
@@ -20,9 +21,11 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
 
     `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted. The
     policies of roles are in the state lane. So for a service of another lane, `authorize_step` checks the permissions before.
+    Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
     """
     served = SERVICES[service]
-    converted = direct_input(service, operation, params)
+    own = {name: value for name, value in params.items() if name.startswith("_")}
+    converted = direct_input(service, operation, {name: value for name, value in params.items() if name not in own}) | own
     if served.lane == "state":
         authorize(tx, caller, service, operation, converted)
     if operation in served.prepare:
@@ -38,21 +41,19 @@ def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params:
 
 
 def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
-    """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type."""
-    if not type_.is_stored_only and not (type_.checks_permissions and type_.lane == "state"):
-        authorize_lane_step(tx, caller, type_.name.split("::")[1].lower())
+    """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type.
 
-
-def authorize_lane_step(tx: Tx[Any], caller: Caller, service: str) -> None:
-    """Check the caller's permissions in the state lane, before a step of a stack runs operations of `service`.
-
-    The step's operations are not known yet. So a program in a container needs the permission for all actions on all resources, and
-    its policies may not deny anything.
+    This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
+    a program in a container needs the permission for all actions of the service on all resources, and its policies may not deny
+    anything. The steps of a nested stack are checked one by one.
     """
-    if caller.confined:
-        _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
-        if policies_of_role(tx, caller.account, role_name(caller.principal)).identity.denies_anything:
-            raise denied(service, f"User: {caller.principal} is not authorized to perform: {service}:* with an explicit deny")
+    is_checked = type_.checks_permissions and type_.lane == "state"
+    if not caller.confined or is_checked or type_.is_stored_only or type_.name.startswith("AWS::CloudFormation::"):
+        return
+    service = type_.name.split("::")[1].lower()
+    _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
+    if policies_of_role(tx, caller.account, role_name(caller.principal)).identity.denies_anything:
+        raise denied(service, f"User: {caller.principal} is not authorized to perform: {service}:* with an explicit deny")
 
 
 def _require(tx: Tx[Any], caller: Caller, service: str, needed: list[Permission], *, is_open: bool) -> None:

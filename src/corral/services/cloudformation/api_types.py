@@ -30,9 +30,9 @@ class Setting(Struct, frozen=True):
     request: Callable[[Any], Params]  # value → the members of the request, without the members that name the resource
     remove: str | None = None  # the operation that removes the property
     default: Any = None  # without `remove`: the value that is put when the property is removed
-    target: Callable[[str], Params] | None = (
-        None  # physical id → the members that name the resource, if not as for other operations
-    )
+    is_created: bool = False  # True if the request that creates the resource contains the property
+    # Physical id → the members that name the resource, if the operations need other members than `target` of the type returns.
+    target: Callable[[str], Params] | None = None
 
 
 class Tagging(Struct, frozen=True):
@@ -68,6 +68,7 @@ def api_type(
     without_effect: tuple[str, ...] = (),
     unsent: tuple[str, ...] = (),
     delete_request: Callable[[Properties], Params] = lambda properties: {},
+    before_delete: Callable[[Tx[Any], Caller, str, Properties], None] = lambda tx, caller, identity, properties: None,
     name_property: str | None = None,
     lane: str = "state",
 ) -> TemplateType:
@@ -107,7 +108,7 @@ def api_type(
 
     def set_changed(tx: Tx[Any], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
         for property_, setting in settings.items():
-            if old.get(property_) != new.get(property_):
+            if old.get(property_) != new.get(property_) and (old or not setting.is_created):
                 resource = target(identity, new) if setting.target is None else setting.target(identity)
                 set_property(tx, caller, setting, resource, new.get(property_))
         if tagging is not None:
@@ -128,18 +129,26 @@ def api_type(
 
     def drop(tx: Tx[Any], caller: Caller, identity: str, properties: Properties) -> None:
         try:
+            before_delete(tx, caller, identity, properties)
             call(tx, caller, service, delete, {**target(identity, properties), **delete_request(properties)})
         except ApiError as error:
             if error.code not in missing:
                 raise
 
-    def note_ignored(tx: Tx[Any], caller: Caller, step: ResourceStep) -> Waiting | None:
-        if ignored := [property_ for property_ in without_effect if property_ in step.properties]:
-            step.notes.append(f"Stored only: {', '.join(ignored)} of {name} has no effect in Corral.")
+    settled = note_of(name, without_effect) if without_effect else None
+    checks = lane == "state"
+    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled, checks_permissions=checks)
+
+
+def note_of(name: str, without_effect: tuple[str, ...]) -> Callable[[Tx[Any], Caller, ResourceStep], Waiting | None]:
+    """Return a function for `settled` that notes which properties of a resource have no effect."""
+
+    def settled(tx: Tx[Any], caller: Caller, step: ResourceStep) -> Waiting | None:
+        if ignored := [property_ for property_ in without_effect if step.properties.get(property_)]:
+            step.notes.append(f"Corral stores these properties of {name}, but they have no effect: {', '.join(ignored)}.")
         return None
 
-    settled = note_ignored if without_effect else None
-    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled)
+    return settled
 
 
 def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> list[str]:

@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
 
 def _create_stack(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     parent = _parent(tx, properties)
-    name = generated_name(tx, parent.name, properties["_tags"]["aws:cloudformation:logical-id"], STACK_TYPE, {})
+    name = generated_name(tx, parent.name, properties["_tags"]["aws:cloudformation:logical-id"], NESTED_STACK, {})
     spec = stack_spec(tx, caller, _request(tx, caller, properties, parent), name, expands=False)
     # A nested stack that failed stays as it is. The rollback of its parent deletes it.
     spec = replace(spec, on_failure="DO_NOTHING", timeout_minutes=properties.get("TimeoutInMinutes"))
@@ -134,16 +134,8 @@ CUSTOM_RESOURCE = TemplateType(  # also the type of every resource whose type be
     "AWS::CloudFormation::CustomResource", _refuse_custom_resource, _no_attributes, _refuse_custom_update, _nothing_to_delete
 )
 
-TEMPLATE_TYPES = (
-    TemplateType(
-        STACK_TYPE,
-        _create_stack,
-        _stack_attributes,
-        _update_stack,
-        _delete_stack,
-        settled=_stack_settled,
-        gone=_stack_gone,
-    ),
-    CUSTOM_RESOURCE,
-    *wait_conditions.TEMPLATE_TYPES,
+NESTED_STACK = TemplateType(
+    STACK_TYPE, _create_stack, _stack_attributes, _update_stack, _delete_stack, settled=_stack_settled, gone=_stack_gone
 )
+
+TEMPLATE_TYPES = (NESTED_STACK, CUSTOM_RESOURCE, *wait_conditions.TEMPLATE_TYPES)

@@ -234,7 +234,7 @@ PORTS = {
 GLOBAL_SERVICES = frozenset(
     {"cloudfront", "iam", "organizations", "route53", "globalaccelerator", "networkmanager", "budgets", "ce"}
 )
-# Services whose generated names have only lower-case letters.
+# Services that convert names to lower case.
 LOWER_CASE_NAMES = frozenset(
     {"DAX", "DocDB", "ElastiCache", "Elasticsearch", "MemoryDB", "Neptune", "OpenSearchService", "RDS", "Redshift", "S3"}
 )

@@ -35,6 +35,7 @@ Attribute = str | Callable[[Tx[Store], Caller, Document], Any]
 Delete = Callable[[Tx[Store], Caller, str, Properties], None]
 
 MODULES = {  # service → the module with its TEMPLATE_TYPES
+    "AWS::AutoScaling": "autoscaling.cloudformation_types",
     "AWS::CloudFormation": "cloudformation.cloudformation_types",
     "AWS::CloudWatch": "cloudwatch.cloudformation_types",
     "AWS::EC2": "ec2.cloudformation_types",
@@ -209,7 +210,7 @@ def stored_type(
         if reserved := properties.get("_tags"):
             document = {
                 **document,
-                type_.style.tags_member: rules.to_list({**stored_resources.tags_of(type_, document), **reserved}),
+                type_.style.tags_member: rules.to_list({**reserved, **stored_resources.tags_of(type_, document)}),
             }
         set_properties(tx, caller, document, {}, given)
         return str(document[member])

@@ -30,6 +30,7 @@ from corral.services.ec2 import (
     vpc_endpoints,
 )
 from corral.services.ec2.cidr import destination
+from corral.services.ec2.cloudformation_instances import INSTANCE_TYPES
 from corral.services.ec2.cloudformation_security_groups import SECURITY_GROUP_TYPES
 from corral.services.ec2.errors import InvalidAssociationNotFound
 from corral.services.ec2.network_acls import association_of, default_acl
@@ -59,7 +60,8 @@ def tagged(type_: str, properties: Properties) -> Params:
 
 
 def _set_vpc_attributes(tx: Tx[Store], caller: Caller, vpc: Document, old: Properties, new: Properties) -> None:
-    given = {name: new[name] for name in ("EnableDnsSupport", "EnableDnsHostnames") if name in new}
+    defaults = {"EnableDnsSupport": True, "EnableDnsHostnames": False}
+    given = {name: new.get(name, default) for name, default in defaults.items() if name in new or name in old}
     put(tx, caller, VPC, {**vpc, "_attributes": {**vpc["_attributes"], **given}})
 
 
@@ -400,5 +402,6 @@ _TYPES = (
         _gone(_disassociate_dhcp),
     ),
     *SECURITY_GROUP_TYPES,
+    *INSTANCE_TYPES,
 )
 TEMPLATE_TYPES = tuple(map(_in_default_network, _TYPES))

@@ -8,13 +8,14 @@ from typing import Any
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Tagging, api_type, changed, json_text
+from corral.services.cloudformation.api_types import Params, Tagging, api_type, changed, json_text
 from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.sqs.errors import QueueDoesNotExist
 from corral.services.sqs.queue_attributes import DEFAULTS, FIFO_DEFAULTS, POLICIES
 from corral.services.sqs.queue_names import url_of
 from corral.store import Store
 
+MISSING = (QueueDoesNotExist.code,)
 NOT_ATTRIBUTES = ("QueueName", "Tags")
 
 
@@ -73,17 +74,8 @@ def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Pro
         _remove_policy(tx, caller, url)
 
 
-def _create_inline(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _update_inline(tx, caller, properties["Queue"], {}, properties)
-    return str(properties["Queue"])
-
-
-def _update_inline(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _set_policy(tx, caller, identity, {"Policy": json_text(new["PolicyDocument"])})
-
-
-def _delete_inline(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    _remove_policy(tx, caller, identity)
+def _inline_request(caller: Caller, properties: Properties) -> Params:
+    return {"QueueUrl": properties["Queue"], "Attributes": {"Policy": json_text(properties["PolicyDocument"])}}
 
 
 TEMPLATE_TYPES = (
@@ -95,7 +87,7 @@ TEMPLATE_TYPES = (
         create="CreateQueue",
         request=lambda caller, properties: {"QueueName": properties["QueueName"], "Attributes": _attributes(properties)},
         delete="DeleteQueue",
-        missing=("QueueDoesNotExist",),
+        missing=MISSING,
         exists=lambda tx, caller, properties: tx.store.queues.queue(caller.region, properties["QueueName"]) is not None,
         update="SetQueueAttributes",
         update_request=_changed_attributes,
@@ -103,6 +95,23 @@ TEMPLATE_TYPES = (
         attributes=_read_queue,
         name_property="QueueName",
     ),
-    TemplateType("AWS::SQS::QueuePolicy", _create_policy, lambda tx, caller, name: {"Id": name}, _update_policy, _delete_policy),
-    TemplateType("AWS::SQS::QueueInlinePolicy", _create_inline, lambda tx, caller, url: {}, _update_inline, _delete_inline),
+    TemplateType(
+        "AWS::SQS::QueuePolicy",
+        _create_policy,
+        lambda tx, caller, name: {"Id": name},
+        _update_policy,
+        _delete_policy,
+        checks_permissions=True,
+    ),
+    api_type(
+        "AWS::SQS::QueueInlinePolicy",
+        "sqs",
+        identity=lambda tx, caller, properties: str(properties["Queue"]),
+        target=lambda identity, properties: {"QueueUrl": identity, "Attributes": {"Policy": ""}},
+        create="SetQueueAttributes",
+        request=_inline_request,
+        delete="SetQueueAttributes",
+        missing=MISSING,
+        update="SetQueueAttributes",
+    ),
 )
