@@ -129,7 +129,7 @@ def _chosen(data: DataFolder, outer: DataFolder) -> DataFolder:
 
 def _stacks(endpoint: Endpoint) -> list[dict[str, Any]]:
     pages = client(endpoint, "cloudformation").get_paginator("describe_stacks").paginate()
-    return [_stack_summary(each) for page in pages for each in page["Stacks"]]
+    return sorted((_stack_summary(each) for page in pages for each in page["Stacks"]), key=lambda each: str(each["name"]))
 
 
 def _stack_summary(described: dict[str, Any]) -> dict[str, Any]:

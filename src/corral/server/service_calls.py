@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
 from corral.server.request_body import Receive, whole_body
 from corral.server.task_permissions import RequiredOperation
-from corral.services import SERVICES, Fetch, Handler, Service
+from corral.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.services.caller import Caller
 
 LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
@@ -89,7 +90,16 @@ class CallRunner:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
         answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer))
-        return call.serialize(await answer, caller.request_id)
+        result = await answer
+        if call.operation in service.settle:
+            await self._settled(service.settle[call.operation], lane, params, caller, receive)
+        return call.serialize(result, caller.request_id)
+
+    async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
+        """Wait until the work of a successful request is complete. Errors do not matter, because the request has succeeded."""
+        waiting = lane.submit(lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting))
+        with suppress(ApiError):
+            await waiting
 
     async def _fetched(self, fetch: Fetch, lane: Lane[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Return the parameters and the bytes of the objects to which they refer."""

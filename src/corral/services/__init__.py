@@ -1,8 +1,8 @@
 """The AWS services that Corral serves.
 
 Each service has a lane, which is the thread that writes its database, and a handler for each operation. The module of a service has
-a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE` and `PIECES`.
-The first request to a service imports its module, so that unused services do not slow down the start.
+a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`, `PIECES`
+and `SETTLE`. The first request to a service imports its module, so that unused services do not slow down the start.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 Fetch = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, tuple[Slice, ...]]]  # the result maps a parameter to its bytes
+Settle = Callable[[Tx[Any], dict[str, Any], Caller], None]
 
 
 class Service(Struct, frozen=True):
@@ -40,6 +41,8 @@ class Service(Struct, frozen=True):
     prepare: Mapping[str, Prepare] = field(default_factory=dict)
     # Operation → the function that splits a request that is too large for one command.
     pieces: Mapping[str, Split] = field(default_factory=dict)
+    # Operation → a function that raises Wait while the work of the request goes on. The response waits for it, for a short time.
+    settle: Mapping[str, Settle] = field(default_factory=dict)
 
 
 MODULES = {  # service → its lane, and the module with its tables
@@ -89,6 +92,7 @@ def _load(lane: str, module: str) -> Service:
         fetch=tables.get("FETCH", {}),
         prepare=tables.get("PREPARE", {}),
         pieces=tables.get("PIECES", {}),
+        settle=tables.get("SETTLE", {}),
     )
 
 

@@ -48,7 +48,7 @@ def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
     anything. The steps of a nested stack are checked one by one.
     """
     is_checked = type_.checks_permissions and type_.lane == "state"
-    if not caller.confined or is_checked or type_.is_stored_only or type_.name.startswith("AWS::CloudFormation::"):
+    if not caller.confined or is_checked or type_.name.startswith("AWS::CloudFormation::"):
         return
     service = type_.name.split("::")[1].lower()
     _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)

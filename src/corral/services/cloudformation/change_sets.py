@@ -26,7 +26,7 @@ from corral.services.cloudformation.errors import (
     InvalidChangeSetStatus,
     ValidationError,
 )
-from corral.services.cloudformation.lookup import find_change_set, named_stack
+from corral.services.cloudformation.lookup import find_change_set, named_stack, wait_for_stack
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
 from corral.services.cloudformation.stack_operations import Change, StackSpec
 from corral.services.cloudformation.stack_requests import digest, stack_spec
@@ -150,6 +150,10 @@ def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
     tx.store.change_sets.drop_of_stack(stack.id, kept=found.id)
     tx.store.change_sets.put(found.but(execution_status=EXECUTE_IN_PROGRESS))
     return {}
+
+
+def wait_for_execution(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> None:
+    wait_for_stack(tx, tx.store.stacks.get(find_change_set(tx, caller, params).stack_id))
 
 
 def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.services import Fetch, Handler, Prepare
+from corral.services import Fetch, Handler, Prepare, Settle
 from corral.services.cloudformation import (
     change_sets,
     exports,
@@ -45,3 +45,8 @@ HANDLERS: dict[str, Handler] = {
 _WITH_TEMPLATE = ("CreateChangeSet", "CreateStack", "GetTemplateSummary", "UpdateStack", "ValidateTemplate")
 FETCH: dict[str, Fetch] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_sources.fetch)
 PREPARE: dict[str, Prepare] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_requests.prepare)
+# A stack is often complete within a second. Without this, `aws cloudformation deploy` would see it 30 seconds later.
+SETTLE: dict[str, Settle] = {
+    **dict.fromkeys(("CreateStack", "UpdateStack", "DeleteStack"), stack_requests.wait_for_operation),
+    "ExecuteChangeSet": change_sets.wait_for_execution,
+}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
+from corral.core import Tx, Wait
 from corral.model.change_set import ChangeSet
 from corral.model.stack import Stack
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError, no_such_change_set, no_such_stack
 from corral.store import Store
 
+SETTLE_MAX_S = 2.0  # how long the response to a stack operation may wait for the end of the operation
 NO_STACK_NAME = "StackName must be specified if ChangeSetName is not specified as an ARN."
 
 
@@ -48,3 +49,9 @@ def named_stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any]) -> Sta
         raise ValidationError(NO_STACK_NAME)
     stack = tx.store.stacks.get(given) if given.startswith("arn:") else tx.store.stacks.named(caller.region, given)
     return stack if stack is not None and stack.region == caller.region else None
+
+
+def wait_for_stack(tx: Tx[Store], stack: Stack | None) -> None:
+    """Raise Wait while an operation of the stack is in progress, for a short time."""
+    if stack is not None and stack.status.in_progress and not tx.final:
+        raise Wait([f"stack:{stack.id}"], tx.now_s + SETTLE_MAX_S)

@@ -18,7 +18,7 @@ from corral.model.stack import ResourceStatus, Stack, StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
-from corral.services.cloudformation.lookup import find_stack
+from corral.services.cloudformation.lookup import find_stack, wait_for_stack
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.template_requests import (
     NO_TEMPLATE,
@@ -226,6 +226,10 @@ def delete_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     stack_operations.begin_delete(tx, caller, stack, sorted(retained), client_token=token)
     tx.store.change_sets.drop_of_stack(stack.id)
     return remember(tx, caller, "DeleteStack", params, {})
+
+
+def wait_for_operation(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> None:
+    wait_for_stack(tx, find_stack(tx, caller, params["StackName"]))
 
 
 def cancel_update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

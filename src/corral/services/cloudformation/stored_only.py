@@ -76,6 +76,7 @@ def stored_only_type(name: str) -> TemplateType:
         delete=lambda tx, caller, physical_id, properties: None,
         name_property=_name_property(name, schemas.facts(name)),
         is_stored_only=True,
+        checks_permissions=True,  # there is no operation, so there is no permission to check
         attributes_from=attributes_from,
     )
 

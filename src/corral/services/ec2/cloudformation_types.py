@@ -272,7 +272,7 @@ def _in_default_network(type_: TemplateType) -> TemplateType:
     return replace(type_, create=create)
 
 
-_TYPES = (
+_NETWORK_TYPES = (
     _stored(
         "AWS::EC2::VPC",
         VPC,
@@ -402,6 +402,6 @@ _TYPES = (
         _gone(_disassociate_dhcp),
     ),
     *SECURITY_GROUP_TYPES,
-    *INSTANCE_TYPES,
 )
-TEMPLATE_TYPES = tuple(map(_in_default_network, _TYPES))
+_STORED_ONLY = (replace(type_, is_stored_only=True) for type_ in _NETWORK_TYPES)
+TEMPLATE_TYPES = tuple(map(_in_default_network, (*_STORED_ONLY, *INSTANCE_TYPES)))
