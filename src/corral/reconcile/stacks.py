@@ -32,8 +32,8 @@ from corral.services.cloudformation.stack_events import set_status
 from corral.services.cloudformation.stack_operations import DELETE, DO_NOTHING, refuse_used_exports
 from corral.store import Store
 
-STEPS_MAX = 8  # the most steps that begin in one transaction: about 5 ms of work
-CHECKS_MAX = 40  # the most resources that are compared with the template in one transaction
+STEPS_MAX = 5  # the most steps that begin in one transaction: about 5 ms of work
+CHECKS_MAX = 25  # the most resources that are compared with the template in one transaction
 ROWS_MAX = 100  # the most rows that are only rewritten, and the most events that are deleted, in one transaction
 PACE_S = 0.001  # seconds until the next transaction continues
 RETENTION_S = 90.0 * DAY_S  # how long a deleted stack is kept
