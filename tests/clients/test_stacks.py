@@ -420,7 +420,8 @@ def test_templates_are_described(cloudformation: Any) -> None:
     cloudformation.create_stack(StackName="shown", TemplateBody=QUEUES)
     wait(cloudformation, "shown", "create")
     assert cloudformation.get_template(StackName="shown")["TemplateBody"] == QUEUES
-    assert cloudformation.get_template(StackName="shown", TemplateStage="Processed")["StagesAvailable"] == ["Original", "Processed"]
+    processed = cloudformation.get_template(StackName="shown", TemplateStage="Processed")
+    assert (processed["TemplateBody"], processed["StagesAvailable"]) == (QUEUES, ["Original", "Processed"])
     for asked in ({"TemplateBody": QUEUES}, {"StackName": "shown"}):
         summary = cloudformation.get_template_summary(**asked)
         assert (summary["Description"], summary["ResourceTypes"]) == ("two queues", ["AWS::SQS::Queue"])
@@ -454,3 +455,36 @@ def test_pages_and_language_extensions(cloudformation: Any) -> None:
     assert len(cloudformation.get_template(StackName="loop", TemplateStage="Processed")["TemplateBody"]["Resources"]) == 101
     cloudformation.delete_stack(StackName="loop")
     wait(cloudformation, "loop", "delete")
+
+
+def test_pages_of_stacks(cloudformation: Any) -> None:
+    names = [f"page-{number}" for number in range(101)]
+    for name in names:
+        cloudformation.create_change_set(
+            StackName=name, ChangeSetName="c", ChangeSetType="CREATE", TemplateBody=f"Resources: {TOPIC}"
+        )
+    for operation, key in (("describe_stacks", "Stacks"), ("list_stacks", "StackSummaries")):
+        pages = list(cloudformation.get_paginator(operation).paginate())
+        assert len(pages) >= 2 and len(pages[0][key]) == 100
+        found = [each["StackName"] for page in pages for each in page[key] if each["StackName"].startswith("page-")]
+        assert found == names[::-1], "newest first"
+    reviewed = cloudformation.get_paginator("list_stacks").paginate(StackStatusFilter=["REVIEW_IN_PROGRESS"])
+    assert len(reviewed.build_full_result()["StackSummaries"]) == 101
+    for name in names:
+        cloudformation.delete_stack(StackName=name)
+
+
+def test_force_delete(cloudformation: Any, corral: Corral) -> None:
+    """A bucket that is not empty cannot be deleted. The stack can be deleted without it, or when it is empty."""
+    s3 = corral.client("s3")
+    body = "Resources: {B: {Type: AWS::S3::Bucket, Properties: {BucketName: full-bucket}}}"
+    arn = cloudformation.create_stack(StackName="full", TemplateBody=body)["StackId"]
+    wait(cloudformation, "full", "create")
+    s3.put_object(Bucket="full-bucket", Key="k", Body=b"1")
+    cloudformation.delete_stack(StackName="full")
+    assert ended(cloudformation, arn)["StackStatus"] == "DELETE_FAILED"
+    cloudformation.delete_stack(StackName="full", DeletionMode="FORCE_DELETE_STACK")
+    wait(cloudformation, arn, "delete")
+    assert s3.get_object(Bucket="full-bucket", Key="k")["Body"].read() == b"1"
+    [kept] = [each for each in events(cloudformation, arn) if each["ResourceStatus"] == "DELETE_SKIPPED"]
+    assert kept["LogicalResourceId"] == "B"

@@ -189,7 +189,7 @@ def _conditions(conditions: dict[str, Any], scope: Scope) -> dict[str, Any]:
         raise TemplateError("Template error: Cannot use Fn::If in Conditions.")
     if "Fn::ImportValue" in found.functions:
         raise TemplateError("Template error: Cannot use Fn::ImportValue in Conditions.")
-    resources = sorted(found.required | found.optional) + found.unresolved
+    resources = [*sorted(found.required | found.optional), *found.unresolved]
     if resources:
         names = ", ".join(resources)
         raise TemplateError(
@@ -228,13 +228,14 @@ def _check_member(members: Any, block: str, name: str, scope: Scope) -> str | No
 
 
 def _resources(raw: dict[str, Any], scope: Scope) -> dict[str, ResourceDeclaration]:
-    resources, missing = {}, References(scope)
+    resources: dict[str, ResourceDeclaration] = {}
+    missing: dict[str, None] = {}
     for name, members in raw.items():
         found = References(scope)
         resources[name] = _resource(name, members, found)
-        missing.unresolved += [each for each in found.unresolved if each not in missing.unresolved]
-    if missing.unresolved:
-        raise unresolved(missing.unresolved, "Resources")
+        missing |= found.unresolved
+    if missing:
+        raise unresolved(missing, "Resources")
     on_cycle = cyclic({name: {*resource.required, *resource.depends_on} for name, resource in resources.items()})
     if on_cycle:
         raise circular(on_cycle)
@@ -284,14 +285,15 @@ def _depends_on(members: dict[str, Any], found: References) -> list[str]:
     for name in raw:
         if not isinstance(name, str):
             raise TemplateError("Template format error: Every DependsOn value must be a string.")
-        if name not in found.scope.resources and name not in found.unresolved:
-            found.unresolved.append(name)
+        if name not in found.scope.resources:
+            found.unresolved[name] = None
     return raw
 
 
 def _outputs(raw: dict[str, Any], scope: Scope) -> dict[str, OutputDeclaration]:
     _refuse_too_many("outputs", raw, OUTPUTS_MAX)
-    outputs, missing = {}, []
+    outputs: dict[str, OutputDeclaration] = {}
+    missing: dict[str, None] = {}
     for key, members in raw.items():
         condition = _check_member(members, "Outputs", key, scope)
         for member in members:
@@ -313,7 +315,7 @@ def _outputs(raw: dict[str, Any], scope: Scope) -> dict[str, OutputDeclaration]:
         found, name = References(scope), export["Name"] if export else None
         found.scan(value)
         found.scan(name)
-        missing += [each for each in found.unresolved if each not in missing]
+        missing |= found.unresolved
         outputs[key] = OutputDeclaration(
             key=key,
             value=value,

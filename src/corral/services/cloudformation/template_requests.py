@@ -185,17 +185,9 @@ def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     else:
         raise ValidationError("Either StackName or ChangeSetName must be specified.")
-    is_processed = params.get("TemplateStage") == "Processed"
     # Without transforms, AWS returns the template as it was written, in both stages.
-    body = processed if is_processed and orjson.loads(processed) != _tree(original) else original
-    return {"TemplateBody": body, "StagesAvailable": ["Original", "Processed"]}
-
-
-def _tree(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        return None
+    is_processed = params.get("TemplateStage") == "Processed" and "Transform" in orjson.loads(processed)
+    return {"TemplateBody": processed if is_processed else original, "StagesAvailable": ["Original", "Processed"]}
 
 
 def _template_of_change_set(tx: Tx[Store], params: Mapping[str, Any], caller: Caller) -> tuple[str, str]:
