@@ -243,8 +243,8 @@ CASES: dict[str, Case] = {
     **data_services.CASES,
     **fleet.CASES,
 }
-# Types that need hosts or the engine of stacks. tests/stacks and tests/clients/test_stacks.py test them.
-ELSEWHERE = ("AWS::AutoScaling::", "AWS::CloudFormation::", "AWS::EC2::Instance", "AWS::EC2::LaunchTemplate", "AWS::ECS::")
+# Types that need the engine of stacks: tests/clients/test_stacks.py tests them.
+ELSEWHERE = ("AWS::CloudFormation::",)
 LEFT = {  # lane → the query that returns all resources of the lane
     "state": """
         SELECT service, type, region, name FROM stored_resource UNION ALL SELECT 's3', 'bucket', region, name FROM bucket
