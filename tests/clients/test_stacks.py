@@ -389,6 +389,11 @@ def handle_of(cloudformation: Any, name: str) -> str:
 def test_wait_conditions_and_signals(cloudformation: Any) -> None:
     cloudformation.create_stack(StackName="waiting", TemplateBody=WAITING)
     url = handle_of(cloudformation, "waiting")
+    for wrong in ({}, {"Status": "DONE", "UniqueId": "one"}, {"Status": "SUCCESS"}):
+        with pytest.raises(OSError, match="400"):
+            put(url, **wrong)
+    with pytest.raises(OSError, match="405"):
+        urlopen(url, timeout=30)
     assert put(url, Status="SUCCESS", UniqueId="one", Data="first", Reason="r") == 200
     signal = {"StackName": "waiting", "LogicalResourceId": "Signalled", "UniqueId": "u"}
     eventually(
