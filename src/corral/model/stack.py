@@ -161,7 +161,6 @@ class StackStep(Struct, frozen=True):
     has_run: bool = False  # the type's function `create`, `update` or `delete` was called; the step waits until it is settled
     handed: str = ""  # the token of a hand-over: another lane runs the step
     received: dict[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: signals of SignalResource
-    counted: tuple[str, ...] = ()  # the unique ids of signals that have an event
     memory: dict[str, Any] = field(default_factory=dict)  # what the type remembers between two calls
     waits_for: str = ""  # why the step is not complete, as a sentence for people
 

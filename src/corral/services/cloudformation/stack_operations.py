@@ -214,7 +214,7 @@ def signal(tx: Tx[Store], stack: Stack, logical_id: str, unique_id: str, status:
             f"Signal with ID {unique_id} for resource {logical_id} already exists. Signals may only be updated with a FAILURE "
             "status."
         )
-    resource = resource.but(step=step.but(received={**step.received, unique_id: status}, counted=(*step.counted, unique_id)))
+    resource = resource.but(step=step.but(received={**step.received, unique_id: status}))
     tx.store.stacks.put_resource(resource)
     add_event(tx, stack, resource, f"Received {status} signal with UniqueId {unique_id}")
     tx.mark(step_key(resource))
@@ -245,7 +245,9 @@ def planned_changes(tx: Tx[Store], caller: Caller, stack: Stack | None, spec: St
 def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -> bool:
     """Whether an update would change anything: resources, outputs, or what the request says about the stack itself."""
     wanted = stack.but(version=_version(spec, 0))
-    return _is_changed(tx, stack, wanted, spec, lambda: make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template))
+    return _is_changed(
+        tx, stack, wanted, spec, lambda: make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template)
+    )
 
 
 def _is_changed(tx: Tx[Store], stack: Stack, wanted: Stack, spec: StackSpec, evaluate: Callable[[], Evaluation]) -> bool:

@@ -141,13 +141,16 @@ def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     _run(tx, stack, resource)
 
 
-def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    """Go back to the resource that was replaced. The new one is deleted at the end of the rollback."""
+def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource, *, skips: bool = False) -> None:
+    """Go back to the resource that was replaced. The new one is deleted at the end of the rollback.
+
+    `skips`: do not call the type, because the caller skips the resource.
+    """
     before, replacement = resource.before, resource.version
     assert before is not None and before.physical_id is not None
     type_, physical_id = resource_type(before.type), before.physical_id
     resource = set_resource(tx, stack, resource.but(version=before), ResourceStatus.UPDATE_IN_PROGRESS, operation=stack.operation)
-    if type_.restore is not None:
+    if type_.restore is not None and not skips:
         restore, given = type_.restore, given_properties(stack, resource.logical_id, before)
         _, failure = attempt(tx, resource.key, lambda: restore(tx, caller_of(stack), physical_id, given))
         if failure:
@@ -283,9 +286,6 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
         if failure:
             _fail(tx, stack, resource, failure)
             return
-        for unique_id in [each for each in signals if each not in step.counted]:
-            add_event(tx, stack, resource, f"Received {signals[unique_id]} signal with UniqueId {unique_id} from Corral")
-        step = step.but(counted=tuple(dict.fromkeys((*step.counted, *signals))))
         rule, text, until_s = _signal_rule(resource, step, {**signals, **step.received}, tx.now_s)
         if rule is SignalRule.FAILED:
             _fail(tx, stack, resource.but(step=step), text)
@@ -303,7 +303,9 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
         tx.due(step_key(resource), waiting.until_s)
 
 
-def _signal_rule(resource: StackResource, step: StackStep, signals: Mapping[str, str], now_s: float) -> tuple[SignalRule, str, float]:
+def _signal_rule(
+    resource: StackResource, step: StackStep, signals: Mapping[str, str], now_s: float
+) -> tuple[SignalRule, str, float]:
     policy = resource.version.creation_policy
     rule = policy["ResourceSignal"] or {}
     percent = (policy.get("AutoScalingCreationPolicy") or {}).get(MIN_PERCENT, 100)
