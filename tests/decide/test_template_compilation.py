@@ -40,6 +40,10 @@ SUB_NAMES = (
     "Template error: variable names in Fn::Sub syntax must contain only alphanumeric characters, underscores, periods, and colons"
 )
 IMPORT = "Template error: the attribute in Fn::ImportValue must not depend on any resources, imported values, or Fn::GetAZs"
+MALFORMED_EXPORT = (
+    "Template format error: Output O is malformed. The Name field of every Export member must be specified and consist only of "
+    "alphanumeric characters, colons, or hyphens."
+)
 BOOLEAN = "Template format error: Conditions can only be boolean operations on parameters and other conditions"
 
 
@@ -182,8 +186,8 @@ def unresolved(names: str, block: str = "Resources") -> str:
         ("Outputs: {O: {Value: a, Fn::Sub: b}}\n" + BUCKET, "Template format error: Invalid outputs property : [Fn::Sub]"),
         ("Outputs: {O: {Value: [a]}}\n" + BUCKET,
          "Template format error: The Value field of every Outputs member must evaluate to a String and not a List."),
-        ("Outputs: {O: {Value: a, Export: b}}\n" + BUCKET,
-         "Template format error: Output O is malformed. The Export member must contain a Name and no other member."),
+        ("Outputs: {O: {Value: a, Export: b}}\n" + BUCKET, MALFORMED_EXPORT),
+        ("Outputs: {O: {Value: a, Export: {Name: my name}}}\n" + BUCKET, MALFORMED_EXPORT),
         ("Outputs: {O: {Value: !Ref C}}\n" + BUCKET, unresolved("C", "Outputs")),
         ("Outputs: {O: {Value: a, Condition: C}}\n" + BUCKET,
          "Template format error: Unresolved condition dependency C in the Outputs block of the template"),
@@ -292,7 +296,7 @@ values = st.recursive(
     ),
     max_leaves=12,
 )
-MEMBERS = "Type Properties DependsOn Condition DeletionPolicy Value Export Assertions Default AllowedValues".split()
+MEMBERS = ("Type", "Properties", "DependsOn", "Condition", "DeletionPolicy", "Value", "Export", "Assertions", "AllowedValues")
 members = st.fixed_dictionaries({}, optional=dict.fromkeys(MEMBERS, values))
 resource = st.fixed_dictionaries(
     {"Type": st.just("AWS::S3::Bucket"), "Properties": st.fixed_dictionaries({"P": values})},

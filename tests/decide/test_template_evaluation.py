@@ -25,6 +25,10 @@ PSEUDO = {
     "AWS::URLSuffix": "amazonaws.com",
     "AWS::NotificationARNs": ["arn:1", "arn:2"],
 }
+MALFORMED_EXPORT = (
+    "Template format error: Output O is malformed. The Name field of every Export member must be specified and consist only of "
+    "alphanumeric characters, colons, or hyphens."
+)
 EXPORTS = {"net-Vpc": "vpc-9"}
 HEAD = """
 Transform: AWS::LanguageExtensions
@@ -240,10 +244,8 @@ Resources:
         ),
         ("{Value: !GetAtt A.List}", "Template format error: The Value field of every Outputs member must evaluate to a String."),
         ("{Value: !Ref AWS::NoValue}", "Template format error: The Value field of every Outputs member must evaluate to a String."),
-        (
-            "{Value: a, Export: {Name: !GetAtt A.List}}",
-            "Template format error: The export name of output O must evaluate to a String.",
-        ),
+        ("{Value: a, Export: {Name: !GetAtt A.List}}", MALFORMED_EXPORT),
+        ("{Value: a, Export: {Name: !Sub '${AWS::StackName}_O'}}", MALFORMED_EXPORT),
     ],
 )
 def test_refused_outputs(output: str, message: str) -> None:

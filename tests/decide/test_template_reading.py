@@ -31,6 +31,8 @@ from corral.decide.templates import TEMPLATE_MAX_BYTES, TemplateError, read_temp
         ("!EachMemberIn [!ValueOf [A, b], !RefAll 'AWS::EC2::VPC::Id']",
          {"Fn::EachMemberIn": [{"Fn::ValueOf": ["A", "b"]}, {"Fn::RefAll": "AWS::EC2::VPC::Id"}]}),
         ("!Ref 12", {"Ref": "12"}),
+        ("!Sub ${Env}:Cluster", {"Fn::Sub": "${Env}:Cluster"}),
+        ("!Ref 'AWS::Region'  # a comment", {"Ref": "AWS::Region"}),
         # scalars of YAML 1.1
         ("2010-09-09", "2010-09-09"),
         ("2001-12-14t21:59:43.10-05:00", "2001-12-14t21:59:43.10-05:00"),

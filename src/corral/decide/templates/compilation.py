@@ -36,6 +36,7 @@ POLICIES = {
     "DeletionPolicy": ("Delete", "Retain", "Snapshot", "RetainExceptOnCreate"),
     "UpdateReplacePolicy": ("Delete", "Retain", "Snapshot"),
 }
+EXPORT_NAME = re.compile(r"[A-Za-z0-9:-]{1,255}")
 ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -98,6 +99,21 @@ def unresolved(names: Iterable[str], block: str) -> TemplateError:
     return TemplateError(
         f"Template format error: Unresolved resource dependencies [{', '.join(names)}] in the {block} block of the template"
     )
+
+
+def malformed_export(key: str) -> TemplateError:
+    return TemplateError(
+        f"Template format error: Output {key} is malformed. The Name field of every Export member must be specified and consist "
+        "only of alphanumeric characters, colons, or hyphens."
+    )
+
+
+def is_export_name(value: Any) -> bool:
+    return is_text(value) and EXPORT_NAME.fullmatch(text_of(value)) is not None
+
+
+def _may_be_export_name(raw: Any) -> bool:
+    return function_of(raw) is not None or is_export_name(raw)
 
 
 def _refuse_nulls(tree: Any) -> None:
@@ -308,10 +324,10 @@ def _outputs(raw: dict[str, Any], scope: Scope) -> dict[str, OutputDeclaration]:
                 f"Template format error: The Value field of every Outputs member must evaluate to a String and not a {kind}."
             )
         export = members.get("Export")
-        if export is not None and not (isinstance(export, dict) and list(export) == ["Name"]):
-            raise TemplateError(
-                f"Template format error: Output {key} is malformed. The Export member must contain a Name and no other member."
-            )
+        if export is not None and not (
+            isinstance(export, dict) and list(export) == ["Name"] and _may_be_export_name(export["Name"])
+        ):
+            raise malformed_export(key)
         found, name = References(scope), export["Name"] if export else None
         found.scan(value)
         found.scan(name)
