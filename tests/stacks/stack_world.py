@@ -196,7 +196,11 @@ class World:
 
     def free_gpus(self) -> int:
         """The GPUs that the host itself owns: no instance has them."""
-        return int(self.store.execute("SELECT count(*) FROM gpu JOIN instance ON gpu.owner = instance.id WHERE instance.region = ''").fetchone()[0])
+        return int(
+            self.store.execute(
+                "SELECT count(*) FROM gpu JOIN instance ON gpu.owner = instance.id WHERE instance.region = ''"
+            ).fetchone()[0]
+        )
 
     def running(self) -> int:
         return sum(each.state is InstanceState.RUNNING and not each.is_host for each in self.store.instances.all())
