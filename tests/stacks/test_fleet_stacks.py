@@ -9,6 +9,7 @@ import pytest
 
 from corral.model.stack import Stack, StackStatus
 from groups.group_world import GPUS_4
+from stacks.fleet_world import report_tasks
 from stacks.stack_world import REGION, World
 
 OTHER_4 = "g5.12xlarge"  # another type with four GPUs
@@ -189,3 +190,30 @@ def test_deleting_a_stack_stops_the_tasks_of_its_capacity_provider() -> None:
     leaves_nothing(world)
     task = world.store.tasks.get(started["taskArn"].rpartition("/")[2])
     assert task is not None and (task.state.value, task.stopped_reason) == ("STOPPED", "The stack s is deleted")
+
+
+def test_deleting_a_stack_waits_until_its_tasks_have_stopped() -> None:
+    world = World()
+    template = fleet()
+    container = {"Name": "a", "Image": "corral/host", "Memory": 6, "Command": ["sleep"]}
+    gpu = {**container, "ResourceRequirements": [{"Type": "GPU", "Value": "4"}]}
+    service = {"Cluster": {"Ref": "Cluster"}, "TaskDefinition": {"Ref": "Web"}, "DesiredCount": 2}
+    template["Resources"] |= {
+        "Web": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [container]}},
+        "Task": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [gpu]}},
+        "Service": {"Type": "AWS::ECS::Service", "Properties": service},
+    }
+    assert world.create(template).status is StackStatus.CREATE_IN_PROGRESS
+    for _ in range(3):
+        report_tasks(world)
+    assert world.stack().status is StackStatus.CREATE_COMPLETE
+    cluster, definition = world.row("Cluster").physical_id, world.row("Task").physical_id
+    assert len(world.call("ecs", "RunTask", cluster=cluster, taskDefinition=definition, count=2)["tasks"]) == 2
+    report_tasks(world)
+    stack = world.delete()
+    assert stack.status is StackStatus.DELETE_IN_PROGRESS and world.free_gpus() == 0, "the tasks still hold the GPUs"
+    for _ in range(3):
+        report_tasks(world)
+    assert world.by_id(stack.id).status is StackStatus.DELETE_COMPLETE, world.events(stack)
+    assert (world.running(), world.free_gpus(), world.store.groups.listed(REGION)) == (0, 8, [])
+    world.check()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.service_plan import failures_in_a_row
 from corral.errors import api_error
 from corral.model.ecs_service import INACTIVE, EcsService
 from corral.model.instance import DEFAULT_CLUSTER
@@ -20,6 +22,7 @@ from corral.store import Store
 
 STOPS_MAX = 20  # tasks that one transaction stops
 PACE_S = 0.001  # until the next of these transactions
+FAILURES_MIN, FAILURES_MAX = 3, 200  # failed tasks that trip a circuit breaker: half of the desired count, within these limits
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
 AlreadyExists = api_error("AlreadyExists")
@@ -232,12 +235,22 @@ def _service_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiti
         raise NotStabilized(f"The service {step.physical_id} was deleted.")
     if service.is_steady:
         return None
+    if _is_tripped(tx, service):
+        raise NotStabilized("Error occurred during operation 'ECS Deployment Circuit Breaker was triggered'.")
     until_s = step.started_s + STABILIZES_S
     reason = service.problem or f"not all {service.desired} tasks of the deployment run yet."
     text = f"(service {service.name}) {reason}"
     if tx.now_s >= until_s:
         raise NotStabilized(f"The service did not become stable within {STABILIZES_S / 3600:g} hours: {text}")
     return Waiting((f"service:{service.key}",), text, until_s)
+
+
+def _is_tripped(tx: Tx[Store], service: EcsService) -> bool:
+    """Return whether the service has a deployment circuit breaker, and as many tasks have failed in a row as ECS tolerates."""
+    if not service.details["deploymentConfiguration"].get("deploymentCircuitBreaker", {}).get("enable"):
+        return False
+    tolerated = max(FAILURES_MIN, min(FAILURES_MAX, ceil(service.desired / 2)))
+    return failures_in_a_row(tx.store.ecs_services.newest_stopped(service, FAILURES_MAX)) >= tolerated
 
 
 def _service_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
