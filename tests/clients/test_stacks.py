@@ -389,6 +389,11 @@ def handle_of(cloudformation: Any, name: str) -> str:
 def test_wait_conditions_and_signals(cloudformation: Any) -> None:
     cloudformation.create_stack(StackName="waiting", TemplateBody=WAITING)
     url = handle_of(cloudformation, "waiting")
+    for wrong in ({}, {"Status": "DONE", "UniqueId": "one"}, {"Status": "SUCCESS"}):
+        with pytest.raises(OSError, match="400"):
+            put(url, **wrong)
+    with pytest.raises(OSError, match="405"):
+        urlopen(url, timeout=30)
     assert put(url, Status="SUCCESS", UniqueId="one", Data="first", Reason="r") == 200
     signal = {"StackName": "waiting", "LogicalResourceId": "Signalled", "UniqueId": "u"}
     eventually(
@@ -404,6 +409,37 @@ def test_wait_conditions_and_signals(cloudformation: Any) -> None:
     wait(cloudformation, "waiting", "delete")
     with pytest.raises(OSError, match="404"):
         put(url, Status="SUCCESS", UniqueId="three")
+
+
+JOINING = """
+Resources:
+  Cluster: {Type: AWS::ECS::Cluster, Properties: {ClusterName: joined}}
+  Handle: {Type: AWS::CloudFormation::WaitConditionHandle}
+  Machine:
+    Type: AWS::EC2::Instance
+    DependsOn: Cluster
+    Properties:
+      ImageId: ami-0123456789abcdef0
+      InstanceType: m5.large
+      UserData: !Base64
+        Fn::Sub: |
+          #!/bin/bash
+          echo ECS_CLUSTER=joined >> /etc/ecs/ecs.config
+          curl -X PUT --data '{"Status": "SUCCESS", "UniqueId": "a"}' ${Handle}
+  Done:
+    Type: AWS::CloudFormation::WaitCondition
+    DependsOn: Machine
+    Properties: {Handle: !Ref Handle, Timeout: "600"}
+"""
+
+
+def test_an_instance_that_joined_its_cluster_counts_as_a_signal(cloudformation: Any) -> None:
+    cloudformation.create_stack(StackName="joining", TemplateBody=JOINING)
+    wait(cloudformation, "joining", "create")
+    reasons = [each.get("ResourceStatusReason", "") for each in events(cloudformation, "joining")]
+    assert any(reason.startswith("Instance i-") and "counts it as signalled" in reason for reason in reasons)
+    cloudformation.delete_stack(StackName="joining")
+    wait(cloudformation, "joining", "delete")
 
 
 def test_a_failure_signal_fails_the_wait_condition(cloudformation: Any) -> None:

@@ -1,9 +1,10 @@
-"""Cases of Auto Scaling, of EC2 instances and launch templates, and of ECS."""
+"""Cases of `tests/test_resource_types.py`: Auto Scaling, EC2 instances and ECS."""
 
 from __future__ import annotations
 
 from resource_cases import OTHER_TAGS, TAGS, Case
 
+ROLE = "AWS::IAM::Role"
 ASG, LAUNCH = "AWS::AutoScaling::AutoScalingGroup", "AWS::AutoScaling::LaunchConfiguration"
 CLUSTER, DEFINITION, ASSOCIATIONS = (
     "AWS::ECS::Cluster",
@@ -130,7 +131,7 @@ CASES: dict[str, Case] = {
             "SourceDestCheck": "false",
             **TAGS,
         },
-        needs={"role": "AWS::IAM::Role", "profile": "AWS::IAM::InstanceProfile"},
+        needs={"role": ROLE, "profile": "AWS::IAM::InstanceProfile"},
         changed={
             "IamInstanceProfile": None,
             "Monitoring": "true",

@@ -10,7 +10,7 @@ from corral.clock import VirtualClock
 from corral.core import Tx
 from corral.ids import SeededIds
 from corral.model.settings import Settings
-from corral.reconcile import STATE
+from corral.reconcile import LOGS, METRICS, STATE
 from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
 from corral.services.cloudformation.resource_types import (
@@ -25,6 +25,8 @@ from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from resource_cases import CALLER
 from store.rows import hello
+
+RECONCILERS = {"state": STATE, "logs": LOGS, "metrics": METRICS}
 
 
 class Stack:
@@ -42,9 +44,9 @@ class Stack:
         """Call a function with a transaction, and then the reconcilers that it marks."""
         tx = self.tx(lane)
         result = function(tx)
-        while lane == "state" and tx._marks:
+        while tx._marks:
             kind, _, name = tx._marks.popitem()[0].partition(":")
-            STATE[kind](tx, name)
+            RECONCILERS[lane][kind](tx, name)
         return result
 
     def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
@@ -78,8 +80,8 @@ class Stack:
         type_ = template_type(type_name)
         assert type_ is not None
         self.run(type_.lane, lambda tx: type_.delete(tx, self.caller, identity, properties))
-        step = ResourceStep("arn:stack", "stack", key, identity, "DELETE", properties)
-        assert type_.gone is None or self.run(type_.lane, lambda tx: type_.gone(tx, self.caller, step)) is None
+        gone, step = type_.gone, ResourceStep("arn:stack", "stack", key, identity, "DELETE", properties)
+        assert gone is None or self.run(type_.lane, lambda tx: gone(tx, self.caller, step)) is None
 
     def resolved(self, value: Any) -> Any:
         if isinstance(value, dict):

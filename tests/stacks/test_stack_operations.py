@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from corral.model.stack import STORED_ONLY, StackStatus
 from corral.services.cloudformation import stack_operations, stack_steps
 from stacks.stack_world import CALLER, World, refused
@@ -135,23 +137,25 @@ def everything(world: World) -> Any:
     return found, [row[:3] for row in queues]
 
 
-def test_a_failed_creation_is_rolled_back_or_left() -> None:
+@pytest.mark.parametrize(
+    "how, status", [("ROLLBACK", "ROLLBACK_COMPLETE"), ("DO_NOTHING", "CREATE_FAILED"), ("DELETE", "DELETE_COMPLETE")]
+)
+def test_a_failed_creation_is_rolled_back_or_left(how: str, status: str) -> None:
     world = World()
     template = resources(Vpc=vpc(), Net=subnet("192.168.0.0/24"), Queue={"Type": "AWS::SQS::Queue"})
     world.call("ec2", "DescribeVpcs")  # creates the default network
-    for how, status in (("ROLLBACK", "ROLLBACK_COMPLETE"), ("DO_NOTHING", "CREATE_FAILED"), ("DELETE", "DELETE_COMPLETE")):
-        empty = everything(world)
-        stack = world.create(template, how, on_failure=how)
-        assert stack.status == status
-        assert world.statuses(stack, "Net")[:2] == ["CREATE_IN_PROGRESS", "CREATE_FAILED"]
-        if status != "CREATE_FAILED":
-            assert everything(world) == empty
-        if status != "DELETE_COMPLETE":
-            message = refused(lambda: world.create(template, how))
-            assert message == f"Stack [{how}] already exists"
-            assert world.delete(how).status is StackStatus.DELETE_COMPLETE
+    empty = everything(world)
+    stack = world.create(template, how, on_failure=how)
+    assert stack.status == status
+    assert world.statuses(stack, "Net")[:2] == ["CREATE_IN_PROGRESS", "CREATE_FAILED"]
+    if status != "CREATE_FAILED":
         assert everything(world) == empty
-        world.check()
+    if status != "DELETE_COMPLETE":
+        message = refused(lambda: world.create(template, how))
+        assert message == f"Stack [{how}] already exists"
+        assert world.delete(how).status is StackStatus.DELETE_COMPLETE
+    assert everything(world) == empty
+    world.check()
 
 
 def test_resources_of_other_lanes() -> None:
@@ -304,29 +308,29 @@ def test_a_cancelled_update_is_rolled_back() -> None:
     world.check()
 
 
-def test_a_failed_rollback_can_be_continued() -> None:
-    for skip in ((), ("Q",)):
-        world = World()
-        world.create(resources(Q=queue(QueueName="q", DelaySeconds=1)))
-        before = world.row("Q").version
-        world.update(resources(Q=queue(QueueName="q", DelaySeconds=2), Wait={**waiting(), "DependsOn": "Q"}))
-        world.call("sqs", "DeleteQueue", QueueUrl=before.physical_id)
-        cancel(world)
-        stack = world.stack()
-        assert stack.status is StackStatus.UPDATE_ROLLBACK_FAILED, world.events(stack)
-        assert stack.status_reason == "The following resource(s) failed to update: [Q]. "
-        assert refused(lambda: world.update(resources(Q=queue()))) == (
-            f"Stack:{world.stack().id} is in UPDATE_ROLLBACK_FAILED state and can not be updated."
-        )
-        if not skip:
-            world.wait(61)  # a deleted queue's name can be used again
-            world.call("sqs", "CreateQueue", QueueName="q")
-        world.run(lambda tx: stack_operations.continue_rollback(tx, CALLER, world.stack(), skip))
-        world.settle()
-        stack = world.stack()
-        assert stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE, world.events(stack)
-        assert world.row("Q").version == before
-        world.check()
+@pytest.mark.parametrize("skip", [(), ("Q",)])
+def test_a_failed_rollback_can_be_continued(skip: tuple[str, ...]) -> None:
+    world = World()
+    world.create(resources(Q=queue(QueueName="q", DelaySeconds=1)))
+    before = world.row("Q").version
+    world.update(resources(Q=queue(QueueName="q", DelaySeconds=2), Wait={**waiting(), "DependsOn": "Q"}))
+    world.call("sqs", "DeleteQueue", QueueUrl=before.physical_id)
+    cancel(world)
+    stack = world.stack()
+    assert stack.status is StackStatus.UPDATE_ROLLBACK_FAILED, world.events(stack)
+    assert stack.status_reason == "The following resource(s) failed to update: [Q]. "
+    assert refused(lambda: world.update(resources(Q=queue()))) == (
+        f"Stack:{world.stack().id} is in UPDATE_ROLLBACK_FAILED state and can not be updated."
+    )
+    if not skip:
+        world.wait(61)  # a deleted queue's name can be used again
+        world.call("sqs", "CreateQueue", QueueName="q")
+    world.run(lambda tx: stack_operations.continue_rollback(tx, CALLER, world.stack(), skip))
+    world.settle()
+    stack = world.stack()
+    assert stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE, world.events(stack)
+    assert world.row("Q").version == before
+    world.check()
 
 
 def test_rollback_can_be_disabled() -> None:
