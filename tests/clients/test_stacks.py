@@ -346,6 +346,18 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
     cloudformation.update_stack(StackName="parent", UsePreviousTemplate=True, Parameters=given(Url=child_url, Name="c"))
     wait(cloudformation, "parent", "update")
     assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "c/b"
+    s3.put_object(Bucket="templates", Key="a/child one.yaml", Body=CHILD.replace('"/"', '"+"'))
+    same = [{"ParameterKey": key, "UsePreviousValue": True} for key in ("Url", "Name")]
+    with_failure = PARENT.replace("Outputs:", "  Failing: {Type: 'Custom::C', DependsOn: Child}\nOutputs:")
+    cloudformation.update_stack(StackName="parent", TemplateBody=with_failure, Parameters=same)
+    assert ended(cloudformation, "parent")["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "c/b", "the rollback restores the template, not the object"
+    cloudformation.update_stack(StackName="parent", UsePreviousTemplate=True, Parameters=same)
+    wait(cloudformation, "parent", "update")
+    assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "c+b", "the object at the URL has changed"
+    assert refused(lambda: cloudformation.update_stack(StackName="parent", UsePreviousTemplate=True, Parameters=same)) == (
+        "ValidationError", "No updates are to be performed.",
+    )  # fmt: skip
     s3.put_object(Bucket="templates", Key="failing.yaml", Body=CUSTOM + "\nParameters: {Names: {Type: String}}")
     cloudformation.create_stack(
         StackName="unlucky", TemplateURL=urls[2], Parameters=given(Url=f"{corral.url}/templates/failing.yaml")

@@ -94,7 +94,7 @@ def _shown(change: Change) -> dict[str, Any]:
             {
                 "Target": {
                     "Attribute": each.attribute,
-                    **({"Name": each.name} if each.attribute == "Properties" else {}),
+                    **({"Name": each.name} if each.name and each.attribute == "Properties" else {}),
                     "RequiresRecreation": each.requires_recreation,
                 },
                 "Evaluation": each.evaluation,
