@@ -18,7 +18,7 @@ from corral.services.cloudformation.resource_types import (
     template_types,
 )
 from corral.services.cloudformation.schemas import facts
-from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services
+from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet
 from resource_cases.stack import Stack
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
@@ -241,9 +241,10 @@ CASES: dict[str, Case] = {
         shown=("ecr:GetRegistryPolicy", {}, "changed"),
     ),
     **data_services.CASES,
+    **fleet.CASES,
 }
-# Types that need hosts or the engine of stacks. tests/stacks and tests/clients/test_stacks.py test them.
-ELSEWHERE = ("AWS::AutoScaling::", "AWS::CloudFormation::", "AWS::EC2::Instance", "AWS::EC2::LaunchTemplate", "AWS::ECS::")
+# Types that need the engine of stacks: tests/clients/test_stacks.py tests them.
+ELSEWHERE = ("AWS::CloudFormation::",)
 LEFT = {  # lane → the query that returns all resources of the lane
     "state": """
         SELECT service, type, region, name FROM stored_resource UNION ALL SELECT 's3', 'bucket', region, name FROM bucket

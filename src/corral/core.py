@@ -22,7 +22,8 @@ import orjson
 from msgspec import Struct, field
 
 from corral.clock import Clock
-from corral.database import CommitFailed, Handover
+from corral.database import CommitFailed as CommitFailed
+from corral.database import Handover
 from corral.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.ids import Ids
 from corral.model.run import RunSpec, StartOrder

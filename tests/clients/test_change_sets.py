@@ -60,7 +60,7 @@ def test_change_sets(cloudformation: Any) -> None:
     made = create("c1", "CREATE")
     cloudformation.get_waiter("change_set_create_complete").wait(ChangeSetName=made["Id"], WaiterConfig=QUICKLY)
     assert status(cloudformation, "planned") == "REVIEW_IN_PROGRESS"
-    assert create("c1", "CREATE") == create("c1", "CREATE"), "the same request again"
+    assert create("c1", "CREATE")["Id"] == made["Id"], "the same request again"
     assert refused(lambda: create("c1", "CREATE", Delay="3"))[0] == "AlreadyExistsException"
     create("c2", "CREATE", Delay="5")
     described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="c2")
@@ -134,9 +134,10 @@ def test_deploy(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
     done = deploy("--parameter-overrides", "Name=deployed", "--tags", "team=red")
     assert done.returncode == 0, done.stderr
     assert status(cloudformation, "deployed") == "CREATE_COMPLETE"
-    done = deploy("--no-fail-on-empty-changeset")
+    tags = ("--tags", "team=red")  # without tags, deploy removes the tags of the stack
+    done = deploy("--no-fail-on-empty-changeset", *tags)
     assert done.returncode == 0 and "No changes to deploy" in done.stdout + done.stderr
-    assert deploy("--fail-on-empty-changeset").returncode != 0
+    assert deploy("--fail-on-empty-changeset", *tags).returncode != 0
     corral.client("s3").create_bucket(Bucket="artifacts")
     done = deploy("--parameter-overrides", "Delay=9", "--s3-bucket", "artifacts", "--force-upload")
     assert done.returncode == 0, done.stderr
@@ -151,3 +152,25 @@ def test_deploy(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
     assert shown == "deployed"
     corral.aws("cloudformation", "delete-stack", "--stack-name", "deployed")
     corral.aws("cloudformation", "wait", "stack-delete-complete", "--stack-name", "deployed")
+
+
+def test_package_and_deploy_a_nested_stack(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
+    """`aws cloudformation package` uploads the template of the nested stack, and deploy finds it in Corral's S3."""
+    (tmp_path / "child.yaml").write_text(TEMPLATE)
+    parent = (
+        "Resources: {Child: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: child.yaml, Parameters: {Name: packed}}}}"
+    )
+    (tmp_path / "parent.yaml").write_text(parent)
+    corral.client("s3").create_bucket(Bucket="packages")
+    packed = str(tmp_path / "packed.yaml")
+    for arguments in (
+        ("package", "--template-file", str(tmp_path / "parent.yaml"), "--s3-bucket", "packages", "--output-template-file", packed),
+        ("deploy", "--template-file", packed, "--stack-name", "packed"),
+    ):
+        command = [forkserver().program("aws"), "cloudformation", *arguments]
+        done = subprocess.run(command, env=corral.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert corral.client("sqs").get_queue_url(QueueName="packed")["QueueUrl"]
+    cloudformation.delete_stack(StackName="packed")
+    wait(cloudformation, "packed", "delete")
+    assert not corral.client("sqs").list_queues(QueueNamePrefix="packed").get("QueueUrls")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -9,13 +10,23 @@ from corral.clock import VirtualClock
 from corral.core import Tx
 from corral.ids import SeededIds
 from corral.model.settings import Settings
-from corral.services import SERVICES
+from corral.reconcile import LOGS, METRICS, STATE
+from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import read_attributes, replacing_properties, resource_type, template_type
+from corral.services.cloudformation.resource_types import (
+    ResourceStep,
+    read_attributes,
+    replacing_properties,
+    resource_type,
+    template_type,
+)
 from corral.services.cloudformation.schemas import check_properties
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from resource_cases import CALLER
+from store.rows import hello
+
+RECONCILERS = {"state": STATE, "logs": LOGS, "metrics": METRICS}
 
 
 class Stack:
@@ -24,15 +35,25 @@ class Stack:
         self.stores: dict[str, Any] = {"state": Store(None), "logs": LogStore(None), "metrics": MetricStore(None)}
         self.clock, self.ids = VirtualClock(), SeededIds(Random(1))
         self.resources: dict[str, tuple[str, str, dict[str, Any]]] = {}  # key → type, physical id, properties
+        self.run("state", lambda tx: hosts.hello(tx, hello("h", 8)))
 
     def tx(self, lane: str) -> Tx[Any]:
         return Tx(self.stores[lane], self.clock.now_s(), self.ids, Settings())
+
+    def run(self, lane: str, function: Callable[[Tx[Any]], Any]) -> Any:
+        """Call a function with a transaction, and then the reconcilers that it marks."""
+        tx = self.tx(lane)
+        result = function(tx)
+        while tx._marks:
+            kind, _, name = tx._marks.popitem()[0].partition(":")
+            RECONCILERS[lane][kind](tx, name)
+        return result
 
     def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
         type_ = template_type(type_name)
         assert type_ is not None
         values = self.checked(type_name, key, properties)
-        identity = type_.create(self.tx(type_.lane), self.caller, values)
+        identity: str = self.run(type_.lane, lambda tx: type_.create(tx, self.caller, values))
         self.resources[key] = type_name, identity, values
         return identity
 
@@ -40,7 +61,7 @@ class Stack:
         type_name, identity, old = self.resources[key]
         type_, new = template_type(type_name), self.checked(type_name, key, properties)
         assert type_ is not None and replacing_properties(type_name, old, new) == []
-        type_.update(self.tx(type_.lane), self.caller, identity, old, new)
+        self.run(type_.lane, lambda tx: type_.update(tx, self.caller, identity, old, new))
         self.resources[key] = type_name, identity, new
 
     def checked(self, type_name: str, key: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +79,9 @@ class Stack:
         type_name, identity, properties = self.resources.pop(key)
         type_ = template_type(type_name)
         assert type_ is not None
-        type_.delete(self.tx(type_.lane), self.caller, identity, properties)
+        self.run(type_.lane, lambda tx: type_.delete(tx, self.caller, identity, properties))
+        gone, step = type_.gone, ResourceStep("arn:stack", "stack", key, identity, "DELETE", properties)
+        assert gone is None or self.run(type_.lane, lambda tx: gone(tx, self.caller, step)) is None
 
     def resolved(self, value: Any) -> Any:
         if isinstance(value, dict):

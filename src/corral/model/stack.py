@@ -144,6 +144,8 @@ class ResourceVersion(Struct, frozen=True):
     update_policy: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     generated_name: str = ""  # the value of the name property, if the template has none
+    # Identifies what the properties refer to, for example the object at a TemplateURL. If it changes, the resource is updated.
+    revision: str = ""
     physical_id: str | None = None  # None: not created
     attributes: dict[str, Any] = field(default_factory=dict)
 
@@ -151,7 +153,7 @@ class ResourceVersion(Struct, frozen=True):
         return replace(self, **changes)
 
 
-class Step(Struct, frozen=True):
+class StackStep(Struct, frozen=True):
     """What a stack does with one resource. The row of the resource has it until it ends."""
 
     action: str  # CREATE, UPDATE or DELETE
@@ -161,7 +163,6 @@ class Step(Struct, frozen=True):
     has_run: bool = False  # the type's function `create`, `update` or `delete` was called; the step waits until it is settled
     handed: str = ""  # the token of a hand-over: another lane runs the step
     received: dict[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: signals of SignalResource
-    counted: tuple[str, ...] = ()  # the unique ids of signals that have an event
     memory: dict[str, Any] = field(default_factory=dict)  # what the type remembers between two calls
     waits_for: str = ""  # why the step is not complete, as a sentence for people
 
@@ -180,7 +181,7 @@ class StackResource(Struct, frozen=True):
     # The version that a rollback restores: set if an operation that is not complete has changed or replaced the resource.
     before: ResourceVersion | None = None
     is_new: bool = False  # an operation that is not complete has created it; a rollback deletes it
-    step: Step | None = None  # None: nothing is in progress
+    step: StackStep | None = None  # None: nothing is in progress
     is_stored_only: bool = False
     # A leftover is a resource that was replaced, or whose replacement was rolled back. The stack only has to delete it. Its number
     # distinguishes it from the resource that has the same logical id; 0: the resource is no leftover.

@@ -32,8 +32,8 @@ from corral.services.cloudformation.stack_events import set_status
 from corral.services.cloudformation.stack_operations import DELETE, DO_NOTHING, refuse_used_exports
 from corral.store import Store
 
-STEPS_MAX = 8  # the most steps that begin in one transaction: about 5 ms of work
-CHECKS_MAX = 40  # the most resources that are compared with the template in one transaction
+STEPS_MAX = 5  # the most steps that begin in one transaction: about 5 ms of work
+CHECKS_MAX = 25  # the most resources that are compared with the template in one transaction
 ROWS_MAX = 100  # the most rows that are only rewritten, and the most events that are deleted, in one transaction
 PACE_S = 0.001  # seconds until the next transaction continues
 RETENTION_S = 90.0 * DAY_S  # how long a deleted stack is kept
@@ -165,8 +165,10 @@ def _has_failed(tx: Tx[Store], stack: Stack) -> bool:
     return stack.status is StackStatus.CREATE_IN_PROGRESS and timed_out(stack.started_at_s, stack.timeout_minutes, tx.now_s)
 
 
-def _failed(stack: Stack, resource: StackResource) -> bool:
-    return resource.operation == stack.operation and resource.status.value.endswith("_FAILED")
+def _failed(stack: Stack, resource: StackResource, *statuses: ResourceStatus) -> bool:
+    """Whether a step of the present operation has failed with one of these statuses, or with any."""
+    is_failed = resource.status in statuses if statuses else resource.status.value.endswith("_FAILED")
+    return is_failed and resource.operation == stack.operation
 
 
 def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
@@ -265,11 +267,13 @@ def _restore(tx: Tx[Store], stack: Stack) -> bool:
 
 
 def _restore_one(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    how = restoration(resource)
-    if how is Restoration.UPDATE and resource.logical_id not in stack.excepted:
+    how, skips = restoration(resource), resource.logical_id in stack.excepted
+    if how is Restoration.SWITCH:
+        stack_steps.switch_back(tx, stack, resource, skips=skips)
+    elif skips:
+        stack_steps.restored(tx, stack, resource.but(version=resource.before))
+    elif how is Restoration.UPDATE:
         stack_steps.begin_restore(tx, stack, resource)
-    elif how is Restoration.SWITCH and resource.logical_id not in stack.excepted:
-        stack_steps.switch_back(tx, stack, resource)
     else:
         stack_steps.restored(tx, stack, resource, shown=resource.status not in COMPLETE or how is not Restoration.RECORD)
 
@@ -286,7 +290,7 @@ def _delete(tx: Tx[Store], stack: Stack) -> bool:
     while True:
         remaining = _to_delete(tx, stack)
         busy = _busy(resources.values())
-        failed = [key for key in remaining if _failed(stack, resources[key]) and key not in busy]
+        failed = [key for key in remaining if _failed(stack, resources[key], ResourceStatus.DELETE_FAILED)]
         if failed and stack.status in CLEANUPS:
             stack = _give_up(tx, stack, failed)
             continue

@@ -290,6 +290,7 @@ TEMPLATE_TYPES = (
         signals=group_signals,
         replaces=replaces_group,
         restore=restore_group,
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::AutoScaling::LaunchConfiguration",
@@ -298,14 +299,24 @@ TEMPLATE_TYPES = (
         never_updated,
         _delete_configuration,
         "LaunchConfigurationName",
+        checks_permissions=True,
     ),
-    TemplateType("AWS::AutoScaling::LifecycleHook", _create_hook, _no_attributes, _update_hook, _delete_hook, "LifecycleHookName"),
+    TemplateType(
+        "AWS::AutoScaling::LifecycleHook",
+        _create_hook,
+        _no_attributes,
+        _update_hook,
+        _delete_hook,
+        "LifecycleHookName",
+        checks_permissions=True,
+    ),
     TemplateType(
         "AWS::AutoScaling::ScalingPolicy",
         _create_policy,
         lambda tx, caller, identity: {"Arn": identity, "PolicyName": _policy_name(identity)},
         _update_policy,
         _delete_policy,
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::AutoScaling::ScheduledAction",
@@ -313,6 +324,7 @@ TEMPLATE_TYPES = (
         lambda tx, caller, identity: {"ScheduledActionName": identity},
         _update_action,
         _delete_action,
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::AutoScaling::WarmPool",
@@ -321,5 +333,6 @@ TEMPLATE_TYPES = (
         _update_warm_pool,
         _delete_warm_pool,
         is_stored_only=True,
+        checks_permissions=True,
     ),
 )

@@ -43,10 +43,15 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise ValidationError("Corral does not import existing resources into stacks: ChangeSetType must be CREATE or UPDATE.")
     name, request = params["ChangeSetName"], digest("CreateChangeSet", params)
     stack = _stack(tx, caller, params, type_)
-    if stack is not None and (existing := tx.store.change_sets.named(stack.id, name)) is not None:
-        if existing.request == request:
-            return {"Id": existing.id, "StackId": stack.id}
-        raise AlreadyExistsException(f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template")
+    existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
+    if existing is not None and (existing.status == FAILED or existing.execution_status == EXECUTE_IN_PROGRESS):
+        # It can not be executed again, so its name is free. `aws cloudformation deploy` needs this: two deployments in the same
+        # second give their change sets the same name.
+        tx.store.change_sets.drop(existing.id)
+    elif existing is not None:
+        if existing.request != request:
+            raise AlreadyExistsException(f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template")
+        return {"Id": existing.id, "StackId": existing.stack_id}
     is_new = type_ == "CREATE"
     spec = stack_spec(tx, caller, params, stack.name if stack is not None else params["StackName"], stack, expands=False)
     spec = replace(spec, on_failure=params.get("OnStackFailure", "ROLLBACK"))
@@ -89,7 +94,7 @@ def _shown(change: Change) -> dict[str, Any]:
             {
                 "Target": {
                     "Attribute": each.attribute,
-                    **({"Name": each.name} if each.attribute == "Properties" else {}),
+                    **({"Name": each.name} if each.name and each.attribute == "Properties" else {}),
                     "RequiresRecreation": each.requires_recreation,
                 },
                 "Evaluation": each.evaluation,

@@ -55,11 +55,10 @@ def replacing(stack: Stack, logical_id: str, old: ResourceVersion, new: Resource
     return replacing_properties(old.type, before, after)
 
 
-def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation) -> list[Change]:
-    """Return what the template of `evaluated` would change in the resources of a stack."""
-    resources = {
-        key: row for key, row in tx.store.stacks.resources(stack.id).items() if not row.leftover and row.status not in ENDED
-    }
+def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: bool = False) -> list[Change]:
+    """Return what the template of `evaluated` would change in the resources of a stack. `only_first`: return at most one change."""
+    rows = tx.store.stacks.resources(stack.id)
+    resources = {key: row for key, row in rows.items() if not row.leftover and row.status not in ENDED}
     unknown: set[str] = set()  # resources whose physical id changes
     changes: dict[str, Change] = {}
 
@@ -70,6 +69,8 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation) -> list[Change]:
         return UNKNOWN if logical_id in unknown else attribute_of(logical_id, resources[logical_id].version, attribute)
 
     for logical_id in _in_order(evaluated.dependencies):
+        if only_first and changes:
+            break
         declared, row = evaluated.resources[logical_id], resources.get(logical_id)
         now = row.version if row is not None else None
         try:
@@ -128,6 +129,8 @@ def _modification(stack: Stack, row: StackResource, new: ResourceVersion) -> Cha
             details.append(
                 ChangeDetail(attribute, name, recreation, "Dynamic" if dynamic else "Static", source, before=before, after=after)
             )
+    if old.revision != new.revision:
+        details.append(ChangeDetail("Properties", evaluation="Dynamic", change_source="Automatic"))
     for attribute in ("metadata", "creation_policy", "update_policy", "deletion_policy", "update_replace_policy"):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if before != after:

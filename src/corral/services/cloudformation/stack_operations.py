@@ -6,13 +6,13 @@ in each transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.decide.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
-from corral.decide.templates import ParameterValues
+from corral.decide.templates import Evaluation, ParameterValues
 from corral.errors import api_error
 from corral.model.stack import ENDED, ResourceStatus, Stack, StackStatus, StackVersion
 from corral.services.caller import Caller
@@ -86,7 +86,8 @@ def begin_create(
         policy=spec.policy,
         change_set_id=spec.change_set_id,
     )
-    return _begin(tx, stack, spec, StackStatus.CREATE_IN_PROGRESS)
+    work = StackWork(tx, stack, spec.parameters, spec.template)
+    return _begin(tx, stack, spec, StackStatus.CREATE_IN_PROGRESS, work)
 
 
 def require_updatable(stack: Stack) -> None:
@@ -114,9 +115,10 @@ def begin_update(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -
         excepted=(),
         failure="",
     )
-    if stack.status in STEADY and not is_changed(tx, caller, stack, spec):
+    work = StackWork(tx, updated, spec.parameters, spec.template)
+    if stack.status in STEADY and not _is_changed(tx, stack, updated, spec, lambda: work.evaluation):
         raise ValidationError("No updates are to be performed.")
-    return _begin(tx, updated, spec, StackStatus.UPDATE_IN_PROGRESS)
+    return _begin(tx, updated, spec, StackStatus.UPDATE_IN_PROGRESS, work)
 
 
 def begin_delete(tx: Tx[Store], caller: Caller, stack: Stack, retain: Iterable[str] = (), *, client_token: str = "") -> Stack:
@@ -212,7 +214,7 @@ def signal(tx: Tx[Store], stack: Stack, logical_id: str, unique_id: str, status:
             f"Signal with ID {unique_id} for resource {logical_id} already exists. Signals may only be updated with a FAILURE "
             "status."
         )
-    resource = resource.but(step=step.but(received={**step.received, unique_id: status}, counted=(*step.counted, unique_id)))
+    resource = resource.but(step=step.but(received={**step.received, unique_id: status}))
     tx.store.stacks.put_resource(resource)
     add_event(tx, stack, resource, f"Received {status} signal with UniqueId {unique_id}")
     tx.mark(step_key(resource))
@@ -243,14 +245,20 @@ def planned_changes(tx: Tx[Store], caller: Caller, stack: Stack | None, spec: St
 def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -> bool:
     """Whether an update would change anything: resources, outputs, or what the request says about the stack itself."""
     wanted = stack.but(version=_version(spec, 0))
+    return _is_changed(
+        tx, stack, wanted, spec, lambda: make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template)
+    )
+
+
+def _is_changed(tx: Tx[Store], stack: Stack, wanted: Stack, spec: StackSpec, evaluate: Callable[[], Evaluation]) -> bool:
     new, old = wanted.version, stack.version
     if (new.tags, new.role_arn, new.notification_arns) != (old.tags, old.role_arn, old.notification_arns):
         return True
-    _, processed = tx.store.stacks.template(stack.id, old.number)
-    if (spec.template, new.values) == (processed, old.values):
+    refers = any(resource.version.revision for resource in tx.store.stacks.resources(stack.id).values())
+    if not refers and (spec.template, new.values) == (tx.store.stacks.template(stack.id, old.number)[1], old.values):
         return False
-    evaluated = make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template)
-    if planned(tx, wanted, evaluated):
+    evaluated = evaluate()
+    if planned(tx, wanted, evaluated, only_first=True):
         return True
     outputs = outputs_now(tx, evaluated, stack)
     return outputs is None or tuple(outputs) != old.outputs
@@ -271,9 +279,8 @@ def _version(spec: StackSpec, number: int) -> StackVersion:
     )
 
 
-def _begin(tx: Tx[Store], stack: Stack, spec: StackSpec, status: StackStatus) -> Stack:
-    """Check the template of a new operation, and store the stack, its template and its imports."""
-    work = StackWork(tx, stack, spec.parameters, spec.template)
+def _begin(tx: Tx[Store], stack: Stack, spec: StackSpec, status: StackStatus, work: StackWork) -> Stack:
+    """Check the types and imports of a new operation, and store the stack, its template and its imports."""
     for declared in work.evaluation.resources.values():
         resource_type(declared.type)  # raises ValidationError if there is no such type
     imports = find_imports(work.evaluation, work.lookups) if "Fn::ImportValue" in spec.template else ()

@@ -13,8 +13,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from corral.core import Tx
-from corral.database import CommitFailed
+from corral.core import CommitFailed, Tx
 from corral.decide.stack_plan import SIGNALS_TIMEOUT_S, SignalRule, count_signals, duration_s, is_retained
 from corral.decide.templates import TemplateError
 from corral.errors import ApiError
@@ -29,10 +28,10 @@ from corral.model.stack import (
     Stack,
     StackResource,
     StackStatus,
-    Step,
+    StackStep,
 )
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import authorize_lane_step
+from corral.services.cloudformation.api_calls import authorize_step
 from corral.services.cloudformation.resource_types import ResourceStep, TemplateType, Waiting, read_attributes, resource_type
 from corral.services.cloudformation.stack_evaluation import given_properties
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
@@ -78,7 +77,7 @@ def begin_create(tx: Tx[Store], stack: Stack, logical_id: str, version: Resource
         leave_over(tx, stack, before, before.version, is_new=True)
     resource = StackResource(
         stack.id, logical_id, ResourceStatus.CREATE_IN_PROGRESS, version, tx.now_s, operation=stack.operation,
-        is_new=stack.stable is not None, step=Step(CREATE, tx.now_s),
+        is_new=stack.stable is not None, step=StackStep(CREATE, tx.now_s),
     )  # fmt: skip
     _run(tx, stack, set_resource(tx, stack, resource, ResourceStatus.CREATE_IN_PROGRESS))
 
@@ -88,7 +87,7 @@ def begin_update(tx: Tx[Store], stack: Stack, resource: StackResource, version: 
     kept = version.but(physical_id=resource.physical_id, attributes=resource.version.attributes)
     resource = set_resource(
         tx, stack, resource, ResourceStatus.UPDATE_IN_PROGRESS, operation=stack.operation, before=_before(resource),
-        version=kept, step=Step(UPDATE, tx.now_s, old=resource.version),
+        version=kept, step=StackStep(UPDATE, tx.now_s, old=resource.version),
     )  # fmt: skip
     _run(tx, stack, resource)
 
@@ -104,7 +103,7 @@ def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, vers
     )
     if before is None or before.physical_id != old.physical_id:
         leave_over(tx, stack, resource, old, is_new=True)  # an earlier update that failed has created it
-    resource = resource.but(version=version, step=Step(CREATE, tx.now_s, old=old))
+    resource = resource.but(version=version, step=StackStep(CREATE, tx.now_s, old=old))
     tx.store.stacks.put_resource(resource)
     _run(tx, stack, resource)
 
@@ -137,18 +136,21 @@ def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     assert resource.before is not None
     resource = set_resource(
         tx, stack, resource, ResourceStatus.UPDATE_IN_PROGRESS, operation=stack.operation, version=resource.before,
-        step=Step(UPDATE, tx.now_s, old=resource.version, is_rollback=True),
+        step=StackStep(UPDATE, tx.now_s, old=resource.version, is_rollback=True),
     )  # fmt: skip
     _run(tx, stack, resource)
 
 
-def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    """Go back to the resource that was replaced. The new one is deleted at the end of the rollback."""
+def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource, *, skips: bool = False) -> None:
+    """Go back to the resource that was replaced. The new one is deleted at the end of the rollback.
+
+    `skips`: do not call the type, because the caller skips the resource.
+    """
     before, replacement = resource.before, resource.version
     assert before is not None and before.physical_id is not None
     type_, physical_id = resource_type(before.type), before.physical_id
     resource = set_resource(tx, stack, resource.but(version=before), ResourceStatus.UPDATE_IN_PROGRESS, operation=stack.operation)
-    if type_.restore is not None:
+    if type_.restore is not None and not skips:
         restore, given = type_.restore, given_properties(stack, resource.logical_id, before)
         _, failure = attempt(tx, resource.key, lambda: restore(tx, caller_of(stack), physical_id, given))
         if failure:
@@ -182,7 +184,7 @@ def begin_delete(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     elif excepted or is_retained(resource, on_create=on_create):
         _deleted(tx, stack, resource, ResourceStatus.DELETE_SKIPPED)
     else:
-        step = Step(DELETE, tx.now_s)
+        step = StackStep(DELETE, tx.now_s)
         _run(tx, stack, set_resource(tx, stack, resource, ResourceStatus.DELETE_IN_PROGRESS, step=step))
 
 
@@ -219,6 +221,8 @@ def _run(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 def call_type(tx: Tx[Any], caller: Caller, type_: TemplateType, view: ResourceStep) -> str:
     """Call the function of a type for a step. Return the physical id."""
+    if type_.lane == "state":
+        authorize_step(tx, caller, type_)
     if view.action == CREATE:
         return type_.create(tx, caller, view.properties)
     if view.action == UPDATE:
@@ -282,9 +286,6 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
         if failure:
             _fail(tx, stack, resource, failure)
             return
-        for unique_id in [each for each in signals if each not in step.counted]:
-            add_event(tx, stack, resource, f"Received {signals[unique_id]} signal with UniqueId {unique_id} from Corral")
-        step = step.but(counted=tuple(dict.fromkeys((*step.counted, *signals))))
         rule, text, until_s = _signal_rule(resource, step, {**signals, **step.received}, tx.now_s)
         if rule is SignalRule.FAILED:
             _fail(tx, stack, resource.but(step=step), text)
@@ -302,7 +303,9 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
         tx.due(step_key(resource), waiting.until_s)
 
 
-def _signal_rule(resource: StackResource, step: Step, signals: Mapping[str, str], now_s: float) -> tuple[SignalRule, str, float]:
+def _signal_rule(
+    resource: StackResource, step: StackStep, signals: Mapping[str, str], now_s: float
+) -> tuple[SignalRule, str, float]:
     policy = resource.version.creation_policy
     rule = policy["ResourceSignal"] or {}
     percent = (policy.get("AutoScalingCreationPolicy") or {}).get(MIN_PERCENT, 100)
@@ -356,7 +359,7 @@ def _fail(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str, *, 
     set_resource(tx, stack, resource, status, reason, step=None, version=version)
 
 
-def _verb(step: Step) -> str:
+def _verb(step: StackStep) -> str:
     return UPDATE if step.action == CREATE and step.old is not None else step.action
 
 
@@ -376,9 +379,9 @@ def cancel_steps(tx: Tx[Store], stack: Stack) -> None:
 
 
 def _hand_over(tx: Tx[Store], stack: Stack, resource: StackResource, type_: TemplateType) -> None:
-    step, service = resource.step, resource.type.split("::")[1].lower()
+    step = resource.step
     assert step is not None
-    _, refusal = attempt(tx, resource.key, lambda: authorize_lane_step(tx, caller_of(stack), service))
+    _, refusal = attempt(tx, resource.key, lambda: authorize_step(tx, caller_of(stack), type_))
     if refusal:
         _fail(tx, stack, resource, refusal, undone=True)
         return

@@ -164,6 +164,8 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
     instance = find(tx, caller, step.physical_id)
     if instance is None:
         raise ValidationError(f"The instance {step.physical_id} was terminated.")
+    if "ResourceSignal" in step.creation_policy:
+        signals_of(step, [instance])  # notes whether the instance counts as signalled
     waits = Waiting((f"instance:{instance.id}",), f"the instance {step.physical_id} is {instance.state.value}.")
     old, new = step.old_properties, step.properties
     if step.action == "UPDATE" and old is not None and any(old.get(name) != new.get(name) for name in NEEDS_STOP):
@@ -265,6 +267,7 @@ INSTANCE_TYPES = (
         gone=_gone,
         signals=_signals,
         replaces=_replaces,
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::EC2::LaunchTemplate",
@@ -273,5 +276,6 @@ INSTANCE_TYPES = (
         _update_template,
         _delete_template,
         "LaunchTemplateName",
+        checks_permissions=True,
     ),
 )

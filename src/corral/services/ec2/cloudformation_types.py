@@ -60,7 +60,8 @@ def tagged(type_: str, properties: Properties) -> Params:
 
 
 def _set_vpc_attributes(tx: Tx[Store], caller: Caller, vpc: Document, old: Properties, new: Properties) -> None:
-    given = {name: new[name] for name in ("EnableDnsSupport", "EnableDnsHostnames") if name in new}
+    defaults = {"EnableDnsSupport": True, "EnableDnsHostnames": False}
+    given = {name: new.get(name, default) for name, default in defaults.items() if name in new or name in old}
     put(tx, caller, VPC, {**vpc, "_attributes": {**vpc["_attributes"], **given}})
 
 

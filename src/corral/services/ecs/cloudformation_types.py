@@ -221,6 +221,7 @@ TEMPLATE_TYPES = (
         _update_cluster,
         _delete_cluster,
         "ClusterName",
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::ECS::ClusterCapacityProviderAssociations",
@@ -228,6 +229,7 @@ TEMPLATE_TYPES = (
         lambda tx, caller, identity: {},
         _update_association,
         _delete_association,
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::ECS::CapacityProvider",
@@ -236,6 +238,7 @@ TEMPLATE_TYPES = (
         _update_provider,
         _delete_provider,
         "Name",
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::ECS::TaskDefinition",
@@ -244,6 +247,7 @@ TEMPLATE_TYPES = (
         _set_tags,
         _deregister,
         "Family",
+        checks_permissions=True,
     ),
     TemplateType(
         "AWS::ECS::Service",
@@ -254,5 +258,6 @@ TEMPLATE_TYPES = (
         "ServiceName",
         settled=_service_settled,
         gone=_service_gone,
+        checks_permissions=True,
     ),
 )
