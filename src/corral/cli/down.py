@@ -59,11 +59,9 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
 
 
 def _confirm(data: DataFolder) -> None:
-    """Ask whether all data should be deleted. Without a terminal nobody can answer, so --yes is needed."""
-    alive = _unfinished(data)
-    print_message(
-        f"--purge stops {count(alive, 'task')} and deletes all data in {data.path}: stacks, queues, objects, images, logs, keys."
-    )
+    """Ask whether all data should be deleted. Without a terminal there is no answer, so --yes is needed."""
+    alive = count(_unfinished(data), "task")
+    print_message(f"--purge stops {alive}, and deletes stacks, queues, objects, images, logs and keys in {data.path}.")
     if not os.isatty(0):
         raise CliError("nothing was deleted. Add --yes to delete without a question.")
     click.confirm("Delete everything?", abort=True, err=True)

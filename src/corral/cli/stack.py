@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,11 +63,11 @@ def stack(context: click.Context, data: DataFolder, as_json: bool) -> None:
     context.obj = data, as_json
     if context.invoked_subcommand is not None:
         return
-    found = _stacks(find_endpoint(data))
+    found, now = _stacks(find_endpoint(data))
     if as_json:
         print_json(found)
     elif found:
-        _print_list(found)
+        _print_list(found, now)
     else:
         print_line("No stacks. `aws cloudformation deploy` creates one.")
 
@@ -127,9 +128,11 @@ def _chosen(data: DataFolder, outer: DataFolder) -> DataFolder:
 # Read
 
 
-def _stacks(endpoint: Endpoint) -> list[dict[str, Any]]:
-    pages = client(endpoint, "cloudformation").get_paginator("describe_stacks").paginate()
-    return sorted((_stack_summary(each) for page in pages for each in page["Stacks"]), key=lambda each: str(each["name"]))
+def _stacks(endpoint: Endpoint) -> tuple[list[dict[str, Any]], datetime | None]:
+    """Return all stacks, sorted by name, and the server's time."""
+    pages = list(client(endpoint, "cloudformation").get_paginator("describe_stacks").paginate())
+    found = [_stack_summary(each) for page in pages for each in page["Stacks"]]
+    return sorted(found, key=lambda each: str(each["name"])), server_time(pages[-1])
 
 
 def _stack_summary(described: dict[str, Any]) -> dict[str, Any]:
@@ -281,7 +284,7 @@ def _has_failed(found: dict[str, Any]) -> bool:
     return not _is_running(found) and (status.endswith("_FAILED") or "ROLLBACK" in status)
 
 
-def _print_list(found: list[dict[str, Any]]) -> None:
+def _print_list(found: list[dict[str, Any]], now: datetime | None) -> None:
     from rich.table import Table
 
     from corral.cli.safe_text import SafeText
@@ -289,7 +292,6 @@ def _print_list(found: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("STACK", "STATUS", "AGE", "DESCRIPTION"):
         table.add_column(head, overflow="fold")
-    now = datetime.now(found[0]["created"].tzinfo)
     for each in found:
         table.add_row(each["name"], SafeText(*_status(each["status"])), age(each["created"], now), each["description"])
     console().print(table)
@@ -299,7 +301,7 @@ def _print_list(found: list[dict[str, Any]]) -> None:
 
 
 def _stack_for(endpoint: Endpoint, template: Path) -> str:
-    names = [each["name"] for each in _stacks(endpoint)]
+    names = [each["name"] for each in _stacks(endpoint)[0]]
     if template.stem in names:
         return template.stem
     if len(names) == 1:
@@ -331,7 +333,7 @@ def _changes(endpoint: Endpoint, name: str, body: str, given: dict[str, str]) ->
     ]
     change_set = cloudformation.create_change_set(
         StackName=name,
-        ChangeSetName=f"corral-diff-{time.time_ns()}",
+        ChangeSetName=f"corral-diff-{token_hex(8)}",
         TemplateBody=body,
         Parameters=parameters,
         Capabilities=CAPABILITIES,
