@@ -230,7 +230,7 @@ def _tree(found: dict[str, Any], endpoint: Endpoint) -> Tree:
 
     from corral.cli.safe_text import SafeText
 
-    head = SafeText.assemble((found["name"], "bold"), "  ", _status(found["status"]))
+    head = SafeText.assemble((found["name"], "bold"), "  ", _status(found["status"], width=0))
     if found["reason"]:
         head.append(f"  {found['reason']}", "red" if _has_failed(found) else "dim")
     tree = Tree(head)
@@ -262,9 +262,9 @@ def _add_resources(tree: Tree, resources: list[dict[str, Any]], *, mark_real: bo
             branch.add(SafeText.assemble(f"{instance['id']}  {instance['type']}  ", (instance["state"], "dim")))
 
 
-def _status(status: str) -> tuple[str, str]:
+def _status(status: str, width: int = len("CREATE_IN_PROGRESS")) -> tuple[str, str]:
     """Return the status as text, and its style."""
-    text = status.ljust(len("CREATE_IN_PROGRESS"))
+    text = status.ljust(width)
     if status.endswith("_FAILED") or "ROLLBACK" in status:
         return text, "bold red"
     return text, "cyan" if status.endswith("_IN_PROGRESS") else "green"
