@@ -129,7 +129,16 @@ def test_properties_without_effect_are_named_in_a_note():
     assert type_ is not None and type_.settled is not None
     step = ResourceStep("arn", "stack", "it", "bucket", "CREATE", {"BucketName": "bucket", "ObjectLockEnabled": True})
     assert type_.settled(Stack().tx("state"), CALLER, step) is None
-    assert step.notes == ["Stored only: ObjectLockEnabled of AWS::S3::Bucket has no effect in Corral."]
+    assert step.notes == ["Corral stores these properties of AWS::S3::Bucket, but they have no effect: ObjectLockEnabled."]
+
+
+def test_a_bucket_in_another_region():
+    stack = Stack(Caller("123456789012", "eu-central-1", CALLER.principal))
+    stack.create("it", BUCKET, {"BucketName": "bucket"})
+    found = stack.attributes("it")
+    assert found["RegionalDomainName"] == "bucket.s3.eu-central-1.amazonaws.com"
+    assert found["WebsiteURL"] == "http://bucket.s3-website.eu-central-1.amazonaws.com"
+    assert stack.call("s3:GetBucketLocation", {"Bucket": "bucket"}) == {"LocationConstraint": "eu-central-1"}
 
 
 def test_a_policy_acts_on_its_roles_and_ignores_users_and_groups():

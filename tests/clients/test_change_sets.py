@@ -152,3 +152,25 @@ def test_deploy(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
     assert shown == "deployed"
     corral.aws("cloudformation", "delete-stack", "--stack-name", "deployed")
     corral.aws("cloudformation", "wait", "stack-delete-complete", "--stack-name", "deployed")
+
+
+def test_package_and_deploy_a_nested_stack(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
+    """`aws cloudformation package` uploads the template of the nested stack, and deploy finds it in Corral's S3."""
+    (tmp_path / "child.yaml").write_text(TEMPLATE)
+    parent = (
+        "Resources: {Child: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: child.yaml, Parameters: {Name: packed}}}}"
+    )
+    (tmp_path / "parent.yaml").write_text(parent)
+    corral.client("s3").create_bucket(Bucket="packages")
+    packed = str(tmp_path / "packed.yaml")
+    for arguments in (
+        ("package", "--template-file", str(tmp_path / "parent.yaml"), "--s3-bucket", "packages", "--output-template-file", packed),
+        ("deploy", "--template-file", packed, "--stack-name", "packed"),
+    ):
+        command = [forkserver().program("aws"), "cloudformation", *arguments]
+        done = subprocess.run(command, env=corral.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert corral.client("sqs").get_queue_url(QueueName="packed")["QueueUrl"]
+    cloudformation.delete_stack(StackName="packed")
+    wait(cloudformation, "packed", "delete")
+    assert not corral.client("sqs").list_queues(QueueNamePrefix="packed").get("QueueUrls")

@@ -346,6 +346,18 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
     cloudformation.update_stack(StackName="parent", UsePreviousTemplate=True, Parameters=given(Url=child_url, Name="c"))
     wait(cloudformation, "parent", "update")
     assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "c/b"
+    s3.put_object(Bucket="templates", Key="a/child one.yaml", Body=CHILD.replace('"/"', '"+"'))
+    same = [{"ParameterKey": key, "UsePreviousValue": True} for key in ("Url", "Name")]
+    with_failure = PARENT.replace("Outputs:", "  Failing: {Type: 'Custom::C', DependsOn: Child}\nOutputs:")
+    cloudformation.update_stack(StackName="parent", TemplateBody=with_failure, Parameters=same)
+    assert ended(cloudformation, "parent")["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "c/b", "the rollback restores the template, not the object"
+    cloudformation.update_stack(StackName="parent", UsePreviousTemplate=True, Parameters=same)
+    wait(cloudformation, "parent", "update")
+    assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "c+b", "the object at the URL has changed"
+    assert refused(lambda: cloudformation.update_stack(StackName="parent", UsePreviousTemplate=True, Parameters=same)) == (
+        "ValidationError", "No updates are to be performed.",
+    )  # fmt: skip
     s3.put_object(Bucket="templates", Key="failing.yaml", Body=CUSTOM + "\nParameters: {Names: {Type: String}}")
     cloudformation.create_stack(
         StackName="unlucky", TemplateURL=urls[2], Parameters=given(Url=f"{corral.url}/templates/failing.yaml")
@@ -389,6 +401,11 @@ def handle_of(cloudformation: Any, name: str) -> str:
 def test_wait_conditions_and_signals(cloudformation: Any) -> None:
     cloudformation.create_stack(StackName="waiting", TemplateBody=WAITING)
     url = handle_of(cloudformation, "waiting")
+    for wrong in ({}, {"Status": "DONE", "UniqueId": "one"}, {"Status": "SUCCESS"}):
+        with pytest.raises(OSError, match="400"):
+            put(url, **wrong)
+    with pytest.raises(OSError, match="405"):
+        urlopen(url, timeout=30)
     assert put(url, Status="SUCCESS", UniqueId="one", Data="first", Reason="r") == 200
     signal = {"StackName": "waiting", "LogicalResourceId": "Signalled", "UniqueId": "u"}
     eventually(
@@ -406,6 +423,37 @@ def test_wait_conditions_and_signals(cloudformation: Any) -> None:
         put(url, Status="SUCCESS", UniqueId="three")
 
 
+JOINING = """
+Resources:
+  Cluster: {Type: AWS::ECS::Cluster, Properties: {ClusterName: joined}}
+  Handle: {Type: AWS::CloudFormation::WaitConditionHandle}
+  Machine:
+    Type: AWS::EC2::Instance
+    DependsOn: Cluster
+    Properties:
+      ImageId: ami-0123456789abcdef0
+      InstanceType: m5.large
+      UserData: !Base64
+        Fn::Sub: |
+          #!/bin/bash
+          echo ECS_CLUSTER=joined >> /etc/ecs/ecs.config
+          curl -X PUT --data '{"Status": "SUCCESS", "UniqueId": "a"}' ${Handle}
+  Done:
+    Type: AWS::CloudFormation::WaitCondition
+    DependsOn: Machine
+    Properties: {Handle: !Ref Handle, Timeout: "600"}
+"""
+
+
+def test_an_instance_that_joined_its_cluster_counts_as_a_signal(cloudformation: Any) -> None:
+    cloudformation.create_stack(StackName="joining", TemplateBody=JOINING)
+    wait(cloudformation, "joining", "create")
+    reasons = [each.get("ResourceStatusReason", "") for each in events(cloudformation, "joining")]
+    assert any(reason.startswith("Instance i-") and "counts it as signalled" in reason for reason in reasons)
+    cloudformation.delete_stack(StackName="joining")
+    wait(cloudformation, "joining", "delete")
+
+
 def test_a_failure_signal_fails_the_wait_condition(cloudformation: Any) -> None:
     cloudformation.create_stack(StackName="failing", TemplateBody=WAITING, DisableRollback=True)
     put(handle_of(cloudformation, "failing"), Status="FAILURE", UniqueId="one", Reason="no disk")
@@ -420,7 +468,8 @@ def test_templates_are_described(cloudformation: Any) -> None:
     cloudformation.create_stack(StackName="shown", TemplateBody=QUEUES)
     wait(cloudformation, "shown", "create")
     assert cloudformation.get_template(StackName="shown")["TemplateBody"] == QUEUES
-    assert cloudformation.get_template(StackName="shown", TemplateStage="Processed")["StagesAvailable"] == ["Original", "Processed"]
+    processed = cloudformation.get_template(StackName="shown", TemplateStage="Processed")
+    assert (processed["TemplateBody"], processed["StagesAvailable"]) == (QUEUES, ["Original", "Processed"])
     for asked in ({"TemplateBody": QUEUES}, {"StackName": "shown"}):
         summary = cloudformation.get_template_summary(**asked)
         assert (summary["Description"], summary["ResourceTypes"]) == ("two queues", ["AWS::SQS::Queue"])
@@ -454,3 +503,36 @@ def test_pages_and_language_extensions(cloudformation: Any) -> None:
     assert len(cloudformation.get_template(StackName="loop", TemplateStage="Processed")["TemplateBody"]["Resources"]) == 101
     cloudformation.delete_stack(StackName="loop")
     wait(cloudformation, "loop", "delete")
+
+
+def test_pages_of_stacks(cloudformation: Any) -> None:
+    names = [f"page-{number}" for number in range(101)]
+    for name in names:
+        cloudformation.create_change_set(
+            StackName=name, ChangeSetName="c", ChangeSetType="CREATE", TemplateBody=f"Resources: {TOPIC}"
+        )
+    for operation, key in (("describe_stacks", "Stacks"), ("list_stacks", "StackSummaries")):
+        pages = list(cloudformation.get_paginator(operation).paginate())
+        assert len(pages) >= 2 and len(pages[0][key]) == 100
+        found = [each["StackName"] for page in pages for each in page[key] if each["StackName"].startswith("page-")]
+        assert found == names[::-1], "newest first"
+    reviewed = cloudformation.get_paginator("list_stacks").paginate(StackStatusFilter=["REVIEW_IN_PROGRESS"])
+    assert len(reviewed.build_full_result()["StackSummaries"]) == 101
+    for name in names:
+        cloudformation.delete_stack(StackName=name)
+
+
+def test_force_delete(cloudformation: Any, corral: Corral) -> None:
+    """A bucket that is not empty cannot be deleted. The stack can be deleted without it, or when it is empty."""
+    s3 = corral.client("s3")
+    body = "Resources: {B: {Type: AWS::S3::Bucket, Properties: {BucketName: full-bucket}}}"
+    arn = cloudformation.create_stack(StackName="full", TemplateBody=body)["StackId"]
+    wait(cloudformation, "full", "create")
+    s3.put_object(Bucket="full-bucket", Key="k", Body=b"1")
+    cloudformation.delete_stack(StackName="full")
+    assert ended(cloudformation, arn)["StackStatus"] == "DELETE_FAILED"
+    cloudformation.delete_stack(StackName="full", DeletionMode="FORCE_DELETE_STACK")
+    wait(cloudformation, arn, "delete")
+    assert s3.get_object(Bucket="full-bucket", Key="k")["Body"].read() == b"1"
+    [kept] = [each for each in events(cloudformation, arn) if each["ResourceStatus"] == "DELETE_SKIPPED"]
+    assert kept["LogicalResourceId"] == "B"

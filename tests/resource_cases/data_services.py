@@ -280,6 +280,30 @@ CASES: dict[str, Case] = {
         starts="team/app",
         shown=("ecr:DescribeRepositories", {}, "'filter': 'v*'"),
     ),
+    "AWS::ECR::ReplicationConfiguration": Case(
+        {"ReplicationConfiguration": {"Rules": [{"Destinations": [{"Region": "eu-west-1", "RegistryId": "123456789012"}]}]}},
+        changed={
+            "ReplicationConfiguration": {
+                "Rules": [
+                    {
+                        "Destinations": [{"Region": "eu-west-2", "RegistryId": "123456789012"}],
+                        "RepositoryFilters": [{"Filter": "app", "FilterType": "PREFIX_MATCH"}],
+                    }
+                ]
+            }
+        },
+        starts="123456789012",
+        shown=("ecr:DescribeRegistry", {}, "eu-west-2"),
+    ),
+    "AWS::ECR::RegistryScanningConfiguration": Case(
+        {
+            "ScanType": "BASIC",
+            "Rules": [{"ScanFrequency": "SCAN_ON_PUSH", "RepositoryFilters": [{"Filter": "*", "FilterType": "WILDCARD"}]}],
+        },
+        changed={"ScanType": "ENHANCED"},
+        starts="123456789012",
+        shown=("ecr:GetRegistryScanningConfiguration", {}, "ENHANCED"),
+    ),
     "AWS::SSM::Parameter": Case(
         {"Name": "/app/size", "Type": "String", "Value": "3", "Description": "size", "Tags": {"a": "1"}},
         changed={"Value": "4", "Description": None, "AllowedPattern": "\\d+", "Tags": {"b": "2"}},

@@ -68,6 +68,8 @@ def difference(old: ResourceVersion, new: ResourceVersion, replacing: Callable[[
     """Compare a resource with its declaration in the new template. `replacing` returns the changes that force a replacement."""
     if old.properties != new.properties:
         return Difference.REPLACE if replacing() else Difference.UPDATE
+    if old.revision != new.revision:
+        return Difference.UPDATE
     if old.metadata != new.metadata:
         return Difference.METADATA
     recorded = old.but(physical_id=None, attributes={}) != new.but(physical_id=None, attributes={})
@@ -122,7 +124,8 @@ def restoration(resource: StackResource) -> Restoration:
         return Restoration.NOTHING
     if now.physical_id != before.physical_id:
         return Restoration.SWITCH
-    return Restoration.RECORD if now.properties == before.properties else Restoration.UPDATE
+    same = (now.properties, now.revision) == (before.properties, before.revision)
+    return Restoration.RECORD if same else Restoration.UPDATE
 
 
 def is_retained(resource: StackResource, *, on_create: bool) -> bool:

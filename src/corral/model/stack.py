@@ -144,6 +144,8 @@ class ResourceVersion(Struct, frozen=True):
     update_policy: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     generated_name: str = ""  # the value of the name property, if the template has none
+    # Identifies what the properties refer to, for example the object at a TemplateURL. If it changes, the resource is updated.
+    revision: str = ""
     physical_id: str | None = None  # None: not created
     attributes: dict[str, Any] = field(default_factory=dict)
 

@@ -36,6 +36,7 @@ POLICIES = {
     "DeletionPolicy": ("Delete", "Retain", "Snapshot", "RetainExceptOnCreate"),
     "UpdateReplacePolicy": ("Delete", "Retain", "Snapshot"),
 }
+EXPORT_NAME = re.compile(r"[A-Za-z0-9:-]{1,255}")
 ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -98,6 +99,21 @@ def unresolved(names: Iterable[str], block: str) -> TemplateError:
     return TemplateError(
         f"Template format error: Unresolved resource dependencies [{', '.join(names)}] in the {block} block of the template"
     )
+
+
+def malformed_export(key: str) -> TemplateError:
+    return TemplateError(
+        f"Template format error: Output {key} is malformed. The Name field of every Export member must be specified and consist "
+        "only of alphanumeric characters, colons, or hyphens."
+    )
+
+
+def is_export_name(value: Any) -> bool:
+    return is_text(value) and EXPORT_NAME.fullmatch(text_of(value)) is not None
+
+
+def _may_be_export_name(raw: Any) -> bool:
+    return function_of(raw) is not None or is_export_name(raw)
 
 
 def _refuse_nulls(tree: Any) -> None:
@@ -189,7 +205,7 @@ def _conditions(conditions: dict[str, Any], scope: Scope) -> dict[str, Any]:
         raise TemplateError("Template error: Cannot use Fn::If in Conditions.")
     if "Fn::ImportValue" in found.functions:
         raise TemplateError("Template error: Cannot use Fn::ImportValue in Conditions.")
-    resources = sorted(found.required | found.optional) + found.unresolved
+    resources = [*sorted(found.required | found.optional), *found.unresolved]
     if resources:
         names = ", ".join(resources)
         raise TemplateError(
@@ -228,13 +244,14 @@ def _check_member(members: Any, block: str, name: str, scope: Scope) -> str | No
 
 
 def _resources(raw: dict[str, Any], scope: Scope) -> dict[str, ResourceDeclaration]:
-    resources, missing = {}, References(scope)
+    resources: dict[str, ResourceDeclaration] = {}
+    missing: dict[str, None] = {}
     for name, members in raw.items():
         found = References(scope)
         resources[name] = _resource(name, members, found)
-        missing.unresolved += [each for each in found.unresolved if each not in missing.unresolved]
-    if missing.unresolved:
-        raise unresolved(missing.unresolved, "Resources")
+        missing |= found.unresolved
+    if missing:
+        raise unresolved(missing, "Resources")
     on_cycle = cyclic({name: {*resource.required, *resource.depends_on} for name, resource in resources.items()})
     if on_cycle:
         raise circular(on_cycle)
@@ -284,14 +301,15 @@ def _depends_on(members: dict[str, Any], found: References) -> list[str]:
     for name in raw:
         if not isinstance(name, str):
             raise TemplateError("Template format error: Every DependsOn value must be a string.")
-        if name not in found.scope.resources and name not in found.unresolved:
-            found.unresolved.append(name)
+        if name not in found.scope.resources:
+            found.unresolved[name] = None
     return raw
 
 
 def _outputs(raw: dict[str, Any], scope: Scope) -> dict[str, OutputDeclaration]:
     _refuse_too_many("outputs", raw, OUTPUTS_MAX)
-    outputs, missing = {}, []
+    outputs: dict[str, OutputDeclaration] = {}
+    missing: dict[str, None] = {}
     for key, members in raw.items():
         condition = _check_member(members, "Outputs", key, scope)
         for member in members:
@@ -306,14 +324,14 @@ def _outputs(raw: dict[str, Any], scope: Scope) -> dict[str, OutputDeclaration]:
                 f"Template format error: The Value field of every Outputs member must evaluate to a String and not a {kind}."
             )
         export = members.get("Export")
-        if export is not None and not (isinstance(export, dict) and list(export) == ["Name"]):
-            raise TemplateError(
-                f"Template format error: Output {key} is malformed. The Export member must contain a Name and no other member."
-            )
+        if export is not None and not (
+            isinstance(export, dict) and list(export) == ["Name"] and _may_be_export_name(export["Name"])
+        ):
+            raise malformed_export(key)
         found, name = References(scope), export["Name"] if export else None
         found.scan(value)
         found.scan(name)
-        missing += [each for each in found.unresolved if each not in missing]
+        missing |= found.unresolved
         outputs[key] = OutputDeclaration(
             key=key,
             value=value,

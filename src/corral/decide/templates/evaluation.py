@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corral.decide.templates.compilation import circular, unresolved
+from corral.decide.templates.compilation import circular, is_export_name, malformed_export, unresolved
 from corral.decide.templates.functions import NO_VALUE, Functions, GetAtt, Ref
 from corral.decide.templates.graph import cyclic
 from corral.decide.templates.references import sub_arguments, sub_parts
@@ -76,14 +76,11 @@ class Evaluation:
             if missing:
                 raise unresolved(dict.fromkeys(missing), "Outputs")
             value = functions.with_dynamic(functions.value(output.value))
+            if not is_text(value):
+                raise TemplateError("Template format error: The Value field of every Outputs member must evaluate to a String.")
             name = NO_VALUE if output.export_name is None else functions.with_dynamic(functions.value(output.export_name))
-            for text in (value, name):
-                if not is_text(text) and not (text is NO_VALUE and text is name):
-                    raise TemplateError(
-                        "Template format error: The Value field of every Outputs member must evaluate to a String."
-                        if text is value
-                        else f"Template format error: The export name of output {output.key} must evaluate to a String."
-                    )
+            if name is not NO_VALUE and not is_export_name(name):
+                raise malformed_export(output.key)
             export = None if name is NO_VALUE else text_of(name)
             resolved.append(ResolvedOutput(output.key, text_of(value), output.description, export))
         return resolved

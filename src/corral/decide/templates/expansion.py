@@ -19,6 +19,8 @@ FOR_EACH = "Fn::ForEach::"
 SECTIONS = ("Conditions", "Resources", "Outputs")
 LITERALS = ("DependsOn", "Condition", "DeletionPolicy", "UpdateReplacePolicy")
 NODES_MAX = 500_000  # nested loops multiply
+TEXT_PER_NODE = 64  # so many characters of a text count as one more value
+CONDITIONS_MAX = 50  # conditions that use each other
 LOOPS_MAX = 5  # loops inside each other
 _PLACEHOLDER = re.compile(r"([$&])\{([A-Za-z0-9]+)\}")
 _SPECIAL = re.compile(r"[^A-Za-z0-9]")
@@ -73,9 +75,7 @@ class _Expansion:
 
     def value(self, raw: Any, bound: Mapping[str, str]) -> Any:
         """Copy a raw value. `bound` has the values of the loop variables."""
-        self.nodes += 1
-        if self.nodes > NODES_MAX:
-            raise _failed(f"The template has more than {NODES_MAX} values after Fn::ForEach was applied")
+        self._count(1)
         if isinstance(raw, list):
             return [self.value(inner, bound) for inner in raw]
         if not isinstance(raw, dict):
@@ -94,6 +94,25 @@ class _Expansion:
         if name == "Fn::GetAtt" and isinstance(argument, list):
             argument = [self.literal(part) for part in argument]
         return {name: argument}
+
+    def _count(self, nodes: int) -> None:
+        self.nodes += nodes
+        if self.nodes > NODES_MAX:
+            raise _failed(f"The template has more than {NODES_MAX} values after Fn::ForEach was applied")
+
+    def _substituted(self, text: str, bound: Mapping[str, str], forms: str) -> str:
+        """Replace the loop variables in a text: ${Name}, and &{Name} for the value without special characters."""
+
+        def replace(match: re.Match[str]) -> str:
+            if match[2] not in bound or match[1] not in forms:
+                return match[0]
+            return bound[match[2]] if match[1] == "$" else _SPECIAL.sub("", bound[match[2]])
+
+        if not bound:
+            return text
+        text = _PLACEHOLDER.sub(replace, text)
+        self._count(len(text) // TEXT_PER_NODE)
+        return text
 
     def members(self, raw: dict[str, Any], bound: Mapping[str, str]) -> dict[str, Any]:
         """Copy the members of an object, and merge the members that its loops produce."""
@@ -124,12 +143,13 @@ class _Expansion:
             raise _failed(f"Fn::ForEach is nested more than {LOOPS_MAX} levels deep")
         identifier, collection, fragment = raw
         for item in self._collection(self.value(collection, bound)):
+            self._count(1)
             inner = {**bound, identifier: item}
             for key, value in fragment.items():
                 if key.startswith(FOR_EACH):
                     self._loop(value, inner, members)
                     continue
-                name = _PLACEHOLDER.sub(lambda match: _substitute(match, inner), key)  # noqa: B023
+                name = self._substituted(key, inner, "$&")
                 if name in members:
                     raise _failed(f"Duplicate key '{name}' when merging keys to parent object in Fn::ForEach")
                 members[name] = self.value(value, inner)
@@ -147,7 +167,7 @@ class _Expansion:
 
     def _sub(self, argument: Any, bound: Mapping[str, str]) -> Any:
         if isinstance(argument, str):
-            return _PLACEHOLDER.sub(lambda match: _substitute(match, bound) if match[1] == "$" else match[0], argument)
+            return self._substituted(argument, bound, "$")
         if isinstance(argument, list) and len(argument) == 2 and isinstance(argument[1], dict):
             outer = {name: value for name, value in bound.items() if name not in argument[1]}
             return [self._sub(argument[0], outer), self.value(argument[1], bound)]
@@ -156,19 +176,16 @@ class _Expansion:
     def _condition(self, name: str) -> bool:
         conditions = self.tree.get("Conditions")
         raw = conditions.get(name) if isinstance(conditions, dict) else None
-        if raw is None or name in self.running:
+        if raw is None:
             raise _failed(f"Key {name} is missing in the map.")
-        check_condition(raw, References(Scope((), (), {}, (), True)))
+        if name in self.running or len(self.running) >= CONDITIONS_MAX:
+            raise _failed(f"The conditions depend on each other in a cycle, or more than {CONDITIONS_MAX} levels deep")
+        check_condition(raw, References(Scope((), (), self.functions.mappings, (), True)))
         self.running.add(name)
-        holds = self.functions.holds(raw)
-        self.running.discard(name)
-        return holds
-
-
-def _substitute(match: re.Match[str], bound: Mapping[str, str]) -> str:
-    if match[2] not in bound:
-        return match[0]
-    return bound[match[2]] if match[1] == "$" else _SPECIAL.sub("", bound[match[2]])
+        try:
+            return self.functions.holds(raw)
+        finally:
+            self.running.discard(name)
 
 
 def _unknown(*_: Any) -> Any:

@@ -17,8 +17,8 @@ from corral.model.numbers import whole_number
 Ref = Callable[[str], Any]
 GetAtt = Callable[[str, str], Any]
 
-JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 CIDR_COUNT_MAX = 256
+SIZE_MAX = 8_000_000
 RESOLVE = "{{resolve:"
 _DYNAMIC = re.compile(r"\{\{resolve:([^{}]*)\}\}")
 
@@ -33,7 +33,8 @@ NO_VALUE = _NoValue()
 class Functions:
     """Evaluates functions with the values of one operation.
 
-    `condition` returns whether a condition holds. `ref` and `get_att` are called for resources only.
+    `condition` returns whether a condition holds. `ref` and `get_att` are called for resources only. Functions can multiply a text,
+    so an object of this class computes at most SIZE_MAX characters and items.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Functions:
         self.dynamic = dynamic
         self.ref = ref
         self.get_att = get_att
+        self.size = 0
 
     def value(self, raw: Any) -> Any:
         """Evaluate the functions in a raw value. Dynamic references stay in the texts."""
@@ -86,15 +88,31 @@ class Functions:
         """Replace the dynamic references in the texts of an evaluated value."""
         kind = type(value)
         if kind is str:
-            return _DYNAMIC.sub(lambda match: text_of(self.dynamic(match[1])), value) if RESOLVE in value else value
+            if RESOLVE not in value:
+                return value
+            value = _DYNAMIC.sub(lambda match: text_of(self.dynamic(match[1])), value)
+            self._grow(len(value))
+            return value
         if kind is dict:
             return {key: self.with_dynamic(inner) for key, inner in value.items()}
         if kind is list:
+            self._grow(len(value))
             return [self.with_dynamic(inner) for inner in value]
         return value
 
-    def named(self, name: str) -> Any:
+    def _grow(self, size: int) -> None:
+        self.size += size
+        if self.size > SIZE_MAX:
+            raise TemplateError(f"Template error: the functions of one value return more than {SIZE_MAX} characters")
+
+    def _joined(self, delimiter: str, texts: list[str]) -> str:
+        self._grow(sum(map(len, texts)) + len(delimiter) * len(texts))
+        return delimiter.join(texts)
+
+    def named(self, name: Any) -> Any:
         """The value of a parameter, a pseudo parameter or a resource."""
+        if not isinstance(name, str):
+            raise TemplateError(references.REF_ARGUMENT)
         if name == "AWS::NoValue":
             return NO_VALUE
         if name in self.values:
@@ -117,20 +135,22 @@ class Functions:
     def sub(self, argument: Any) -> str:
         text, own = references.sub_arguments(argument)
         parts = references.sub_parts(text)
-        for index in range(1, len(parts), 2):
-            name = parts[index]
-            if name in own:
-                value = self.value(own[name])
-            elif "." in name:
-                value = self.get_att(*name.split(".", 1))
-            else:
-                value = self.named(name)
-            if value is NO_VALUE:
-                value = ""
-            if not is_text(value):
-                raise TemplateError(f"Template error: variable {name} in Fn::Sub expression does not resolve to a string")
-            parts[index] = text_of(value)
-        return "".join(parts)
+        variables = {name: self._variable(name, own) for name in parts[1::2]}
+        parts[1::2] = [variables[name] for name in parts[1::2]]
+        return self._joined("", parts)
+
+    def _variable(self, name: str, own: dict[str, Any]) -> str:
+        if name in own:
+            value = self.value(own[name])
+        elif "." in name:
+            value = self.get_att(*name.split(".", 1))
+        else:
+            value = self.named(name)
+        if value is NO_VALUE:
+            return ""
+        if not is_text(value):
+            raise TemplateError(f"Template error: variable {name} in Fn::Sub expression does not resolve to a string")
+        return text_of(value)
 
     def join(self, argument: Any) -> str:
         if not isinstance(argument, list) or len(argument) != 2:
@@ -138,13 +158,15 @@ class Functions:
         items = self.value(argument[1])
         if not isinstance(items, list) or not all(map(is_text, items)):
             raise TemplateError(references.JOIN_ARGUMENTS)
-        return self.text(argument[0], references.JOIN_ARGUMENTS).join(map(text_of, items))
+        return self._joined(self.text(argument[0], references.JOIN_ARGUMENTS), list(map(text_of, items)))
 
     def split(self, argument: Any) -> list[str]:
         if not isinstance(argument, list) or len(argument) != 2:
             raise TemplateError(references.SPLIT_ARGUMENTS)
         delimiter, text = (self.text(each, references.SPLIT_ARGUMENTS) for each in argument)
-        return text.split(delimiter) if delimiter else [text]
+        items = text.split(delimiter) if delimiter else [text]
+        self._grow(len(text) + len(items))
+        return items
 
     def select(self, argument: Any) -> Any:
         if not isinstance(argument, list) or len(argument) != 2:
@@ -168,7 +190,7 @@ class Functions:
         if found is not None:
             return found
         if len(argument) == 4:
-            return self.value(argument[3]["DefaultValue"])
+            return self.value(references.default_value(argument[3]))
         if mapping is None:
             raise references.mapping_missing(name)
         raise TemplateError(f"Template error: Unable to get mapping for {name}::{key}::{attribute}")
@@ -179,7 +201,9 @@ class Functions:
 
     def base64(self, argument: Any) -> str:
         text = self.text(argument, "Template error: every Fn::Base64 object must have a String-typed value.")
-        return b64encode(self.with_dynamic(text).encode("utf-8", "replace")).decode()
+        encoded = b64encode(self.with_dynamic(text).encode("utf-8", "replace")).decode()
+        self._grow(len(encoded))
+        return encoded
 
     def cidr(self, argument: Any) -> list[str]:
         if not isinstance(argument, list) or len(argument) != 3:
@@ -219,7 +243,9 @@ class Functions:
         value = self.value(argument)
         if not isinstance(value, dict | list):
             raise TemplateError("Template error: every Fn::ToJsonString object requires an object or a list.")
-        return orjson.dumps(value, option=JSON_OPTIONS, default=text_of).decode()
+        text = orjson.dumps(value, default=text_of).decode()
+        self._grow(len(text))
+        return text
 
     def holds(self, raw: Any) -> bool:
         """Evaluate a condition."""

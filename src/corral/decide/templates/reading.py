@@ -12,8 +12,10 @@ from typing import Any
 import orjson
 
 from corral.decide.templates.template import TemplateError
+from corral.model.numbers import INT64_MAX
 
 TEMPLATE_MAX_BYTES = 1_000_000
+FLOAT_MAX = 1.7e308
 NESTING_MAX = 128  # a function is two levels: an object and its list of arguments
 UNSUPPORTED = "Template format error: unsupported structure."
 SHORT_FORMS = {
@@ -41,7 +43,7 @@ _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*)",
     re.ASCII,
 )
-_DIGITS_MAX = 400  # a longer number stays text
+_DIGITS_MAX = 400
 
 
 def read_template(text: str) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def _read_json(text: str) -> Any:
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        if "recursion" in error.msg.lower():
+        if "depth" in error.msg or "ecursion" in error.msg:  # the words depend on the version of orjson
             raise _too_deep() from None
         where = f" (line {error.lineno}, column {error.colno})"
         raise TemplateError(f"Template format error: JSON not well-formed.{where}") from None
@@ -110,6 +112,7 @@ class _YamlReader:
         # One entry for each open collection: the collection, and the function of its short form.
         stack: list[tuple[Any, str | None]] = [(roots, None)]
         keys: list[str | None] = [None]  # the key of each open collection that waits for its value
+        depth = 0
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             kind = type(event)
             if kind is scalar:
@@ -120,14 +123,17 @@ class _YamlReader:
                 value = self._scalar(event)
             elif kind is mapping_start or kind is sequence_start:
                 self._refuse_key(stack[-1][0], keys[-1], event)
-                if len(stack) > NESTING_MAX:
+                function = self._function(event)
+                depth += 1 if function is None else 2
+                if depth > NESTING_MAX:
                     raise _too_deep()
-                stack.append(({} if kind is mapping_start else [], self._function(event)))
+                stack.append(({} if kind is mapping_start else [], function))
                 keys.append(None)
                 continue
             elif kind in ends:
                 value, function = stack.pop()
                 keys.pop()
+                depth -= 1 if function is None else 2
                 if function is not None:
                     value = {function: value}
             elif kind is alias:
@@ -176,12 +182,14 @@ def _plain(text: str) -> Any:
     """Convert an unquoted scalar as YAML 1.1 does, except for dates."""
     first = text[:1]
     if first in "0123456789+-." and first:
+        number: int | float | None = None
         if len(text) <= _DIGITS_MAX:
             if _INTEGER.fullmatch(text):
-                return _integer(text.replace("_", ""))
-            if _FLOAT.fullmatch(text):
-                return _float(text.replace("_", ""))
-        return text
+                number = _integer(text.replace("_", ""))
+            elif _FLOAT.fullmatch(text):
+                number = _float(text.replace("_", ""))
+        # JSON cannot hold larger numbers, so they stay text.
+        return text if number is None or abs(number) > (INT64_MAX if isinstance(number, int) else FLOAT_MAX) else number
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     return None if text in _NULL else text

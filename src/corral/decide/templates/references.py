@@ -28,6 +28,7 @@ SPLIT_ARGUMENTS = (
 )
 SELECT_ARGUMENTS = "Template error: Fn::Select requires a list argument with two elements: an integer index and a list"
 SELECT_INDEX = "Template error: Fn::Select requires a list argument with a valid index value as its first element"
+REF_ARGUMENT = "Template error: every Ref object must have a single String value."
 GET_ATT_ARGUMENTS = (
     "Template error: every Fn::GetAtt object requires two non-empty parameters, the resource name and the resource attribute"
 )
@@ -49,7 +50,6 @@ IMPORT_ARGUMENTS = (
     "Template error: the attribute in Fn::ImportValue must not depend on any resources, imported values, or Fn::GetAZs"
 )
 
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z0-9_.:]+")
 
 
@@ -63,16 +63,21 @@ def no_transform(name: str) -> TemplateError:
 
 def sub_parts(text: str) -> list[str]:
     """Split the text of Fn::Sub: literals stand at even indexes, names of variables at odd ones."""
-    parts = _VARIABLE.split(text)
-    literals = [parts[0]]
-    for name, after in zip(parts[1::2], parts[2::2], strict=True):
+    parts: list[str] = []
+    literal: list[str] = []
+    position = 0
+    while (start := text.find("${", position)) >= 0 and (end := text.find("}", start)) >= 0:
+        literal.append(text[position:start])
+        name = text[start + 2 : end]
         if name.startswith("!"):  # ${!Literal} stands for ${Literal}
-            literals[-1] += "${" + name[1:] + "}" + after
+            literal.append("${" + name[1:] + "}")
         elif _VARIABLE_NAME.fullmatch(name):
-            literals += [name, after]
+            parts += ["".join(literal), name]
+            literal = []
         else:
             raise TemplateError(SUB_NAMES)
-    return literals
+        position = end + 1
+    return [*parts, "".join([*literal, text[position:]])]
 
 
 def sub_arguments(argument: Any) -> tuple[str, dict[str, Any]]:
@@ -82,6 +87,13 @@ def sub_arguments(argument: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(argument, list) and len(argument) == 2 and is_text(argument[0]) and isinstance(argument[1], dict):
         return text_of(argument[0]), argument[1]
     raise TemplateError(SUB_ARGUMENTS)
+
+
+def default_value(argument: Any) -> Any:
+    """Return the value of the fourth argument of Fn::FindInMap."""
+    if not isinstance(argument, dict) or list(argument) != ["DefaultValue"]:
+        raise TemplateError(FIND_IN_MAP_ARGUMENTS)
+    return argument["DefaultValue"]
 
 
 class Scope:
@@ -113,7 +125,7 @@ class References:
         self.scope = scope
         self.required: set[str] = set()
         self.optional: set[str] = set()
-        self.unresolved: list[str] = []
+        self.unresolved: dict[str, None] = {}  # in the order of the template
         self.functions: set[str] = set()
         self.branches = 0  # the number of calls of Fn::If around the value
 
@@ -145,8 +157,8 @@ class References:
     def refer(self, name: str) -> None:
         if name in self.scope.resources:
             (self.optional if self.branches else self.required).add(name)
-        elif name not in self.scope.values and name not in self.unresolved:
-            self.unresolved.append(name)
+        elif name not in self.scope.values:
+            self.unresolved[name] = None
 
 
 def unsupported(name: str) -> TemplateError:
@@ -155,7 +167,7 @@ def unsupported(name: str) -> TemplateError:
 
 def _check_ref(found: References, argument: Any) -> None:
     if not isinstance(argument, str):
-        raise TemplateError("Template error: every Ref object must have a single String value.")
+        raise TemplateError(REF_ARGUMENT)
     found.refer(argument)
 
 
@@ -210,8 +222,8 @@ def _check_select(found: References, argument: Any) -> None:
 def _check_find_in_map(found: References, argument: Any) -> None:
     if not isinstance(argument, list) or len(argument) not in (3, 4):
         raise TemplateError(FIND_IN_MAP_ARGUMENTS)
-    if len(argument) == 4 and not (isinstance(argument[3], dict) and list(argument[3]) == ["DefaultValue"]):
-        raise TemplateError(FIND_IN_MAP_ARGUMENTS)
+    if len(argument) == 4:
+        default_value(argument[3])
     if len(argument) == 3 and isinstance(argument[0], str) and argument[0] not in found.scope.mappings:
         raise mapping_missing(argument[0])
     found.scan(argument)

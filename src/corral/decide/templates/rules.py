@@ -155,7 +155,8 @@ class Rules:
             return all(Functions.equal(each, second) for each in first)
         if not isinstance(second, list):
             raise TemplateError(f"Template error: the second parameter of {name} must be a list of strings.")
-        return all(any(Functions.equal(each, other) for other in second) for each in first)
+        known = {text_of(each) for each in second}
+        return all(text_of(each) in known for each in first)
 
     def _attribute(self, kind: str, value: Any, attribute: str) -> Any:
         if isinstance(value, list):

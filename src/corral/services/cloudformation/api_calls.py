@@ -41,21 +41,19 @@ def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params:
 
 
 def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
-    """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type."""
-    if not type_.is_stored_only and not (type_.checks_permissions and type_.lane == "state"):
-        authorize_lane_step(tx, caller, type_.name.split("::")[1].lower())
+    """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type.
 
-
-def authorize_lane_step(tx: Tx[Any], caller: Caller, service: str) -> None:
-    """Check the caller's permissions in the state lane, before a step of a stack runs operations of `service`.
-
-    The step's operations are not known yet. So a program in a container needs the permission for all actions on all resources, and
-    its policies may not deny anything.
+    This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
+    a program in a container needs the permission for all actions of the service on all resources, and its policies may not deny
+    anything. The steps of a nested stack are checked one by one.
     """
-    if caller.confined:
-        _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
-        if policies_of_role(tx, caller.account, role_name(caller.principal)).identity.denies_anything:
-            raise denied(service, f"User: {caller.principal} is not authorized to perform: {service}:* with an explicit deny")
+    is_checked = type_.checks_permissions and type_.lane == "state"
+    if not caller.confined or is_checked or type_.is_stored_only or type_.name.startswith("AWS::CloudFormation::"):
+        return
+    service = type_.name.split("::")[1].lower()
+    _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
+    if policies_of_role(tx, caller.account, role_name(caller.principal)).identity.denies_anything:
+        raise denied(service, f"User: {caller.principal} is not authorized to perform: {service}:* with an explicit deny")
 
 
 def _require(tx: Tx[Any], caller: Caller, service: str, needed: list[Permission], *, is_open: bool) -> None:

@@ -135,14 +135,20 @@ def api_type(
             if error.code not in missing:
                 raise
 
-    def note_ignored(tx: Tx[Any], caller: Caller, step: ResourceStep) -> Waiting | None:
-        if ignored := [property_ for property_ in without_effect if property_ in step.properties]:
-            step.notes.append(f"Stored only: {', '.join(ignored)} of {name} has no effect in Corral.")
-        return None
-
-    settled = note_ignored if without_effect else None
+    settled = note_of(name, without_effect) if without_effect else None
     checks = lane == "state"
     return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled, checks_permissions=checks)
+
+
+def note_of(name: str, without_effect: tuple[str, ...]) -> Callable[[Tx[Any], Caller, ResourceStep], Waiting | None]:
+    """Return a function for `settled` that notes which properties of a resource have no effect."""
+
+    def settled(tx: Tx[Any], caller: Caller, step: ResourceStep) -> Waiting | None:
+        if ignored := [property_ for property_ in without_effect if step.properties.get(property_)]:
+            step.notes.append(f"Corral stores these properties of {name}, but they have no effect: {', '.join(ignored)}.")
+        return None
+
+    return settled
 
 
 def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> list[str]:

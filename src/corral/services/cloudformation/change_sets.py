@@ -44,8 +44,10 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     name, request = params["ChangeSetName"], digest("CreateChangeSet", params)
     stack = _stack(tx, caller, params, type_)
     existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
-    if existing is not None and existing.execution_status == EXECUTE_IN_PROGRESS:
-        tx.store.change_sets.drop(existing.id)  # it was executed, so its name is free
+    if existing is not None and (existing.status == FAILED or existing.execution_status == EXECUTE_IN_PROGRESS):
+        # It can not be executed again, so its name is free. `aws cloudformation deploy` needs this: two deployments in the same
+        # second give their change sets the same name.
+        tx.store.change_sets.drop(existing.id)
     elif existing is not None:
         if existing.request != request:
             raise AlreadyExistsException(f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template")
@@ -92,7 +94,7 @@ def _shown(change: Change) -> dict[str, Any]:
             {
                 "Target": {
                     "Attribute": each.attribute,
-                    **({"Name": each.name} if each.attribute == "Properties" else {}),
+                    **({"Name": each.name} if each.name and each.attribute == "Properties" else {}),
                     "RequiresRecreation": each.requires_recreation,
                 },
                 "Evaluation": each.evaluation,

@@ -15,9 +15,10 @@ from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.services.cloudformation.stack_requests import stack_spec
 from corral.services.cloudformation.template_requests import TEMPLATE, parsed
-from corral.services.cloudformation.template_sources import read_template_object
+from corral.services.cloudformation.template_sources import read_template_object, template_slices
 from corral.store import Store
 
+SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"  # a stored document: the template before the last update of the parent
 NO_UPDATES = "No updates are to be performed."
 COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
 VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
@@ -39,12 +40,12 @@ def _parent(tx: Tx[Store], properties: Properties) -> Stack:
     return parent
 
 
-def _request(tx: Tx[Store], caller: Caller, properties: Properties, parent: Stack) -> dict[str, Any]:
+def _request(properties: Properties, parent: Stack, template: str) -> dict[str, Any]:
     """Return the request for a nested stack. It has the capabilities of its parent."""
     given = properties.get("Parameters", {})
     parameters = [{"ParameterKey": name, "ParameterValue": _text(value)} for name, value in given.items()]
     return {
-        TEMPLATE: parsed(read_template_object(tx, caller, properties["TemplateURL"])),
+        TEMPLATE: parsed(template),
         "Parameters": parameters,
         "Capabilities": list(parent.version.capabilities),
         "Tags": list(properties.get("Tags", ())),
@@ -62,7 +63,8 @@ def _text(value: Any) -> str:
 def _create_stack(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     parent = _parent(tx, properties)
     name = generated_name(tx, parent.name, properties["_tags"]["aws:cloudformation:logical-id"], NESTED_STACK, {})
-    spec = stack_spec(tx, caller, _request(tx, caller, properties, parent), name, expands=False)
+    template = read_template_object(tx, caller, properties["TemplateURL"])
+    spec = stack_spec(tx, caller, _request(properties, parent, template), name, expands=False)
     # A nested stack that failed stays as it is. The rollback of its parent deletes it.
     spec = replace(spec, on_failure="DO_NOTHING", timeout_minutes=properties.get("TimeoutInMinutes"))
     return stack_operations.begin_create(tx, caller, spec, parent=parent).id
@@ -72,7 +74,15 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
     stack = tx.store.stacks.get(arn)
     if stack is None or stack.deleted_at_s is not None:
         raise NestedStackFailed(f"Stack [{arn}] does not exist")
-    spec = stack_spec(tx, caller, _request(tx, caller, new, _parent(tx, new)), stack.name, stack, expands=False)
+    parent = _parent(tx, new)
+    saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, arn)
+    if parent.status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS and saved is not None:
+        template = saved["template"]  # the object at the URL may have changed
+    else:
+        now = tx.store.stacks.template(arn, stack.version.number)[0]
+        tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, arn, {"template": now}, tx.now_s)
+        template = read_template_object(tx, caller, new["TemplateURL"])
+    spec = stack_spec(tx, caller, _request(new, parent, template), stack.name, stack, expands=False)
     try:
         tx.attempt(lambda: stack_operations.begin_update(tx, caller, stack, spec))
     except ApiError as error:
@@ -82,8 +92,16 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
 
 def _delete_stack(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
     stack = tx.store.stacks.get(arn)
+    tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, arn)
     if stack is not None:
         stack_operations.begin_delete(tx, caller, stack)
+
+
+def _template_revision(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    try:
+        return ",".join(each.blob for each in template_slices(tx, caller, str(properties.get("TemplateURL", ""))))
+    except ApiError:
+        return ""  # the update of the nested stack fails with this error
 
 
 def _stack_attributes(tx: Tx[Store], caller: Caller, arn: str) -> dict[str, Any]:
@@ -135,7 +153,14 @@ CUSTOM_RESOURCE = TemplateType(  # also the type of every resource whose type be
 )
 
 NESTED_STACK = TemplateType(
-    STACK_TYPE, _create_stack, _stack_attributes, _update_stack, _delete_stack, settled=_stack_settled, gone=_stack_gone
+    STACK_TYPE,
+    _create_stack,
+    _stack_attributes,
+    _update_stack,
+    _delete_stack,
+    settled=_stack_settled,
+    gone=_stack_gone,
+    revision=_template_revision,
 )
 
 TEMPLATE_TYPES = (NESTED_STACK, CUSTOM_RESOURCE, *wait_conditions.TEMPLATE_TYPES)

@@ -37,12 +37,18 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "AWS::DAX::Cluster": ("ClusterName",),
     "AWS::DocDB::DBCluster": ("DBClusterIdentifier",),
     "AWS::DocDB::DBInstance": ("DBInstanceIdentifier",),
+    "AWS::ElasticBeanstalk::ApplicationVersion": ("Id",),
+    "AWS::ElasticBeanstalk::ConfigurationTemplate": ("TemplateName",),
     "AWS::Elasticsearch::Domain": ("DomainName",),
+    "AWS::EMR::InstanceFleetConfig": ("InstanceFleetId",),
+    "AWS::EMR::InstanceGroupConfig": ("InstanceGroupId",),
     "AWS::Events::Rule": ("RuleName",),
     "AWS::Glue::Connection": ("ConnectionInput/Name",),
     "AWS::Glue::DevEndpoint": ("EndpointName",),
     "AWS::Glue::Table": ("TableInput/Name",),
     "AWS::GuardDuty::Filter": ("Name",),
+    "AWS::GuardDuty::IPSet": ("Id",),
+    "AWS::GuardDuty::ThreatIntelSet": ("Id",),
     "AWS::IoT::Policy": ("PolicyName",),
     "AWS::IoTEvents::AlarmModel": ("AlarmModelName",),
     "AWS::Kendra::DataSource": ("Id",),
@@ -53,10 +59,10 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "AWS::Logs::SubscriptionFilter": ("FilterName",),
     "AWS::QLDB::Ledger": ("Name",),
     "AWS::Route53::RecordSet": ("Name",),
-    "AWS::SageMaker::UserProfile": ("UserProfileName",),
     "AWS::SES::ReceiptRule": ("RuleName",),
     "AWS::ServiceDiscovery::Instance": ("InstanceId",),
-    "AWS::Timestream::Table": ("TableName",),
+    "AWS::SSM::MaintenanceWindowTarget": ("WindowTargetId",),
+    "AWS::SSM::MaintenanceWindowTask": ("WindowTaskId",),
 }
 
 # Type → path → form. The schemas have no patterns for these ids.
@@ -118,6 +124,7 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::EFS::MountTarget": {"Id": "fsmt-{17x}"},
     "AWS::EKS::Cluster": {"Endpoint": "https://{32A}.gr7.{region}.eks.amazonaws.com"},
     "AWS::EKS::Nodegroup": {"Id": "{cluster}/{name}"},
+    "AWS::ElasticBeanstalk::ApplicationVersion": {"Id": "{name}"},
     "AWS::ElasticLoadBalancingV2::Listener": {"ListenerArn": "{loadbalancer}/{16x}"},
     "AWS::ElasticLoadBalancingV2::ListenerRule": {"RuleArn": "{listener}/{16x}"},
     "AWS::ElasticLoadBalancingV2::LoadBalancer": {
@@ -234,7 +241,7 @@ PORTS = {
 GLOBAL_SERVICES = frozenset(
     {"cloudfront", "iam", "organizations", "route53", "globalaccelerator", "networkmanager", "budgets", "ce"}
 )
-# Services whose generated names have only lower-case letters.
+# Services that convert names to lower case.
 LOWER_CASE_NAMES = frozenset(
     {"DAX", "DocDB", "ElastiCache", "Elasticsearch", "MemoryDB", "Neptune", "OpenSearchService", "RDS", "Redshift", "S3"}
 )

@@ -100,6 +100,8 @@ class TemplateType(Struct, frozen=True):
     restore: Callable[[Tx[Store], Caller, str, Properties], None] | None = None
     # True if all functions run operations through `call`, which checks the caller's permissions. Otherwise `authorize_step` does.
     checks_permissions: bool = False
+    # Identifies what the properties refer to. If it changes, the resource is updated although its properties are the same.
+    revision: Callable[[Tx[Store], Caller, Properties], str] | None = None
     # Called instead of `attributes` if the values also depend on the properties.
     attributes_from: Callable[[Tx[Store], Caller, str, Properties], dict[str, Any]] | None = None
 
@@ -210,7 +212,7 @@ def stored_type(
         if reserved := properties.get("_tags"):
             document = {
                 **document,
-                type_.style.tags_member: rules.to_list({**stored_resources.tags_of(type_, document), **reserved}),
+                type_.style.tags_member: rules.to_list({**reserved, **stored_resources.tags_of(type_, document)}),
             }
         set_properties(tx, caller, document, {}, given)
         return str(document[member])

@@ -21,12 +21,10 @@ from typing import Any
 import orjson
 from msgspec import Struct, convert, field
 
-from corral.errors import api_error
+from corral.services.cloudformation.errors import ValidationError as ValidationError
 
 Properties = Mapping[str, Any]
 Node = str | dict[str, Any]
-
-ValidationError = api_error("ValidationError")
 
 FILE = Path(__file__).with_name("schemas.dat")
 TYPES_CACHED_MAX = 128

@@ -129,6 +129,8 @@ def _modification(stack: Stack, row: StackResource, new: ResourceVersion) -> Cha
             details.append(
                 ChangeDetail(attribute, name, recreation, "Dynamic" if dynamic else "Static", source, before=before, after=after)
             )
+    if old.revision != new.revision:
+        details.append(ChangeDetail("Properties", evaluation="Dynamic", change_source="Automatic"))
     for attribute in ("metadata", "creation_policy", "update_policy", "deletion_policy", "update_replace_policy"):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if before != after:

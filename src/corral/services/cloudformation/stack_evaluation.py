@@ -228,6 +228,7 @@ def desired_version(
         update_policy=evaluated.resolve(declared.update_policy, ref, get_att) or {},
         metadata=evaluated.resolve(declared.metadata, ref, get_att) or {},
         generated_name=name,
+        revision=type_.revision(tx, caller_of(stack), properties) if type_.revision is not None else "",
     )
 
 

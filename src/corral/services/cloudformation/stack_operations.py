@@ -254,7 +254,8 @@ def _is_changed(tx: Tx[Store], stack: Stack, wanted: Stack, spec: StackSpec, eva
     new, old = wanted.version, stack.version
     if (new.tags, new.role_arn, new.notification_arns) != (old.tags, old.role_arn, old.notification_arns):
         return True
-    if (spec.template, new.values) == (tx.store.stacks.template(stack.id, old.number)[1], old.values):
+    refers = any(resource.version.revision for resource in tx.store.stacks.resources(stack.id).values())
+    if not refers and (spec.template, new.values) == (tx.store.stacks.template(stack.id, old.number)[1], old.values):
         return False
     evaluated = evaluate()
     if planned(tx, wanted, evaluated, only_first=True):

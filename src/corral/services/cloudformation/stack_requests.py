@@ -14,7 +14,7 @@ from corral.decide.templates import USE_PREVIOUS, ParameterValues, Template, par
 from corral.errors import ApiError
 from corral.model.change_set import AVAILABLE, OBSOLETE
 from corral.model.json_documents import read_json
-from corral.model.stack import Stack
+from corral.model.stack import ResourceStatus, Stack, StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
@@ -218,8 +218,12 @@ def delete_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         stack = find_stack(tx, caller, params["StackName"])
     except ApiError:
         return {}  # AWS does not report that the stack does not exist
+    retained = set(params.get("RetainResources", ()))
+    if params.get("DeletionMode") == "FORCE_DELETE_STACK" and stack.status is StackStatus.DELETE_FAILED:
+        resources = tx.store.stacks.resources(stack.id).values()
+        retained |= {each.logical_id for each in resources if each.status is ResourceStatus.DELETE_FAILED and not each.leftover}
     token = params.get("ClientRequestToken", "")
-    stack_operations.begin_delete(tx, caller, stack, params.get("RetainResources", ()), client_token=token)
+    stack_operations.begin_delete(tx, caller, stack, sorted(retained), client_token=token)
     tx.store.change_sets.drop_of_stack(stack.id)
     return remember(tx, caller, "DeleteStack", params, {})
 

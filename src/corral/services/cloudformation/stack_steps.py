@@ -31,7 +31,7 @@ from corral.model.stack import (
     StackStep,
 )
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import authorize_lane_step
+from corral.services.cloudformation.api_calls import authorize_step
 from corral.services.cloudformation.resource_types import ResourceStep, TemplateType, Waiting, read_attributes, resource_type
 from corral.services.cloudformation.stack_evaluation import given_properties
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
@@ -221,6 +221,8 @@ def _run(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 def call_type(tx: Tx[Any], caller: Caller, type_: TemplateType, view: ResourceStep) -> str:
     """Call the function of a type for a step. Return the physical id."""
+    if type_.lane == "state":
+        authorize_step(tx, caller, type_)
     if view.action == CREATE:
         return type_.create(tx, caller, view.properties)
     if view.action == UPDATE:
@@ -377,9 +379,9 @@ def cancel_steps(tx: Tx[Store], stack: Stack) -> None:
 
 
 def _hand_over(tx: Tx[Store], stack: Stack, resource: StackResource, type_: TemplateType) -> None:
-    step, service = resource.step, resource.type.split("::")[1].lower()
+    step = resource.step
     assert step is not None
-    _, refusal = attempt(tx, resource.key, lambda: authorize_lane_step(tx, caller_of(stack), service))
+    _, refusal = attempt(tx, resource.key, lambda: authorize_step(tx, caller_of(stack), type_))
     if refusal:
         _fail(tx, stack, resource, refusal, undone=True)
         return

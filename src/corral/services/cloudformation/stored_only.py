@@ -18,6 +18,7 @@ from typing import Any
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation import schemas
+from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.reference_values import (
     ARN_RESOURCES,
     ATTRIBUTE_VALUES,
@@ -42,8 +43,6 @@ ALPHABETS = {
 }
 PLACEHOLDER = re.compile(r"\{(\d*)(\w+)\}")
 NESTED_MAX = 4
-NAME_MAX = 255
-RANDOM_LENGTH = 12
 STATES = ("ACTIVE", "AVAILABLE", "Active", "Available", "active", "available", "READY", "CREATED", "ENABLED", "SUCCEEDED")
 
 
@@ -52,10 +51,12 @@ def stored_only_type(name: str) -> TemplateType:
     """Return the type of a resource that only the stack knows."""
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-        facts, token = schemas.facts(name), tx.ids.hex32()
-        values = Values(name, facts, caller, tx.now_s, token, properties)
-        values.known |= {"name": _own_name(name, facts, properties) or generated_name(name, facts, properties, token)}
-        return "|".join(_text(values.reference_part(path)) for path in _references(name, facts)) or values.known["name"]
+        facts = schemas.facts(name)
+        values = Values(name, facts, caller, tx.now_s, tx.ids.hex32(), properties)
+        given = _own_name(name, facts, properties)
+        values.known["name"] = given if given is not None else _generated_name(tx, stored_only_type(name), properties)
+        identity = "|".join(_text(values.reference_part(path)) for path in _references(name, facts)) or values.known["name"]
+        return identity.lower() if name.split("::")[1] in LOWER_CASE_NAMES else identity
 
     def attributes(tx: Tx[Store], caller: Caller, physical_id: str) -> dict[str, Any]:
         return attributes_from(tx, caller, physical_id, {})
@@ -73,6 +74,7 @@ def stored_only_type(name: str) -> TemplateType:
         attributes,
         update=lambda tx, caller, physical_id, old, new: None,
         delete=lambda tx, caller, physical_id, properties: None,
+        name_property=_name_property(name, schemas.facts(name)),
         is_stored_only=True,
         attributes_from=attributes_from,
     )
@@ -81,6 +83,18 @@ def stored_only_type(name: str) -> TemplateType:
 def _references(name: str, facts: Facts) -> tuple[str, ...]:
     """Return the paths of the properties whose values form the physical id."""
     return REFERENCES.get(name, facts.identifier)
+
+
+def _name_property(name: str, facts: Facts) -> str | None:
+    """Return the property that gives the physical id a name. None: AWS chooses the physical id."""
+    references = _references(name, facts)
+    if len(references) != 1 or "/" in references[0]:
+        return None
+    if references[0] not in facts.read_only:
+        return references[0]
+    forms = facts.forms | FORMS.get(name, {})
+    form = forms.get(references[0], ARN_RESOURCES.get(name, "{name}") if references[0].lower().endswith("arn") else "")
+    return next((each for each in _name_properties(name) if each in facts.properties), None) if "{name}" in form else None
 
 
 def _own_name(name: str, facts: Facts, properties: Properties) -> str | None:
@@ -99,15 +113,10 @@ def _name_properties(name: str) -> tuple[str, ...]:
     return f"{resource}Name", "Name", f"{resource}Identifier"
 
 
-def generated_name(name: str, facts: Facts, properties: Properties, token: str) -> str:
-    """Return a name such as `my-stack-Database-1AB2CD3EF4GH`."""
+def _generated_name(tx: Tx[Store], type_: TemplateType, properties: Properties) -> str:
     tags = properties.get("_tags", {})
-    parts = [tags.get("aws:cloudformation:stack-name", ""), tags.get("aws:cloudformation:logical-id", "")]
-    random = _random(token, "name", RANDOM_LENGTH, ALPHABETS["A"])
-    limit = min([NAME_MAX, *facts.max_length.values()])
-    start = "-".join(part for part in parts if part) or name.split("::")[-1]
-    found = f"{start[: max(0, limit - RANDOM_LENGTH - 1)]}-{random}".lstrip("-")[:limit]
-    return found.lower() if name.split("::")[1] in LOWER_CASE_NAMES else found
+    stack, logical_id = (tags.get(f"aws:cloudformation:{key}") for key in ("stack-name", "logical-id"))
+    return generated_name(tx, stack or "stack", logical_id or "resource", type_, properties)
 
 
 def _random(seed: str, key: str, length: int, alphabet: str) -> str:

@@ -1,6 +1,6 @@
 """Templates in requests: reading and checking them, ValidateTemplate, GetTemplate and GetTemplateSummary.
 
-YAML is slow to parse. So `prepare` parses the template of a request in a thread, before the handler runs.
+YAML is slow to parse. So `prepare` parses and checks the template of a request in a thread, before the handler runs.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ IAM_TYPES = {
 T = TypeVar("T")
 
 
-class ParsedTemplate(Struct, frozen=True):
-    text: str
-    tree: dict[str, Any]
-
-
 class CheckedTemplate(Struct, frozen=True):
     """A template after its transforms."""
 
     text: str  # as the caller has written it
     processed: str  # JSON
     template: Template
+
+
+class ParsedTemplate(Struct, frozen=True):
+    text: str
+    tree: dict[str, Any]
+    checked: CheckedTemplate | None = None  # None: the template has transforms, which may need the values of parameters
 
 
 def prepare(params: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,8 @@ def prepare(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def parsed(text: str) -> ParsedTemplate:
-    return ParsedTemplate(text, refusing(lambda: read_template(text)))
+    tree = refusing(lambda: read_template(text))
+    return ParsedTemplate(text, tree, None if refusing(lambda: transform_names(tree)) else _check(text, tree))
 
 
 def refusing(function: Callable[[], T]) -> T:
@@ -88,12 +90,16 @@ def stored_template(tx: Tx[Store], stack: Stack) -> ParsedTemplate:
     """The template of a stack. Transforms are applied again, because they depend on the values of parameters."""
     original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     tree = orjson.loads(processed)
-    return parsed(original) if tree.get("Transform") else ParsedTemplate(original, tree)
+    return parsed(original) if "Transform" in tree else ParsedTemplate(original, tree, _check(original, tree))
 
 
 def checked(given: ParsedTemplate, parameters: Mapping[str, Any]) -> CheckedTemplate:
-    """Apply the transforms of a template, check its structure and its resource types."""
-    tree = refusing(lambda: expand(given.tree, parameters))
+    """Apply the transforms of a template, and check the result."""
+    return given.checked or _check(given.text, refusing(lambda: expand(given.tree, parameters)))
+
+
+def _check(text: str, tree: dict[str, Any]) -> CheckedTemplate:
+    """Check the structure of a template and its resource types."""
     template = refusing(lambda: compile_template(tree))
     unknown = sorted({resource.type for resource in template.resources.values() if not is_known(resource.type)})
     if unknown:
@@ -102,7 +108,7 @@ def checked(given: ParsedTemplate, parameters: Mapping[str, Any]) -> CheckedTemp
         processed = orjson.dumps(tree).decode()
     except TypeError as error:  # an integer that has more than 64 bits
         raise ValidationError(f"Template format error: {error}") from None
-    return CheckedTemplate(given.text, processed, template)
+    return CheckedTemplate(text, processed, template)
 
 
 def required_capabilities(template: Template) -> tuple[list[str], list[str]]:
@@ -185,17 +191,9 @@ def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     else:
         raise ValidationError("Either StackName or ChangeSetName must be specified.")
-    is_processed = params.get("TemplateStage") == "Processed"
     # Without transforms, AWS returns the template as it was written, in both stages.
-    body = processed if is_processed and orjson.loads(processed) != _tree(original) else original
-    return {"TemplateBody": body, "StagesAvailable": ["Original", "Processed"]}
-
-
-def _tree(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        return None
+    is_processed = params.get("TemplateStage") == "Processed" and "Transform" in orjson.loads(processed)
+    return {"TemplateBody": processed if is_processed else original, "StagesAvailable": ["Original", "Processed"]}
 
 
 def _template_of_change_set(tx: Tx[Store], params: Mapping[str, Any], caller: Caller) -> tuple[str, str]:
@@ -216,15 +214,15 @@ def _given(params: Mapping[str, Any]) -> ParsedTemplate:
 
 
 def _described_template(given: ParsedTemplate) -> Template:
-    """Check a template without the values of its parameters.
+    """The template for a description, without the values of its parameters.
 
-    AWS does not apply transforms here, because they may need these values. So only the sections that need none are described.
+    AWS does not apply transforms here. So only the sections that need none are described.
     """
-    transforms = refusing(lambda: transform_names(given.tree))
-    if not transforms:
-        return checked(given, {}).template
+    if given.checked is not None:
+        return given.checked.template
     declarations = refusing(lambda: parameter_declarations(given.tree))
-    return Template({}, str(given.tree.get("Description") or ""), declarations, transforms=tuple(transforms))
+    transforms = refusing(lambda: transform_names(given.tree))
+    return Template({}, str(given.tree.get("Description") or ""), declarations, transforms=transforms)
 
 
 def _common(template: Template) -> dict[str, Any]:

@@ -94,8 +94,11 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
 
 def read_template_object(tx: Tx[Store], caller: Caller, url: str) -> str:
     """Read a template in the lane. Its file exists: blobs are erased only after the commit that deletes their row."""
-    slices = _slices(tx, caller, url, TEMPLATE_MAX_BYTES, TOO_LARGE)
-    return template_text(read_slices(tx.settings.blobs_folder, slices))
+    return template_text(read_slices(tx.settings.blobs_folder, template_slices(tx, caller, url)))
+
+
+def template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
+    return _slices(tx, caller, url, TEMPLATE_MAX_BYTES, TOO_LARGE)
 
 
 def template_text(body: bytes | str) -> str:

@@ -17,6 +17,7 @@ import orjson
 from corral.core import Tx
 from corral.errors import api_error
 from corral.model.instance import Instance, InstanceState, ec2_id
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 from corral.store import Store
@@ -86,9 +87,8 @@ def _signals(tx: Tx[Store], handle: str) -> dict[str, dict[str, str]]:
 
 
 def create_condition(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    timeout_s = properties.get("Timeout")
-    if timeout_s is not None and not (str(timeout_s).isdecimal() and int(timeout_s) <= TIMEOUT_MAX_S):
-        raise WaitConditionFailed(f"Timeout must be a number of seconds from 0 to {TIMEOUT_MAX_S}: {timeout_s}")
+    if _timeout_s(properties) is None:
+        raise WaitConditionFailed(f"Timeout must be a number of seconds from 0 to {TIMEOUT_MAX_S}: {properties['Timeout']}")
     tags = properties["_tags"]
     identity = f"{tags['aws:cloudformation:stack-id']}/{tags['aws:cloudformation:logical-id']}/{tx.ids.hex32()[:12]}"
     tx.store.stored.put(SERVICE, CONDITION, caller.region, identity, {"handle": properties.get("Handle", "")}, tx.now_s)
@@ -127,13 +127,20 @@ def condition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wait
     signalled = len(received.keys() | step.received.keys() | joined)
     if signalled >= count:
         return None
-    ends_s = step.started_s + float(step.properties.get("Timeout", TIMEOUT_MAX_S))
+    timeout_s = _timeout_s(step.properties)
+    assert timeout_s is not None, "create_condition checks it"
+    ends_s = step.started_s + timeout_s
     if tx.now_s >= ends_s:
         raise WaitConditionFailed(f"WaitCondition timed out. Received {signalled} conditions when expecting {count}")
     groups = [each for each in tx.store.stacks.resources(step.stack_id).values() if each.type == GROUP_TYPE and each.physical_id]
     keys = [_key(secret), *(f"instance:{instance.id}" for instance in instances)]
     keys += [f"group:{caller.region}/{group.physical_id}" for group in groups]
     return Waiting(tuple(keys), f"{signalled} of {count} signals have arrived.", ends_s)
+
+
+def _timeout_s(properties: Properties) -> int | None:
+    """The timeout in seconds. None: it is not valid."""
+    return whole_number(str(properties.get("Timeout", TIMEOUT_MAX_S)), TIMEOUT_MAX_S)
 
 
 def _instances_with(tx: Tx[Store], region: str, secret: str) -> list[Instance]:

@@ -1,7 +1,8 @@
-"""ECR resource types of CloudFormation templates: repositories, and the registry policy."""
+"""ECR resource types of CloudFormation templates: repositories, and the settings of the registry."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, camel_case, json_text
-from corral.services.cloudformation.resource_types import Properties
+from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.ecr import registry_settings
 from corral.services.ecr.repository_names import arn, find, registry_address
 from corral.store import Store
@@ -51,6 +52,33 @@ def _read(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
     return {"Arn": arn(caller, name), "RepositoryUri": f"{registry_address(tx, caller)}/{name}"}
 
 
+def _registry_type(
+    name: str,
+    setting: str,
+    put: str,
+    request: Callable[[Caller, Properties], Params],
+    delete: str,
+    default: Params,
+) -> TemplateType:
+    """Return the type of a setting of the registry. `delete` gets the request `default`."""
+
+    return api_type(
+        f"AWS::ECR::{name}",
+        "ecr",
+        identity=lambda tx, caller, properties: caller.account,
+        target=lambda identity, properties: default,
+        create=put,
+        request=request,
+        delete=delete,
+        missing=("RegistryPolicyNotFoundException",),
+        exists=lambda tx, caller, properties: (
+            tx.store.stored.get("ecr", registry_settings.KIND, caller.region, setting) is not None
+        ),
+        update=put,
+        attributes=lambda tx, caller, identity: {"RegistryId": identity},
+    )
+
+
 TEMPLATE_TYPES = (
     api_type(
         "AWS::ECR::Repository",
@@ -89,19 +117,28 @@ TEMPLATE_TYPES = (
         attributes=_read,
         name_property="RepositoryName",
     ),
-    api_type(
-        "AWS::ECR::RegistryPolicy",
-        "ecr",
-        identity=lambda tx, caller, properties: caller.account,
-        target=lambda identity, properties: {},
-        create="PutRegistryPolicy",
-        request=lambda caller, properties: {"policyText": json_text(properties["PolicyText"])},
-        delete="DeleteRegistryPolicy",
-        missing=("RegistryPolicyNotFoundException",),
-        exists=lambda tx, caller, properties: (
-            tx.store.stored.get("ecr", registry_settings.KIND, caller.region, registry_settings.POLICY) is not None
-        ),
-        update="PutRegistryPolicy",
-        attributes=lambda tx, caller, identity: {"RegistryId": identity},
+    _registry_type(
+        "RegistryPolicy",
+        registry_settings.POLICY,
+        "PutRegistryPolicy",
+        lambda caller, properties: {"policyText": json_text(properties["PolicyText"])},
+        "DeleteRegistryPolicy",
+        {},
+    ),
+    _registry_type(
+        "ReplicationConfiguration",
+        registry_settings.REPLICATION,
+        "PutReplicationConfiguration",
+        lambda caller, properties: {"replicationConfiguration": camel_case(properties["ReplicationConfiguration"])},
+        "PutReplicationConfiguration",
+        {"replicationConfiguration": registry_settings.DEFAULTS[registry_settings.REPLICATION]},
+    ),
+    _registry_type(
+        "RegistryScanningConfiguration",
+        registry_settings.SCANNING,
+        "PutRegistryScanningConfiguration",
+        lambda caller, properties: {"scanType": properties["ScanType"], "rules": camel_case(properties["Rules"])},
+        "PutRegistryScanningConfiguration",
+        registry_settings.DEFAULTS[registry_settings.SCANNING],
     ),
 )

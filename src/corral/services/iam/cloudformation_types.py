@@ -13,7 +13,7 @@ from corral.core import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text
+from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
 from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.policies import VERSIONS_MAX
@@ -223,7 +223,7 @@ TEMPLATE_TYPES = (
         missing=MISSING,
         applies=("PolicyDocument", "Roles"),
         apply=_set_managed,
-        unsent=("Users", "Groups"),
+        without_effect=("Users", "Groups"),
         attributes=_managed_attributes,
         name_property="ManagedPolicyName",
     ),
@@ -248,6 +248,7 @@ TEMPLATE_TYPES = (
         lambda tx, caller, name: {"Id": name},
         _update_policy,
         _delete_policy,
+        settled=note_of("AWS::IAM::Policy", ("Users", "Groups")),
         checks_permissions=True,
     ),
     api_type(
