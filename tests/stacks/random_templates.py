@@ -56,7 +56,10 @@ def _group(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
     launch = {"LaunchConfigurationName": "none" if node.faulty else "lc"}
     sizes = {"MinSize": str(size), "MaxSize": "2", "DesiredCapacity": str(size)}
     zones = {"AvailabilityZones": ["us-east-1a"]}
-    found: dict[str, Any] = {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": {**launch, **sizes, **zones, "Tags": tagged}}
+    found: dict[str, Any] = {
+        "Type": "AWS::AutoScaling::AutoScalingGroup",
+        "Properties": {**launch, **sizes, **zones, "Tags": tagged},
+    }
     if node.form:
         found["CreationPolicy"] = {"ResourceSignal": {"Count": size, "Timeout": "PT1M"}}
     return found
@@ -106,7 +109,9 @@ def changed(draw: st.DrawFn, nodes: dict[str, Node], faults: bool = True) -> dic
         elif action == "form":
             node = Node(node.kind, node.size, 1 - node.form, node.needs, node.refers)
         elif action == "edges" and earlier:
-            node = Node(node.kind, node.size, node.form, (draw(st.sampled_from(earlier)),), draw(st.none() | st.sampled_from(earlier)))
+            node = Node(
+                node.kind, node.size, node.form, (draw(st.sampled_from(earlier)),), draw(st.none() | st.sampled_from(earlier))
+            )
         elif action == "fault":
             node = Node(node.kind, node.size, node.form, node.needs, node.refers, True)
         if action != "remove":
