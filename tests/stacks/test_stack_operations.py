@@ -8,7 +8,7 @@ import pytest
 
 from corral.model.stack import STORED_ONLY, StackStatus
 from corral.services.cloudformation import stack_operations, stack_steps
-from stacks.stack_world import CALLER, World, refused
+from stacks.stack_world import CALLER, World, refused, spec_of
 
 
 def vpc(cidr: str = "10.0.0.0/16", **more: Any) -> dict[str, Any]:
@@ -481,3 +481,41 @@ def test_a_large_template_takes_small_steps_and_an_update_touches_one() -> None:
     assert {key for key in after if after[key] != before[key]} == {"Topic77"}
     assert len(world.events(stack)) == count + 5
     world.check()
+
+
+def test_planned_changes() -> None:
+    world = World()
+    first = {
+        "Parameters": {"Delay": {"Type": "Number"}},
+        **resources(
+            Q=queue(DelaySeconds={"Ref": "Delay"}),
+            Vpc=vpc(),
+            Net=subnet(),
+            Copy=queue(Tags=[{"Key": "k", "Value": {"Fn::GetAtt": ["Q", "Arn"]}}]),
+            Name=queue(Tags=[{"Key": "k", "Value": {"Fn::Sub": "${Q}"}}]),
+            Gone=queue(),
+        ),
+    }
+    second = {**first, "Resources": {**first["Resources"], "Vpc": vpc("10.1.0.0/16"), "New": queue()}}
+    del second["Resources"]["Gone"]
+    world.create(first, parameters={"Delay": "1"})
+    spec = spec_of("s", second, {"Delay": "2"})
+    changes = world.run(lambda tx: stack_operations.planned_changes(tx, CALLER, world.stack(), spec))
+    seen = {
+        each.logical_id: (
+            each.action,
+            each.replacement,
+            [(at.name, at.requires_recreation, at.evaluation, at.change_source, at.causing_entity) for at in each.details],
+        )
+        for each in changes
+    }
+    assert seen == {
+        "Copy": ("Modify", "False", [("Tags", "Never", "Dynamic", "ResourceAttribute", "Q.Arn")]),
+        "Gone": ("Remove", "", []),
+        "Net": ("Modify", "Conditional", [("VpcId", "Conditionally", "Dynamic", "ResourceReference", "Vpc")]),
+        "New": ("Add", "", []),
+        "Q": ("Modify", "False", [("DelaySeconds", "Never", "Static", "ParameterReference", "Delay")]),
+        "Vpc": ("Modify", "True", [("CidrBlock", "Always", "Static", "DirectModification", "")]),
+    }
+    planned = world.run(lambda tx: stack_operations.planned_changes(tx, CALLER, None, spec))
+    assert {each.action for each in planned} == {"Add"} and len(planned) == 6

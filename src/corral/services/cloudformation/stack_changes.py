@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from corral.services.cloudformation.stack_evaluation import attribute_of, desire
 from corral.store import Store
 
 UNKNOWN = "{{changeSet:KNOWN_AFTER_APPLY}}"  # what change sets of AWS show for values that are not known yet
+SUBSTITUTED = re.compile(r"\$\{([A-Za-z0-9.:]+)\}")  # ${NAME} in Fn::Sub
 ADD, MODIFY, REMOVE = "Add", "Modify", "Remove"
 ALWAYS, NEVER, CONDITIONALLY = "Always", "Never", "Conditionally"
 
@@ -27,8 +29,8 @@ class ChangeDetail(Struct, frozen=True):
     name: str = ""  # the property, if the attribute is Properties
     requires_recreation: str = NEVER
     evaluation: str = "Static"  # Dynamic: the new value is not known yet
-    change_source: str = "DirectModification"
-    causing_entity: str = ""
+    change_source: str = "DirectModification"  # or ParameterReference, ResourceReference, ResourceAttribute, Automatic
+    causing_entity: str = ""  # the parameter, or the resource and its attribute
     before: Any = None
     after: Any = None
 
@@ -60,13 +62,16 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
     rows = tx.store.stacks.resources(stack.id)
     resources = {key: row for key, row in rows.items() if not row.leftover and row.status not in ENDED}
     unknown: set[str] = set()  # resources whose physical id changes
+    modified: set[str] = set()  # resources that are modified in place: their attributes may change
     changes: dict[str, Change] = {}
 
     def ref(logical_id: str) -> Any:
         return UNKNOWN if logical_id in unknown else resources[logical_id].physical_id or UNKNOWN
 
     def get_att(logical_id: str, attribute: str) -> Any:
-        return UNKNOWN if logical_id in unknown else attribute_of(logical_id, resources[logical_id].version, attribute)
+        if logical_id in unknown or logical_id in modified:
+            return UNKNOWN
+        return attribute_of(logical_id, resources[logical_id].version, attribute)
 
     for logical_id in _in_order(evaluated.dependencies):
         if only_first and changes:
@@ -81,10 +86,12 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
             unknown.add(logical_id)
             stored_only = resource_type(declared.type).is_stored_only
             changes[logical_id] = Change(ADD, logical_id, declared.type, is_stored_only=stored_only, after=new.properties)
-        elif (change := _modification(stack, row, new)) is not None:
+        elif (change := _modification(stack, row, new, declared.properties, evaluated.template.parameters)) is not None:
             changes[logical_id] = change
             if change.replacement != "False":
                 unknown.add(logical_id)
+            elif row.version.properties != new.properties:
+                modified.add(logical_id)
     for logical_id, row in resources.items():
         if logical_id not in evaluated.resources:
             policy = row.version.deletion_policy
@@ -111,7 +118,10 @@ def _in_order(dependencies: Mapping[str, frozenset[str]]) -> list[str]:
     return list(found)
 
 
-def _modification(stack: Stack, row: StackResource, new: ResourceVersion) -> Change | None:
+def _modification(
+    stack: Stack, row: StackResource, new: ResourceVersion, raw: Mapping[str, Any], parameters: Container[str]
+) -> Change | None:
+    """Return how a resource changes, or None. `raw` are the properties of the template, and `parameters` its parameters."""
     old = row.version
     forced = replacing(stack, row.logical_id, old, new) if old.properties != new.properties else []
     kind = difference(old, new, lambda: forced)
@@ -125,10 +135,9 @@ def _modification(stack: Stack, row: StackResource, new: ResourceVersion) -> Cha
             recreates = any(path.split("/")[0] == name for path in forced)
             recreation = NEVER if not recreates else CONDITIONALLY if dynamic else ALWAYS
             attribute = "Tags" if name in ("Tags", "TagList") else "Properties"
-            source = "ResourceReference" if dynamic else "DirectModification"
-            details.append(
-                ChangeDetail(attribute, name, recreation, "Dynamic" if dynamic else "Static", source, before=before, after=after)
-            )
+            evaluation = "Dynamic" if dynamic else "Static"
+            source, entity = _source(raw.get(name), parameters, dynamic=dynamic)
+            details.append(ChangeDetail(attribute, name, recreation, evaluation, source, entity, before=before, after=after))
     if old.revision != new.revision:
         details.append(ChangeDetail("Properties", evaluation="Dynamic", change_source="Automatic"))
     for attribute in ("metadata", "creation_policy", "update_policy", "deletion_policy", "update_replace_policy"):
@@ -146,6 +155,37 @@ def _modification(stack: Stack, row: StackResource, new: ResourceVersion) -> Cha
         MODIFY, row.logical_id, row.type, row.physical_id or "", replacement, scope, tuple(details), row.is_stored_only, action,
         old.properties, new.properties,
     )  # fmt: skip
+
+
+def _source(raw: Any, parameters: Container[str], *, dynamic: bool) -> tuple[str, str]:
+    """Return why the value of a property changes, and the parameter or resource that causes it, in the words of change sets."""
+    for entity in references_in(raw):
+        if entity in parameters:
+            if not dynamic:
+                return "ParameterReference", entity
+        elif dynamic and not entity.startswith("AWS::"):
+            return ("ResourceAttribute" if "." in entity else "ResourceReference"), entity
+    return "DirectModification", ""
+
+
+def references_in(raw: Any) -> Iterator[str]:
+    """Yield the names in Ref, Fn::GetAtt (as NAME.ATTRIBUTE) and Fn::Sub of a raw value."""
+    if isinstance(raw, list):
+        for each in raw:
+            yield from references_in(each)
+    elif isinstance(raw, dict):
+        for name, argument in raw.items():
+            if name == "Ref" and isinstance(argument, str):
+                yield argument
+            elif name == "Fn::GetAtt" and isinstance(argument, list):
+                yield ".".join(map(str, argument))
+            elif name == "Fn::GetAtt" and isinstance(argument, str):
+                yield argument
+            else:
+                if name == "Fn::Sub":
+                    text = argument[0] if isinstance(argument, list) and argument else argument
+                    yield from SUBSTITUTED.findall(text) if isinstance(text, str) else ()
+                yield from references_in(argument)
 
 
 def _is_unknown(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from corral.core import Tx
-from corral.model.stack import Stack, StackEvent, StackResource
+from corral.model.stack import Output, Stack, StackEvent, StackResource
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.lookup import find_stack
@@ -77,34 +77,38 @@ def _summary(stack: Stack) -> dict[str, Any]:
 
 def _described(stack: Stack) -> dict[str, Any]:
     version = stack.version
+    shown = {  # members that AWS leaves out if they are empty
+        "ChangeSetId": stack.change_set_id,
+        "Description": version.description,
+        "Parameters": shown_parameters(version.parameters, version.resolved_ssm, version.no_echo),
+        "StackStatusReason": stack.status_reason,
+        "TimeoutInMinutes": stack.timeout_minutes,
+        "Capabilities": list(version.capabilities),
+        "Outputs": [_output(output) for output in version.outputs],
+        "RoleARN": version.role_arn,
+        **_parents(stack),
+    }
     return {
         "StackId": stack.id,
         "StackName": stack.name,
-        **({"ChangeSetId": stack.change_set_id} if stack.change_set_id else {}),
-        **({"Description": version.description} if version.description else {}),
-        "Parameters": shown_parameters(version.parameters, version.resolved_ssm, version.no_echo),
         **_times(stack),
         "RollbackConfiguration": {},
         "StackStatus": stack.status.value,
-        **({"StackStatusReason": stack.status_reason} if stack.status_reason else {}),
         "DisableRollback": stack.disable_rollback,
         "NotificationARNs": list(version.notification_arns),
-        **({"TimeoutInMinutes": stack.timeout_minutes} if stack.timeout_minutes is not None else {}),
-        "Capabilities": list(version.capabilities),
-        "Outputs": [
-            {
-                "OutputKey": output.key,
-                "OutputValue": output.value,
-                **({"Description": output.description} if output.description else {}),
-                **({"ExportName": output.export_name} if output.export_name else {}),
-            }
-            for output in version.outputs
-        ],
-        **({"RoleARN": version.role_arn} if version.role_arn else {}),
         "Tags": [{"Key": key, "Value": value} for key, value in version.tags.items()],
         **({"EnableTerminationProtection": stack.termination_protection} if not stack.parent_id else {}),
-        **_parents(stack),
         "DriftInformation": NOT_CHECKED,
+        **{name: value for name, value in shown.items() if value},
+    }
+
+
+def _output(output: Output) -> dict[str, str]:
+    return {
+        "OutputKey": output.key,
+        "OutputValue": output.value,
+        **({"Description": output.description} if output.description else {}),
+        **({"ExportName": output.export_name} if output.export_name else {}),
     }
 
 
