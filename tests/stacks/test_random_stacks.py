@@ -1,0 +1,165 @@
+"""Random stacks: whatever fails, operations end in a legal state, a rollback restores what was, and nothing is left at the end.
+
+After kill -9 between any two transactions the operations end as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corral.errors import ApiError
+from corral.model.stack import Stack, StackStatus
+from stacks.random_templates import GPU_TYPE, Node, changed, graphs, template_of
+from stacks.stack_world import World
+
+EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "25"))
+GPUS = 8
+SETTLE_S = 120.0  # longer than the timeout of signals
+RANDOM = re.compile(r"-[A-Z0-9]{12}\b|[0-9a-f]{8,}")
+COMPLETE = {"CREATE_COMPLETE", "UPDATE_COMPLETE"}
+
+pairs = graphs().flatmap(lambda nodes: st.tuples(st.just(nodes), changed(nodes)))
+quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def new_world(folder: Path | None = None, **more: Any) -> World:
+    world = World(folder, gpus=GPUS, **more)
+    world.call("ec2", "DescribeVpcs")  # creates the default network
+    world.call("autoscaling", "CreateLaunchConfiguration", LaunchConfigurationName="lc", ImageId="ami-1", InstanceType=GPU_TYPE)
+    return world
+
+
+def existing(world: World) -> dict[str, Any]:
+    """Everything that resources of stacks can be, with the values that templates set."""
+    rows = world.store.execute
+    return {
+        "stored": rows("SELECT service, type, name, document FROM stored_resource ORDER BY 1, 2, 3").fetchall(),
+        "queues": _queues(world),
+        "parameters": [
+            (each["Name"], world.call("ssm", "GetParameter", Name=each["Name"])["Parameter"]["Value"])
+            for each in world.call("ssm", "DescribeParameters").get("Parameters", [])
+        ],
+        "groups": rows("SELECT name, min_size, max_size, desired FROM scaling_group ORDER BY 1").fetchall(),
+        "instances": world.running(),
+        "free GPUs": world.free_gpus(),
+        "logs": [(each["logGroupName"], each.get("retentionInDays")) for each in world.call("logs", "DescribeLogGroups")["logGroups"]],
+        "exports": world.store.stacks.exports("us-east-1"),
+    }
+
+
+def _queues(world: World) -> list[Any]:
+    urls = sorted(world.call("sqs", "ListQueues").get("QueueUrls", []))
+    names = ["DelaySeconds", "FifoQueue"]
+    return [
+        (url, world.call("sqs", "GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"], world.call("sqs", "ListQueueTags", QueueUrl=url).get("Tags"))
+        for url in urls
+    ]
+
+
+def versions(world: World, stack: Stack) -> dict[str, Any]:
+    return {key: row.version for key, row in world.rows(stack).items()}
+
+
+def is_faulty(nodes: dict[str, Node]) -> bool:
+    return any(node.faulty for node in nodes.values())
+
+
+def settled(world: World, stack: Stack) -> Stack:
+    world.settle()
+    world.wait(SETTLE_S)
+    stack = world.by_id(stack.id)
+    world.check()
+    return stack
+
+
+@given(pairs)
+@quick
+def test_random_failures(pair: tuple[dict[str, Node], dict[str, Node]]) -> None:
+    first, second = pair
+    world = new_world()
+    empty = existing(world)
+    stack = settled(world, world.create(template_of(first)))
+    if is_faulty(first):
+        assert stack.status is StackStatus.ROLLBACK_COMPLETE
+        assert existing(world) == empty
+    else:
+        assert stack.status is StackStatus.CREATE_COMPLETE, world.events(stack)
+        check_complete(world, stack, first)
+        stack = update(world, stack, first, second)
+    stack = settled(world, world.delete())
+    assert stack.status is StackStatus.DELETE_COMPLETE, world.events(stack)
+    assert existing(world) == empty
+    assert world.store.execute("SELECT count(*) FROM lease").fetchone() == (0,)
+
+
+def update(world: World, stack: Stack, first: dict[str, Node], second: dict[str, Node]) -> Stack:
+    before, was, old = versions(world, stack), existing(world), stack.version
+    try:
+        stack = settled(world, world.update(template_of(second)))
+    except ApiError as error:
+        assert error.message == "No updates are to be performed."
+        assert template_of(first)["Resources"] == template_of(second)["Resources"]
+        return stack
+    if is_faulty(second):
+        assert stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE, world.events(stack)
+        assert versions(world, stack) == before
+        assert existing(world) == was
+        assert stack.version == old and stack.stable is None
+        assert {row.status.value for row in world.rows(stack).values()} <= COMPLETE
+    else:
+        assert stack.status is StackStatus.UPDATE_COMPLETE, world.events(stack)
+        check_complete(world, stack, second)
+    return stack
+
+
+def check_complete(world: World, stack: Stack, nodes: dict[str, Node]) -> None:
+    rows = world.rows(stack)
+    assert set(rows) == set(nodes)
+    for key, row in rows.items():
+        assert row.status.value in COMPLETE and row.step is None and row.before is None and not row.is_new
+        assert set(row.version.dependencies) == {each for each in (*nodes[key].needs, nodes[key].refers) if each in nodes}
+    assert dict((name, value) for name, value, _ in world.store.stacks.exports("us-east-1")) == {
+        f"export-{key}": row.physical_id for key, row in rows.items()
+    }
+    wanted = sum(min(node.size, 2) for node in nodes.values() if node.kind == "group")
+    assert world.free_gpus() == GPUS - min(wanted, GPUS)
+
+
+@given(pairs, st.integers(1, 6))
+@settings(quick, max_examples=max(5, EXAMPLES // 3))
+def test_crashes_change_nothing(pair: tuple[dict[str, Node], dict[str, Node]], every: int) -> None:
+    calm = history(*pair, crashes=None)
+    assert history(*pair, crashes=every) == calm
+
+
+def history(first: dict[str, Node], second: dict[str, Node], crashes: int | None) -> list[Any]:
+    """Create, update and delete a stack. Return what its owner sees, without random names."""
+    found: list[Any] = []
+    with TemporaryDirectory() as folder:
+        world = new_world(Path(folder), crashes=lambda number: crashes is not None and number % crashes == 0)
+        stack = settled(world, world.create(template_of(first)))
+        found.append(seen(world, stack))
+        if stack.status is StackStatus.CREATE_COMPLETE:
+            try:
+                stack = settled(world, world.update(template_of(second)))
+            except ApiError as error:
+                found.append(error.message)
+            found.append(seen(world, stack))
+        found.append(seen(world, settled(world, world.delete())))
+        assert (crashes is not None) == (world.restarts > 0)
+        for core in world.cores.values():
+            core.store.close()
+    return found
+
+
+def seen(world: World, stack: Stack) -> Any:
+    events = [(logical_id, status, RANDOM.sub("*", reason)) for logical_id, status, reason in world.events(stack)]
+    rows = {key: (row.status, row.type, RANDOM.sub("*", str(row.version.properties))) for key, row in world.rows(stack).items()}
+    return stack.status, sorted(events), rows, RANDOM.sub("*", str({key: len(value) if isinstance(value, list) else value for key, value in existing(world).items()}))
