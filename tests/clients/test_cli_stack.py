@@ -98,7 +98,7 @@ def test_the_shipped_cluster_from_deploy_to_purge(own: Cli, tmp_path: Path) -> N
         "stopped": True, "data": str(own.data), "tasksStopped": 1, "tasksLeft": 0, "purged": True,
     }  # fmt: skip
     assert [path.name for path in own.data.iterdir()] == ["corral.toml"]
-    assert not Path(f"/proc/{spawner}").exists()
+    eventually(lambda: not Path(f"/proc/{spawner}").exists(), "the spawner has ended")
 
 
 def test_a_failed_stack_says_why(own: Cli, tmp_path: Path) -> None:
