@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.decide.stack_plan import (
@@ -77,6 +77,7 @@ def test_leftovers_of_two_versions_that_need_each_other_are_deleted_in_any_order
     assert next_deleted(resources, ["a/1", "b/1"], ["a/1"], [], 9) == []
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 8)), min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_every_graph_is_created_and_deleted_completely(graph: list[set[int]], random: Any) -> None:
     dependencies = {str(at): [str(each) for each in needed if each < at] for at, needed in enumerate(graph)}
