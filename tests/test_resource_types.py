@@ -381,6 +381,14 @@ def test_a_dependency_refuses_the_deletion():
     assert refused.value.code == "DependencyViolation"
 
 
+def test_the_gateway_of_a_vpn_is_stored_only():
+    stack = Stack()
+    stack.create("vpc", VPC, CASES[VPC].properties)
+    identity = stack.create("it", ATTACHED, {**IN_VPC, "VpnGatewayId": "vgw-01"})
+    assert identity.startswith("VGW|vpc-0") and stack.attributes("it")["AttachmentType"] == "VGW"
+    stack.delete("it")
+
+
 def test_the_private_key_of_a_key_pair_is_a_parameter():
     stack = Stack()
     stack.create("key", "AWS::EC2::KeyPair", {"KeyName": "k", "KeyType": "ed25519"})

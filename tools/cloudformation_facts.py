@@ -116,8 +116,11 @@ class Reduced:
                 found |= {name: inner[name] for name in ("one", "any") if inner.get(name)}
             for keyword, name in (("oneOf", "one"), ("anyOf", "any")):
                 inner_nodes = [self.merged(each, depth + 1) for each in node.get(keyword, ())]
+                own = set(properties)
                 for inner in inner_nodes:
-                    properties |= {key: each for key, each in inner["properties"].items() if key not in properties}
+                    for key, each in inner["properties"].items():
+                        if key not in own:  # a property that differs between alternatives may have any value
+                            properties[key] = each if properties.get(key, each) == each else {}
                     patterns |= inner["patterns"]
                     items = items if items is not None else inner["items"]
                     enum = None

@@ -373,6 +373,29 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
         ssm.get_parameter(Name=name)
 
 
+def test_a_nested_update_in_progress_is_cancelled_by_the_rollback_of_its_parent(cloudformation: Any, corral: Corral) -> None:
+    s3 = corral.client("s3")
+    s3.create_bucket(Bucket="cancelled")
+    s3.put_object(Bucket="cancelled", Key="before", Body="Resources: {T: {Type: AWS::SNS::Topic}}")
+    s3.put_object(Bucket="cancelled", Key="after", Body=WAITING.replace("Outputs:", "  T: {Type: AWS::SNS::Topic}\nOutputs:"))
+    parent = "Resources: {{Child: {{Type: AWS::CloudFormation::Stack, Properties: {{TemplateURL: {}/cancelled/{}}}}}{}}}"
+    cloudformation.create_stack(StackName="above", TemplateBody=parent.format(corral.url, "before", ""))
+    wait(cloudformation, "above", "create")
+    [child] = cloudformation.describe_stack_resources(StackName="above")["StackResources"]
+    failing = ", Handle: {Type: AWS::CloudFormation::WaitConditionHandle}, Failing: " + (
+        "{Type: AWS::CloudFormation::WaitCondition, Properties: {Handle: !Ref Handle, Timeout: '600'}}"
+    )
+    cloudformation.update_stack(StackName="above", TemplateBody=parent.format(corral.url, "after", failing))
+    handle_of(cloudformation, child["PhysicalResourceId"])
+    put(handle_of(cloudformation, "above"), Status="FAILURE", UniqueId="a", Reason="no")
+    assert ended(cloudformation, "above")["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    assert ended(cloudformation, child["PhysicalResourceId"])["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    [left] = cloudformation.describe_stack_resources(StackName=child["PhysicalResourceId"])["StackResources"]
+    assert left["LogicalResourceId"] == "T"
+    cloudformation.delete_stack(StackName="above")
+    wait(cloudformation, "above", "delete")
+
+
 WAITING = """
 Resources:
   Handle: {Type: AWS::CloudFormation::WaitConditionHandle}

@@ -5,12 +5,26 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
+from corral.model.run import Observed
+from corral.services import hosts
 from corral.services.cloudformation.resource_types import ResourceStep, TemplateType, Waiting, template_type
 from groups.group_world import CALLER, GroupWorld
 
 TAGS = {"aws:cloudformation:stack-name": "s", "aws:cloudformation:logical-id": "It"}
 CLUSTER_DATA = b64encode(b"#!/bin/bash\necho ECS_CLUSTER=c >> /etc/ecs/ecs.config\n").decode()
 SIGNAL = {"ResourceSignal": {"Timeout": "PT5M"}}
+
+
+def report_tasks(world: Any, *, exit_code: int | None = None) -> None:
+    """The host starts its tasks, and ends those that are stopping. With `exit_code`, new tasks end at once."""
+    where = "state = 'PENDING' OR (state = 'RUNNING' AND desired = 'STOPPED')"
+    for (task_id,) in world.store.execute(f"SELECT id FROM task WHERE {where} ORDER BY rowid").fetchall():
+        task, now_s = world.store.tasks.get(task_id), world.clock.now_s()
+        code = 0 if task.desired.value == "STOPPED" else exit_code
+        ended_s = now_s if code is not None else None
+        runs = [Observed(run.attempt_id, 1, task.started_at_s or now_s, ended_s, code) for run in task.runs]
+        world.run(lambda tx, runs=runs: hosts.report(tx, "h", runs))
+    world.settle()
 
 
 def type_named(name: str) -> TemplateType:

@@ -9,6 +9,7 @@ import pytest
 
 from corral.model.stack import Stack, StackStatus
 from groups.group_world import GPUS_4
+from stacks.fleet_world import report_tasks
 from stacks.stack_world import REGION, World
 
 OTHER_4 = "g5.12xlarge"  # another type with four GPUs
@@ -144,3 +145,75 @@ def test_a_new_template_version_rolls_the_group() -> None:
     assert list(instances(world, "Gpu").values()) == [GPUS_4] * 2
     world.check()
     leaves_nothing(world)
+
+
+def test_an_instance_signals_when_its_cluster_exists() -> None:
+    world = World()
+    script = {"Fn::Base64": "#!/bin/bash\necho ECS_CLUSTER=later >> /etc/ecs/ecs.config\n"}
+    properties = {"ImageId": "ami-1", "InstanceType": GPUS_4, "UserData": script}
+    one = {"Type": "AWS::EC2::Instance", "Properties": properties, "CreationPolicy": {"ResourceSignal": {"Timeout": "PT1M"}}}
+    stack = world.create({"Resources": {"One": one}})
+    assert stack.status is StackStatus.CREATE_IN_PROGRESS
+    world.call("ecs", "CreateCluster", clusterName="later")
+    world.settle()
+    stack = world.by_id(stack.id)
+    assert stack.status is StackStatus.CREATE_COMPLETE
+    assert "joined cluster later: counts as signalled." in reasons(world, stack, "One")
+    leaves_nothing(world)
+
+
+def test_deleting_a_stack_stops_the_tasks_of_its_capacity_provider() -> None:
+    world = World()
+    template = fleet()
+    provider = {"AutoScalingGroupProvider": {"AutoScalingGroupArn": {"Fn::GetAtt": ["Gpu", "AutoScalingGroupARN"]}}}
+    strategy = [{"CapacityProvider": {"Ref": "Provider"}, "Weight": 1}]
+    associated = {"Cluster": {"Ref": "Cluster"}, "CapacityProviders": [{"Ref": "Provider"}]}
+    container = {
+        "Name": "a",
+        "Image": "busybox",
+        "Memory": 64,
+        "Command": ["true"],
+        "ResourceRequirements": [{"Type": "GPU", "Value": "8"}],
+    }
+    template["Resources"] |= {
+        "Provider": {"Type": "AWS::ECS::CapacityProvider", "Properties": provider},
+        "Associations": {
+            "Type": "AWS::ECS::ClusterCapacityProviderAssociations",
+            "Properties": {**associated, "DefaultCapacityProviderStrategy": strategy},
+        },
+        "Task": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [container]}},
+    }
+    assert world.create(template).status is StackStatus.CREATE_COMPLETE
+    cluster, definition = world.row("Cluster").physical_id, world.row("Task").physical_id
+    (started,) = world.call("ecs", "RunTask", cluster=cluster, taskDefinition=definition)["tasks"]
+    assert started["lastStatus"] == "PROVISIONING", "no instance has eight GPUs, so the task waits"
+    leaves_nothing(world)
+    task = world.store.tasks.get(started["taskArn"].rpartition("/")[2])
+    assert task is not None and (task.state.value, task.stopped_reason) == ("STOPPED", "The stack s is deleted")
+
+
+def test_deleting_a_stack_waits_until_its_tasks_have_stopped() -> None:
+    world = World()
+    template = fleet()
+    container = {"Name": "a", "Image": "corral/host", "Memory": 6, "Command": ["sleep"]}
+    gpu = {**container, "ResourceRequirements": [{"Type": "GPU", "Value": "4"}]}
+    service = {"Cluster": {"Ref": "Cluster"}, "TaskDefinition": {"Ref": "Web"}, "DesiredCount": 2}
+    template["Resources"] |= {
+        "Web": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [container]}},
+        "Task": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [gpu]}},
+        "Service": {"Type": "AWS::ECS::Service", "Properties": service},
+    }
+    assert world.create(template).status is StackStatus.CREATE_IN_PROGRESS
+    for _ in range(3):
+        report_tasks(world)
+    assert world.stack().status is StackStatus.CREATE_COMPLETE
+    cluster, definition = world.row("Cluster").physical_id, world.row("Task").physical_id
+    assert len(world.call("ecs", "RunTask", cluster=cluster, taskDefinition=definition, count=2)["tasks"]) == 2
+    report_tasks(world)
+    stack = world.delete()
+    assert stack.status is StackStatus.DELETE_IN_PROGRESS and world.free_gpus() == 0, "the tasks still hold the GPUs"
+    for _ in range(3):
+        report_tasks(world)
+    assert world.by_id(stack.id).status is StackStatus.DELETE_COMPLETE, world.events(stack)
+    assert (world.running(), world.free_gpus(), world.store.groups.listed(REGION)) == (0, 8, [])
+    world.check()

@@ -11,7 +11,7 @@ from corral.errors import ApiError
 from corral.model.instance import TypeMapping
 from corral.model.settings import Settings
 from groups.group_world import CALLER, GPUS_1, GPUS_4, GPUS_8, REGION
-from stacks.fleet_world import CLUSTER_DATA, SIGNAL, TAGS, FleetWorld, type_named
+from stacks.fleet_world import CLUSTER_DATA, SIGNAL, TAGS, FleetWorld, report_tasks, type_named
 
 GROUP, CONFIGURATION = "AWS::AutoScaling::AutoScalingGroup", "AWS::AutoScaling::LaunchConfiguration"
 INSTANCE, TEMPLATE = "AWS::EC2::Instance", "AWS::EC2::LaunchTemplate"
@@ -350,6 +350,36 @@ def test_a_service_is_settled_when_it_is_steady_and_gone_when_its_tasks_have_end
     assert world.gone(SERVICE, world.step(service, "DELETE")) is None
     world.delete(CLUSTER, "c")
     world.delete(CLUSTER, "c")
+
+
+def test_the_deployments_of_a_service(world: FleetWorld) -> None:
+    container = {"Name": "a", "Image": "corral/host", "Memory": 6, "Command": ["true"]}
+    breaker = {"DeploymentCircuitBreaker": {"Enable": "true", "Rollback": "false"}}
+    first, second, third = (world.create(DEFINITION, Family="f", ContainerDefinitions=[container]) for _ in range(3))
+    old = {"ServiceName": "web", "TaskDefinition": first, "DesiredCount": 2, "DeploymentConfiguration": breaker}
+    service = world.create(SERVICE, **old)
+    step = world.step(service)
+    waits = world.settled(SERVICE, step)
+    assert waits is not None and "not all 2 tasks of the deployment run yet" in waits.reason
+    report_tasks(world)
+    assert world.settled(SERVICE, step) is None
+    new = {**old, "TaskDefinition": second}
+    world.update(SERVICE, service, old, new)
+    for _ in range(4):
+        waits = world.settled(SERVICE, world.step(service, "UPDATE"))
+        report_tasks(world)
+    assert waits is None
+    world.update(SERVICE, service, new, {**new, "TaskDefinition": third})
+    for _ in range(2):
+        assert world.settled(SERVICE, step) is not None
+        report_tasks(world, exit_code=1)
+    with pytest.raises(ApiError, match="ECS Deployment Circuit Breaker was triggered"):
+        world.settled(SERVICE, world.step(service, "UPDATE"))
+    world.delete(SERVICE, service)
+    waits = world.gone(SERVICE, world.step(service, "DELETE"))
+    assert waits is not None and "its tasks are stopping" in waits.reason
+    report_tasks(world)
+    assert world.gone(SERVICE, world.step(service, "DELETE")) is None
 
 
 def test_a_cluster_with_container_instances_refuses_its_deletion(world: FleetWorld) -> None:

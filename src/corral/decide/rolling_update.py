@@ -6,7 +6,6 @@ have more instances than its desired capacity, which is the surge.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from math import ceil
 
@@ -14,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.decide.group_capacity import COUNTED
+from corral.decide.stack_plan import duration_s
 from corral.model.group import LAUNCH_STATES, LifecycleState, Member
 from corral.model.instance import ec2_id
 from corral.model.numbers import whole_number
 
-DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", re.ASCII)
 SIGNAL_PAUSE = "PT5M"  # the default PauseTime of a policy that waits for signals
 SUCCESS = "SUCCESS"
 
@@ -35,7 +34,7 @@ class RollingPolicy(Struct, frozen=True):
 
     @property
     def pause_s(self) -> float:
-        return duration_s(self.pause)
+        return duration_s(self.pause) or 0.0
 
 
 class Rollout(Struct, frozen=True):
@@ -60,13 +59,6 @@ class RolloutStep(Struct, frozen=True):
     again_s: float | None = None
     is_done: bool = False
     error: str = ""
-
-
-def duration_s(text: str) -> float:
-    """Return the seconds of an ISO 8601 duration, for example PT1H30M. An invalid text is no duration at all."""
-    found = DURATION.fullmatch(text)
-    hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
-    return float(hours * 3600 + minutes * 60 + seconds)
 
 
 def rolling_policy(given: Mapping[str, object]) -> RollingPolicy:

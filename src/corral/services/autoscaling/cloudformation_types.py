@@ -164,7 +164,9 @@ def _set_hooks(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: 
 def _delete_group(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
     """Set the size of a group to 0. When the last instance is terminated, `_group_gone` deletes the group."""
     group = _group(tx, caller, identity)
-    if group is not None:
+    if group is not None and group.settings.get("DeletionProtection") == "prevent-all-deletion":
+        _call(tx, caller, "DeleteAutoScalingGroup", identity)  # refuses the deletion, with the reason
+    elif group is not None:
         _call(tx, caller, "ResumeProcesses", identity, ScalingProcesses=list(PROCESSES))
         drain(tx, caller, find_group(tx, caller, identity), max_size=0)
 

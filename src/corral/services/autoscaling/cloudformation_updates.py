@@ -5,7 +5,6 @@ An instance counts as signalled when it has joined the cluster that its user dat
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from corral.core import Tx
 from corral.decide.group_capacity import COUNTED
 from corral.decide.rolling_update import Rollout, RolloutStep, rolling_policy, start_rollout, step_rollout
-from corral.model.group import Group, Member
+from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services import instances
 from corral.services.autoscaling.instance_refreshes import matches_source
@@ -22,7 +21,7 @@ from corral.services.autoscaling.names import find_group
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, ValidationError, Waiting
-from corral.services.ec2.cloudformation_instances import signals_of
+from corral.services.ec2.cloudformation_instances import signals_of, signals_wanted
 from corral.store import Store
 
 REPLACING = (*SOURCES, "VPCZoneIdentifier")  # a change of these replaces the group, or its instances, if the UpdatePolicy says so
@@ -60,10 +59,15 @@ def replaces_group(old: Properties, new: Properties) -> list[str]:
 
 def drain(tx: Tx[Store], caller: Caller, group: Group, **sizes: int) -> None:
     """Let a group terminate all its instances. Their tasks are stopped first."""
-    protected = [ec2_id(each.instance_id) for each in tx.store.groups.members(group.region, group.name) if each.protected]
+    members = tx.store.groups.members(group.region, group.name)
+    protected = [ec2_id(each.instance_id) for each in members if each.protected and each.state not in TERMINATION_STATES]
     for at in range(0, len(protected), 50):
         request = {"AutoScalingGroupName": group.name, "InstanceIds": protected[at : at + 50], "ProtectedFromScaleIn": False}
         call(tx, caller, "autoscaling", "SetInstanceProtection", request)
+    for each in members:
+        if each.state is LifecycleState.STANDBY:  # a scale-in leaves instances in standby
+            request = {"InstanceId": ec2_id(each.instance_id), "ShouldDecrementDesiredCapacity": False}
+            call(tx, caller, "autoscaling", "TerminateInstanceInAutoScalingGroup", request)
     more = {"MaxSize": sizes["max_size"]} if "max_size" in sizes else {}
     _update(tx, caller, group, MinSize=0, DesiredCapacity=0, **more)
 
@@ -116,21 +120,13 @@ def group_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting 
 
 
 def _await_creation(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Group) -> Waiting | None:
-    wanted = _signals_wanted(step)
+    wanted = signals_wanted(step)
     received = {**group_signals(tx, caller, step), **step.received}
     if sum(status == SUCCESS for status in received.values()) >= wanted:
         return None
     _refuse_failed_launch(tx, group)
     _make_room(tx, caller, step, group)
     return Waiting((group.key,), _why_not(tx, group))
-
-
-def _signals_wanted(step: ResourceStep) -> int:
-    if "ResourceSignal" not in step.creation_policy:
-        return 0
-    count = int(step.creation_policy["ResourceSignal"].get("Count", 1))
-    percent = step.creation_policy.get("AutoScalingCreationPolicy", {}).get("MinSuccessfulInstancesPercent", 100)
-    return ceil(count * int(percent) / 100)
 
 
 def _refuse_failed_launch(tx: Tx[Store], group: Group) -> None:

@@ -166,7 +166,10 @@ def tag_values(tags: Any) -> dict[str, str]:
 
 def json_text(document: Any) -> str:
     """Return a policy or another document as text. A template may contain it as an object or as text."""
-    return document if isinstance(document, str) else orjson.dumps(document).decode()
+    try:
+        return document if isinstance(document, str) else orjson.dumps(document).decode()
+    except orjson.JSONEncodeError as error:  # for example, a number with more than 64 bits
+        raise ValidationError(f"The template contains an invalid JSON document: {error}.") from None
 
 
 def renamed(value: Mapping[str, Any], names: Mapping[str, str]) -> Params:

@@ -74,20 +74,26 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
     stack = tx.store.stacks.get(arn)
     if stack is None or stack.deleted_at_s is not None:
         raise NestedStackFailed(f"Stack [{arn}] does not exist")
-    parent = _parent(tx, new)
-    saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, arn)
-    if parent.status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS and saved is not None:
-        template = saved["template"]  # the object at the URL may have changed
-    else:
-        now = tx.store.stacks.template(arn, stack.version.number)[0]
-        tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, arn, {"template": now}, tx.now_s)
-        template = read_template_object(tx, caller, new["TemplateURL"])
-    spec = stack_spec(tx, caller, _request(new, parent, template), stack.name, stack, expands=False)
+    if _parent(tx, new).status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS:
+        if stack.status is StackStatus.UPDATE_IN_PROGRESS:
+            stack_operations.cancel_update(tx, stack)
+        return  # `_stack_settled` restores the stack when it is no longer in progress
+    now = tx.store.stacks.template(arn, stack.version.number)[0]
+    tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, arn, {"template": now}, tx.now_s)
+    _begin_update(tx, caller, stack, new, read_template_object(tx, caller, new["TemplateURL"]))
+
+
+def _begin_update(tx: Tx[Store], caller: Caller, stack: Stack, properties: Properties, template: str) -> bool:
+    """Begin to update a nested stack. Return False if nothing changes."""
+    request = _request(properties, _parent(tx, properties), template)
+    spec = stack_spec(tx, caller, request, stack.name, stack, expands=False)
     try:
         tx.attempt(lambda: stack_operations.begin_update(tx, caller, stack, spec))
     except ApiError as error:
         if error.message != NO_UPDATES:
             raise
+        return False
+    return True
 
 
 def _delete_stack(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
@@ -113,11 +119,18 @@ def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting
     stack = tx.store.stacks.get(step.physical_id)
     if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
         raise NestedStackFailed(f"Embedded stack {step.physical_id} was deleted")
-    if stack.status in COMPLETE or (step.is_rollback and stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE):
-        return None
     if stack.status.in_progress:
         return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
-    raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
+    restores = step.is_rollback and step.action == "UPDATE"
+    if stack.status not in COMPLETE and not (restores and stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE):
+        raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
+    if restores and not step.memory.get("restored"):
+        step.memory["restored"] = True
+        # The object at the URL may have changed since the stack was updated, so the template was saved.
+        saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+        if saved is not None and _begin_update(tx, caller, stack, step.properties, saved["template"]):
+            return Waiting((stack.key,), "The nested stack is being restored.")
+    return None
 
 
 def _stack_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:

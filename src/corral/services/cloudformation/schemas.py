@@ -41,6 +41,7 @@ WANTED = {
     "object": "JSONObject",
 }
 WRONG = object()
+UNCHANGED: dict[Any, type] = {"string": str, "integer": int, "boolean": bool}  # values of these types need no conversion
 
 
 class Facts(Struct, frozen=True):
@@ -145,6 +146,8 @@ class _Check:
         self.violations: list[str] = []
 
     def value(self, node: Node, value: Any, path: str) -> Any:
+        if node.__class__ is str and UNCHANGED.get(node) is value.__class__:
+            return value
         resolved = self.facts.resolved(node)
         wanted = resolved["type"]
         if wanted == "any":

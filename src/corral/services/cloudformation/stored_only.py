@@ -64,8 +64,11 @@ def stored_only_type(name: str) -> TemplateType:
     def attributes_from(tx: Tx[Store], caller: Caller, physical_id: str, properties: Properties) -> dict[str, Any]:
         facts = schemas.facts(name)
         values = Values(name, facts, caller, tx.now_s, physical_id, properties)
-        values.learn(physical_id, _references(name, facts))
-        values.known.setdefault("name", _own_name(name, facts, properties) or re.split(r"[/:|]", physical_id)[-1])
+        references = _references(name, facts)
+        values.learn(physical_id, references)
+        is_name = len(references) == 1 and references[0] not in facts.read_only
+        own = physical_id if is_name else _own_name(name, facts, properties) or re.split(r"[/:|]", physical_id)[-1]
+        values.known.setdefault("name", own)
         return {attribute: values.at(attribute.replace(".", "/")) for attribute in facts.attributes}
 
     return TemplateType(
@@ -91,7 +94,7 @@ def _name_property(name: str, facts: Facts) -> str | None:
     if len(references) != 1 or "/" in references[0]:
         return None
     if references[0] not in facts.read_only:
-        return references[0]
+        return references[0] if not references[0].lower().endswith("arn") else None
     forms = facts.forms | FORMS.get(name, {})
     form = forms.get(references[0], ARN_RESOURCES.get(name, "{name}") if references[0].lower().endswith("arn") else "")
     return next((each for each in _name_properties(name) if each in facts.properties), None) if "{name}" in form else None
@@ -160,7 +163,9 @@ class Values:
         given = schemas.value_at(self.properties, path)
         if given is not None and not isinstance(given, list | Mapping):
             return given
-        return self.at(path) if path in self.facts.read_only else self.known["name"]
+        if path in self.facts.read_only:
+            return self.at(path)
+        return self.filled(self.form_of(path)) if path.lower().endswith("arn") else self.known["name"]
 
     def at(self, path: str) -> Any:
         """Return the value of an attribute."""

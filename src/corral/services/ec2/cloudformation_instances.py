@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from math import ceil
 from typing import Any
 
 from corral.core import Tx
@@ -164,9 +165,11 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
     instance = find(tx, caller, step.physical_id)
     if instance is None:
         raise ValidationError(f"The instance {step.physical_id} was terminated.")
-    if "ResourceSignal" in step.creation_policy:
-        signals_of(step, [instance])  # notes whether the instance counts as signalled
     waits = Waiting((f"instance:{instance.id}",), f"the instance {step.physical_id} is {instance.state.value}.")
+    if step.action == "CREATE" and "ResourceSignal" in step.creation_policy:
+        received = {**signals_of(step, [instance]), **step.received}
+        if sum(status == "SUCCESS" for status in received.values()) < signals_wanted(step):
+            return waits
     old, new = step.old_properties, step.properties
     if step.action == "UPDATE" and old is not None and any(old.get(name) != new.get(name) for name in NEEDS_STOP):
         wanted = {"InstanceType": new.get("InstanceType", DEFAULT_TYPE), "UserData": b64decode(new.get("UserData", ""))}
@@ -216,6 +219,13 @@ def signals_of(step: ResourceStep, found: list[Instance]) -> dict[str, str]:
             how = f"joined cluster {instance.cluster}" if instance.cluster else "runs, and its user data names no cluster"
             step.notes.append(f"Instance {name} {how}: counts as signalled.")
     return signals
+
+
+def signals_wanted(step: ResourceStep) -> int:
+    """Return how many SUCCESS signals the CreationPolicy of a resource requires."""
+    rule = step.creation_policy.get("ResourceSignal")
+    percent = (step.creation_policy.get("AutoScalingCreationPolicy") or {}).get("MinSuccessfulInstancesPercent", 100)
+    return ceil(int((rule or {}).get("Count", 1)) * int(percent) / 100) if rule is not None else 0
 
 
 def _replaces(old: Properties, new: Properties) -> list[str]:

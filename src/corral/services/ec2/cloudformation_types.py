@@ -83,17 +83,22 @@ def _delete_route(tx: Tx[Store], caller: Caller, identity: str, properties: Prop
 
 
 def _attach(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    """Attach an internet gateway. The gateway of a VPN (VpnGatewayId) is stored only, so there is nothing to attach."""
+    if "InternetGatewayId" not in properties:
+        return f"VGW|{properties['VpcId']}"
     gateways.attach_internet_gateway(tx, dict(properties), caller)
     return f"IGW|{properties['VpcId']}"
 
 
 def _attach_another(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    gateways.detach_internet_gateway(tx, dict(old), caller)
-    gateways.attach_internet_gateway(tx, dict(new), caller)
+    if old.get("InternetGatewayId") != new.get("InternetGatewayId"):
+        _detach(tx, caller, identity, old)
+        _attach(tx, caller, new)
 
 
 def _detach(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    gateways.detach_internet_gateway(tx, dict(properties), caller)
+    if "InternetGatewayId" in properties:
+        gateways.detach_internet_gateway(tx, dict(properties), caller)
 
 
 def _associate_table(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -311,7 +316,7 @@ _TYPES = (
     TemplateType(
         "AWS::EC2::VPCGatewayAttachment",
         _attach,
-        lambda tx, caller, identity: {"AttachmentType": "IGW"},
+        lambda tx, caller, identity: {"AttachmentType": identity[:3]},
         _attach_another,
         _gone(_detach),
     ),

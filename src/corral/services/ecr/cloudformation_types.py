@@ -98,7 +98,7 @@ TEMPLATE_TYPES = (
             ),
             "LifecyclePolicy": Setting(
                 "PutLifecyclePolicy",
-                lambda policy: {"lifecyclePolicyText": policy["LifecyclePolicyText"]},
+                lambda policy: {"lifecyclePolicyText": policy.get("LifecyclePolicyText")},
                 "DeleteLifecyclePolicy",
             ),
             "RepositoryPolicyText": Setting(

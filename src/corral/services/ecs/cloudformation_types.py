@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.service_plan import failures_in_a_row
 from corral.errors import api_error
 from corral.model.ecs_service import INACTIVE, EcsService
 from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.stack import StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call, request_of
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
-from corral.services.ecs.lookup import arn, has_host, short
+from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
+from corral.services.ecs.errors import ResourceInUseException
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 
+STOPS_MAX = 20  # tasks that one transaction stops
+PACE_S = 0.001  # until the next of these transactions
+FAILURES_MIN, FAILURES_MAX = 3, 200  # failed tasks that trip a circuit breaker: half of the desired count, within these limits
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
 AlreadyExists = api_error("AlreadyExists")
@@ -101,8 +109,38 @@ def _update_association(tx: Tx[Store], caller: Caller, identity: str, old: Prope
 
 
 def _delete_association(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    if _exists(tx, caller, short(identity)):
+    if _exists(tx, caller, short(identity)) and not _tasks_of_providers(tx, caller, short(identity)):
         _associate(tx, caller, identity, {})
+
+
+def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    """ECS refuses to remove a capacity provider that runs tasks. If the whole stack is deleted, stop the tasks first.
+
+    The deletion of the Auto Scaling group, which follows, would stop them too.
+    """
+    cluster = short(step.physical_id)
+    if not _exists(tx, caller, cluster):
+        return None
+    tasks, stack = _tasks_of_providers(tx, caller, cluster), tx.store.stacks.get(step.stack_id)
+    if tasks and (stack is None or stack.status not in (StackStatus.DELETE_IN_PROGRESS, StackStatus.ROLLBACK_IN_PROGRESS)):
+        raise ResourceInUseException(PROVIDER_IN_USE)
+    for task_id in tasks:
+        request = {"cluster": cluster, "task": task_id, "reason": f"The stack {step.stack_name} is deleted"}
+        call(tx, caller, "ecs", "StopTask", request)
+    left = _tasks_of_providers(tx, caller, cluster)  # a task that waited for capacity has stopped at once
+    if not left:
+        _associate(tx, caller, cluster, {})
+        return None
+    again_s = tx.now_s + PACE_S if set(left) - set(tasks) else None
+    return Waiting(tuple(f"task:{task_id}" for task_id in left), "the tasks of the capacity providers are stopping.", again_s)
+
+
+def _tasks_of_providers(tx: Tx[Store], caller: Caller, cluster: str) -> list[str]:
+    """Return some tasks that run on the capacity providers of a cluster."""
+    _, details = cluster_record(tx, caller, cluster) or ("", {})
+    providers = [name for name in details.get("capacityProviders", ()) if name != HOST_PROVIDER]
+    found = [task for name in providers for task in tx.store.clusters.tasks_on(caller.region, cluster, name, STOPS_MAX)]
+    return found[:STOPS_MAX]
 
 
 # Capacity providers
@@ -197,12 +235,22 @@ def _service_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiti
         raise NotStabilized(f"The service {step.physical_id} was deleted.")
     if service.is_steady:
         return None
+    if _is_tripped(tx, service):
+        raise NotStabilized("Error occurred during operation 'ECS Deployment Circuit Breaker was triggered'.")
     until_s = step.started_s + STABILIZES_S
     reason = service.problem or f"not all {service.desired} tasks of the deployment run yet."
     text = f"(service {service.name}) {reason}"
     if tx.now_s >= until_s:
         raise NotStabilized(f"The service did not become stable within {STABILIZES_S / 3600:g} hours: {text}")
     return Waiting((f"service:{service.key}",), text, until_s)
+
+
+def _is_tripped(tx: Tx[Store], service: EcsService) -> bool:
+    """Return whether the service has a deployment circuit breaker, and as many tasks have failed in a row as ECS tolerates."""
+    if not service.details["deploymentConfiguration"].get("deploymentCircuitBreaker", {}).get("enable"):
+        return False
+    tolerated = max(FAILURES_MIN, min(FAILURES_MAX, ceil(service.desired / 2)))
+    return failures_in_a_row(tx.store.ecs_services.newest_stopped(service, FAILURES_MAX)) >= tolerated
 
 
 def _service_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
@@ -229,6 +277,7 @@ TEMPLATE_TYPES = (
         lambda tx, caller, identity: {},
         _update_association,
         _delete_association,
+        gone=_association_gone,
         checks_permissions=True,
     ),
     TemplateType(

@@ -14,7 +14,7 @@ from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call
 from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
-from corral.services.cloudformation.resource_types import Properties, TemplateType
+from corral.services.cloudformation.resource_types import Properties, TemplateType, ValidationError
 from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.policies import VERSIONS_MAX
 from corral.services.iam.roles import service_linked_role_name
@@ -178,6 +178,12 @@ def _role_policy_request(caller: Caller, properties: Properties) -> Params:
     return _members(properties, "RoleName", "PolicyName", "PolicyDocument")
 
 
+def _linked_role(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    if "AWSServiceName" not in properties:
+        raise ValidationError("AWS::IAM::ServiceLinkedRole needs the property AWSServiceName.")
+    return service_linked_role_name(properties)
+
+
 TEMPLATE_TYPES = (
     api_type(
         "AWS::IAM::Role",
@@ -265,7 +271,7 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::IAM::ServiceLinkedRole",
         "iam",
-        identity=lambda tx, caller, properties: service_linked_role_name(properties),
+        identity=_linked_role,
         target=lambda identity, properties: {"RoleName": identity},
         create="CreateServiceLinkedRole",
         request=lambda caller, properties: _members(properties, "AWSServiceName", "CustomSuffix", "Description"),
