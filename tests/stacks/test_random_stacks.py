@@ -13,7 +13,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from msgspec.structs import replace
 
 from corral.errors import ApiError
