@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
 import traceback
@@ -153,7 +154,8 @@ class Feeder:
             self._receiving += 1
         messages: list[dict[str, Any]] = []
         try:
-            messages = retried("ReceiveMessage", lambda: self._messages(wanted), self._stopping, FOREVER_S)
+            attempt = secrets.token_hex(16)
+            messages = retried("ReceiveMessage", lambda: self._messages(wanted, attempt), self._stopping, FOREVER_S)
         finally:
             self._prefetch.give(wanted - len(messages))
             with self._changed:
@@ -173,9 +175,11 @@ class Feeder:
             self._take(each, item_of(message, feeder=self.number, number=each.number, receive=receive))
         return len(messages)
 
-    def _messages(self, wanted: int) -> list[dict[str, Any]]:
+    def _messages(self, wanted: int, attempt: str) -> list[dict[str, Any]]:
+        """A FIFO queue returns the same messages to a repeated attempt, whose response was lost."""
         options = self._options
         params: dict[str, Any] = {"VisibilityTimeout": options.visibility_s} if options.visibility_s else {}
+        params |= {"ReceiveRequestAttemptId": attempt} if options.queue.is_fifo else {}
         answer = self._sqs.receive_message(
             QueueUrl=options.queue.url,
             MaxNumberOfMessages=wanted,
@@ -238,9 +242,9 @@ class Feeder:
                 item.data = self._options.decode(item)
                 for each in item.objects:
                     each.data = None
-        except Exception as error:
+        except BaseException as error:  # `sys.exit` in `decode` fails the message too
             item.fail(_reason(error))
-        size = sum(len(each.data) for each in item.objects if each.data) + int(getattr(item.data, "nbytes", 0))
+        size = sum(len(each.data) for each in item.objects if each.data) + _bytes_of(item.data)
         self._prefetch.add_bytes(size - held.charged_bytes)
         held.charged_bytes = size
         return item
@@ -275,6 +279,14 @@ class Feeder:
                 self._events.holds(self.number, 0)
             self._changed.notify_all()
         self._prefetch.give(len(gone), sum(message.charged_bytes for message in gone))
+
+
+def _bytes_of(data: Any) -> int:
+    """The size of arrays, tensors and bytes; 0 for anything else."""
+    if isinstance(data, bytes | bytearray | str):
+        return len(data)
+    size = getattr(data, "nbytes", 0)
+    return size if isinstance(size, int) else 0
 
 
 def _reason(error: BaseException) -> str:

@@ -64,7 +64,7 @@ class QueueWorker:
         prefetch: int | None = None,
         prefetch_bytes: int = 256 * MIB,
         visibility_s: int | None = None,
-        poll_s: int = 10,
+        poll_s: int = 3,
         retry_delay_s: int | None = None,
         failures_max: int = 100,
         results: str | None = None,
