@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,7 +111,10 @@ def measure(corral: Corral, options: Any) -> tuple[list[Row], dict[str, Any]]:
     bare, under = max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
     slowest = min(alone, key=lambda name: alone[name])
     about = run.figures["worker"]
-    note = f"batches of {about['batch']:.0f}; {about['predict_busy']:.0%} of the time in predict; {options.processes} processes"
+    note = (
+        f"{options.processes} processes; batches of {about['batch']:.0f}; {about['predict_busy']:.0%} of the time in predict; "
+        f"first batch after {about['start_s']:.2f} s"
+    )
     rows = [
         Row("images/s by the worker library", worker, "/s", loop, "the usual loop", LOOP_GOAL * loop, note),
         Row("the same", worker, "/s", alone[slowest], f"{slowest} alone, the slowest part", SLOWEST_GOAL * alone[slowest]),
@@ -126,8 +130,10 @@ def main() -> None:
     made.add_argument("--python", default="python3", help="has torch, torchvision, Pillow and boto3")
     made.add_argument("--json", type=Path)
     options = made.parse_args()
-    if options.model == "cpu":
-        options.python = sys.executable
+    python = sys.executable if options.model == "cpu" else shutil.which(options.python)
+    if python is None:
+        raise SystemExit(f"{options.python} is not on the PATH: pass --python")
+    options.python = python
     with tempfile.TemporaryDirectory() as folder:
         corral = Corral(Path(folder) / "data", "none" if options.model == "cpu" else "auto").start()
         try:

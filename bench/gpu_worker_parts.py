@@ -56,7 +56,7 @@ def decoded(data: bytes, model: str) -> Any:
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as opened:
-        return numpy.asarray(opened.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR))
+        return numpy.array(opened.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 class CpuModel:
@@ -233,11 +233,11 @@ def one_by_one(options: argparse.Namespace) -> Callable[[bytes], Any]:
 
 
 def part_worker(options: argparse.Namespace) -> dict[str, float]:
-    """The worker library. The rate counts from the call of `run` to the end of the last batch."""
+    """The worker library. The rate counts from the end of the first batch to the end of the last one; `start_s` comes before."""
     from corral.worker import Batch, Item, QueueWorker
 
     model = model_of(options)
-    ends: list[float] = []
+    ends: list[tuple[float, int]] = []
     name = options.model
 
     def decode(item: Item) -> Any:
@@ -250,7 +250,7 @@ def part_worker(options: argparse.Namespace) -> dict[str, float]:
         found = model.forward(batch.prepared)
         if hasattr(found, "cpu"):
             found.cpu()
-        ends.append(time.perf_counter())
+        ends.append((time.perf_counter(), len(batch)))
 
     worker = QueueWorker(
         options.queue,
@@ -267,8 +267,13 @@ def part_worker(options: argparse.Namespace) -> dict[str, float]:
     began = time.perf_counter()
     totals = worker.run()
     assert totals.done == options.images and not totals.failed, totals
-    busy = totals.predict_seconds / (ends[-1] - began)
-    return {"per_s": totals.done / (ends[-1] - began), "batch": totals.done / totals.batches, "predict_busy": busy}
+    (first_s, first), (last_s, _) = ends[0], ends[-1]
+    return {
+        "per_s": (totals.done - first) / (last_s - first_s),
+        "start_s": first_s - began,
+        "batch": totals.done / totals.batches,
+        "predict_busy": totals.predict_seconds / (last_s - began),
+    }
 
 
 def in_processes(count: int, work: Callable[[int, Any], None]) -> float:

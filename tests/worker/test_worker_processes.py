@@ -138,6 +138,42 @@ def test_data_that_cannot_travel_fails_its_message(work, caplog):
     assert "decode returned a function, which cannot be sent to another process" in caplog.text
 
 
+def test_spawned_processes_need_a_decode_function_that_can_be_imported(work):
+    with pytest.raises(WorkerError, match="decode cannot be sent to a process: define it at the top level of a module"):
+        QueueWorker(work().name, print, decode=lambda item: item, processes=1, start_method="spawn", metrics=None).run()
+
+
+def test_every_message_ends_once(work):
+    """Failures of every kind at the same time, in three processes: each message is done once or becomes a dead letter."""
+    queue, target = work(), work()
+    kinds = ["good", "good", "good", "decode", "good", "raise", "good", "fail", "good", "exit"]
+    bodies = [f"{kinds[number % 10]} {number}" for number in range(200)]
+    queue.send(bodies)
+
+    def decode(item: Item) -> str:
+        if item.body.startswith("decode"):
+            raise ValueError("for the test")
+        if item.body.startswith("exit"):
+            sys.exit("for the test")
+        return item.body
+
+    def predict(batch: Batch) -> list[str]:
+        if any(item.data.startswith("raise") for item in batch):
+            raise RuntimeError("for the test")
+        for item in batch:
+            if item.data.startswith("fail"):
+                item.fail("for the test")
+        return [item.data for item in batch]
+
+    options = {"decode": decode, "processes": 3, "batch_max": 7, "prefetch": 40, "once": True, "metrics": None}
+    totals = QueueWorker(queue.name, predict, results=target.name, **options).run()
+    good = sorted(body for body in bodies if body.startswith("good"))
+    found: list[str] = []
+    QueueWorker(target.name, lambda batch: found.extend(item.json()["result"] for item in batch), once=True, metrics=None).run()
+    assert sorted(found) == good and totals.done == len(good)
+    assert queue.dead_letters() == sorted(set(bodies) - set(good)) and queue.counts() == (0, 0)
+
+
 def test_a_feeder_that_dies_ends_the_worker(work):
     queue = work()
     queue.send(["a"])

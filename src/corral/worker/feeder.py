@@ -119,17 +119,14 @@ class Feeder:
         """Wait for the receives that are under way and for the settlement of all messages."""
         self.stop()
         until_s = time.monotonic() + within_s
-        receivers = self._threads[: self._options.receivers]
-        for thread in receivers:
+        for thread in self._threads[: self._options.receivers]:
             thread.join(max(0.0, until_s - time.monotonic()))
-        self._pool.shutdown()
-        self._in_order.put(None)
-        for thread in self._threads[self._options.receivers :]:
-            thread.join()
         with self._changed:
             settled = self._changed.wait_for(lambda: not self._held, max(0.0, until_s - time.monotonic()))
         if not settled:
             LOG.warning("%d messages return when their visibility timeout ends", len(self._held))
+        self._pool.shutdown(wait=False)
+        self._in_order.put(None)
         self._settler.close()
         self._keeper.close()
 

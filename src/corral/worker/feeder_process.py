@@ -50,7 +50,10 @@ class FeederProcess:
         arguments = (theirs, self._socket, self.number, self._options)
         name = f"worker-feeder-{self.number}"
         self._process: BaseProcess = self._context.Process(target=_child, args=arguments, name=name)  # type: ignore[attr-defined]
-        self._process.start()
+        try:
+            self._process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise WorkerError(f"decode cannot be sent to a process: define it at the top level of a module. {error}") from error
         theirs.close()
 
     def start(self) -> None:

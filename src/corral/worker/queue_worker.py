@@ -16,7 +16,7 @@ from corral.worker.errors import LOG, WorkerError
 from corral.worker.feeder import Feeder, FeederOptions
 from corral.worker.feeder_process import FeederProcess
 from corral.worker.items import Item
-from corral.worker.queue_lookup import find_queue, read_environment_again
+from corral.worker.queue_lookup import client, find_queue, read_environment_again
 from corral.worker.results import target_of
 from corral.worker.settlement import Fate, Settlement
 from corral.worker.stop_signals import StopSignals
@@ -182,10 +182,17 @@ class _Run:
             self._feeders = [Feeder(0, options, self)]
             return
         context = multiprocessing.get_context(start_method)
-        for number in range(processes):
-            feeder = FeederProcess(number, options, self, context)
-            feeder.fork()
-            self._feeders.append(feeder)
+        if options.fetch:
+            client("s3", None)  # loads the models of S3 once, not in every process
+        feeders = [FeederProcess(number, options, self, context) for number in range(processes)]
+        for at, feeder in enumerate(feeders):
+            try:
+                feeder.fork()
+            except BaseException:
+                for started in feeders[:at]:
+                    started.abandon()
+                raise
+        self._feeders = [*feeders]
 
     def work(self, batch_run: BatchRun, *, with_prepare: bool, close_s: float) -> Totals:
         self._metrics.start()
