@@ -195,35 +195,55 @@ def test_a_stack_is_deleted_while_its_nested_stack_is_in_progress(cloudformation
     assert "UPDATE_ROLLBACK_COMPLETE" in statuses
 
 
-VALUE = "Resources: {P: {Type: AWS::SSM::Parameter, Properties: {Name: /nested/value, Type: String, Value: %s}}}"
+VALUE = """
+Resources:
+  P: {Type: AWS::SSM::Parameter, Properties: {Name: /nested/value, Type: String, Value: %s}}
+"""
+WAITS = """
+  Handle: {Type: AWS::CloudFormation::WaitConditionHandle}
+  Done: {Type: AWS::CloudFormation::WaitCondition, DependsOn: P, Properties: {Handle: !Ref Handle, Timeout: "600"}}
+"""
 
 
-def test_a_rollback_after_two_failed_updates_restores_the_first_template(cloudformation: Any, corral: Corral) -> None:
-    s3, ssm = corral.client("s3"), corral.client("ssm")
-    s3.create_bucket(Bucket="twice")
-    parent = "Resources: {Child: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: %s/twice/child}}%s}"
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rollback_after_two_failed_updates_restores_the_first_template(cloudformation: Any, corral: Corral, late: bool) -> None:
+    """`late`: the first update of the nested stack is complete only after the update of its parent has failed."""
+    s3, ssm, name = corral.client("s3"), corral.client("ssm"), f"twice-{late}".lower()
+    s3.create_bucket(Bucket=name)
+    failing = "  Failing: {Type: 'Custom::C', DependsOn: Child}\n"
 
-    def run(value: str, failing: str, **more: Any) -> str:
-        s3.put_object(Bucket="twice", Key="child", Body=VALUE % value)
-        cloudformation.update_stack(StackName="twice", TemplateBody=parent % (corral.url, failing), **more)
-        return str(ended(cloudformation, "twice")["StackStatus"])
+    def run(value: str, template: str, more: str = "", fails: str = "no", **options: Any) -> None:
+        s3.put_object(Bucket=name, Key="child", Body=VALUE % value + more)
+        values = given(Url=f"{corral.url}/{name}/child", Fails=fails)
+        act = cloudformation.update_stack if value != "one" else cloudformation.create_stack
+        act(StackName=name, TemplateBody=template, Parameters=values, **options)
 
     def now() -> str:
         return str(ssm.get_parameter(Name="/nested/value")["Parameter"]["Value"])
 
-    s3.put_object(Bucket="twice", Key="child", Body=VALUE % "one")
-    cloudformation.create_stack(StackName="twice", TemplateBody=parent % (corral.url, ""))
-    wait(cloudformation, "twice", "create")
-    failing = ", Failing: {Type: 'Custom::C', DependsOn: Child}"
-    for value in ("two", "three"):
-        assert run(value, failing, DisableRollback=True) == "UPDATE_FAILED" and now() == value
-    cloudformation.rollback_stack(StackName="twice")
-    assert ended(cloudformation, "twice")["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
-    assert now() == "one"
-    assert run("four", "") == "UPDATE_COMPLETE" and now() == "four"
-    assert run("five", failing) == "UPDATE_ROLLBACK_COMPLETE" and now() == "four"
-    cloudformation.delete_stack(StackName="twice")
-    wait(cloudformation, "twice", "delete")
+    run("one", ABOVE)
+    wait(cloudformation, name, "create")
+    [child] = cloudformation.describe_stack_resources(StackName=name)["StackResources"]
+    if late:
+        run("two", ABOVE, WAITS, "yes", DisableRollback=True)
+        url = handle_of(cloudformation, child["PhysicalResourceId"])
+        put(handle_of(cloudformation, name), Status="FAILURE", UniqueId="a", Reason="no")
+        assert ended(cloudformation, name)["StackStatus"] == "UPDATE_FAILED"
+        put(url, Status="SUCCESS", UniqueId="a")
+        assert ended(cloudformation, child["PhysicalResourceId"])["StackStatus"] == "UPDATE_COMPLETE"
+    else:
+        run("two", ABOVE + failing, DisableRollback=True)
+        assert ended(cloudformation, name)["StackStatus"] == "UPDATE_FAILED"
+    run("three", ABOVE + failing, DisableRollback=True)
+    assert (ended(cloudformation, name)["StackStatus"], now()) == ("UPDATE_FAILED", "three")
+    cloudformation.rollback_stack(StackName=name)
+    assert (ended(cloudformation, name)["StackStatus"], now()) == ("UPDATE_ROLLBACK_COMPLETE", "one")
+    run("four", ABOVE)
+    assert (ended(cloudformation, name)["StackStatus"], now()) == ("UPDATE_COMPLETE", "four")
+    run("five", ABOVE + failing)
+    assert (ended(cloudformation, name)["StackStatus"], now()) == ("UPDATE_ROLLBACK_COMPLETE", "four")
+    cloudformation.delete_stack(StackName=name)
+    wait(cloudformation, name, "delete")
 
 
 def test_an_update_without_changes_of_a_nested_stack_whose_update_was_rolled_back(cloudformation: Any, corral: Corral) -> None:

@@ -213,7 +213,7 @@ def history(first: dict[str, Node], second: dict[str, Node], crashes: set[int]) 
     """
     found: list[Any] = []
     with TemporaryDirectory() as folder:
-        world = new_world(Path(folder), crashes=crashes.__contains__)
+        world = new_world(Path(folder) if crashes else None, crashes=crashes.__contains__)
         stack = settled(world, world.create(template_of(first)))
         found.append(seen(world, stack))
         if stack.status is StackStatus.CREATE_COMPLETE:

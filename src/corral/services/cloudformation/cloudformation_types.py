@@ -25,6 +25,7 @@ from corral.store import Store
 SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"  # a stored document: the template before the last update of the parent
 NO_UPDATES = "No updates are to be performed."
 COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
+ROLLED_BACK = frozenset({StackStatus.UPDATE_ROLLBACK_COMPLETE, StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS})
 VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
 NO_CUSTOM_RESOURCES = (
     "Corral cannot run custom resources yet: they need a Lambda function or an SNS topic, which Corral does not serve. "
@@ -106,9 +107,9 @@ def _save_template(tx: Tx[Store], caller: Caller, stack: Stack, parent: Stack) -
     """Save the template that a rollback of the parent restores. An update after a failed update keeps the saved template."""
     restored = parent.stable.number if parent.stable is not None else 0
     saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
-    if saved is None or saved.get("parent_version") != restored:
+    if saved is None or saved["parent_version"] != restored:
         now = tx.store.stacks.template(stack.id, stack.version.number)[0]
-        document = {"template": now, "parent_version": restored}
+        document = {"template": now, "version": stack.version.number, "parent_version": restored}
         tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, stack.id, document, tx.now_s)
 
 
@@ -153,23 +154,37 @@ def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting
     if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
         raise NestedStackFailed(f"Embedded stack {step.physical_id} was deleted")
     restores = step.is_rollback and step.action == "UPDATE"
-    if stack.is_held and (restores or stack.status is StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS):
+    if stack.is_held and not restores and stack.status is StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS:
         return None
     if stack.status.in_progress and not stack.is_held:
         return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
+    if restores and (stack.is_held or stack.status in COMPLETE or stack.status in ROLLED_BACK):
+        return _restore(tx, caller, step, stack)
     # An update that changes nothing begins no operation. Then an earlier update of the nested stack may have been rolled back.
-    unchanged = step.action == "UPDATE" and stack.started_at_s < step.started_s
-    if stack.status not in COMPLETE and not ((restores or unchanged) and stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE):
-        raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
-    if restores and not step.memory.get("restored"):
-        step.memory["restored"] = True
-        # The object at the URL may have changed since the stack was updated, so the template was saved.
-        saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
-        if saved is not None and _begin_update(tx, caller, stack, step.properties, saved["template"]):
-            return Waiting((stack.key,), "The nested stack is being restored.")
-    if restores:
-        tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+    unchanged = step.action == "UPDATE" and stack.started_at_s < step.started_s and stack.status in ROLLED_BACK
+    if stack.status not in COMPLETE and not unchanged:
+        raise _not_successful(step, stack)
     return None
+
+
+def _restore(tx: Tx[Store], caller: Caller, step: ResourceStep, stack: Stack) -> Waiting | None:
+    """Update a nested stack to the saved template, unless its own rollback has restored the version that had this template.
+
+    The object at the URL may have changed since, so the template was saved.
+    """
+    saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+    if saved is not None and saved["version"] != stack.version.number:
+        if step.memory.get("restores") and stack.status in ROLLED_BACK:
+            raise _not_successful(step, stack)
+        if not step.memory.get("restores") and _begin_update(tx, caller, stack, step.properties, saved["template"]):
+            step.memory["restores"] = True
+            return Waiting((stack.key,), "The nested stack is being restored.")
+    tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+    return None
+
+
+def _not_successful(step: ResourceStep, stack: Stack) -> ApiError:
+    return NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
 
 
 def _is_busy(stack: Stack) -> bool:
@@ -184,7 +199,7 @@ def _stack_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | 
     if stack.status is StackStatus.DELETE_IN_PROGRESS or _is_busy(stack):
         return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
     if stack.status is StackStatus.DELETE_FAILED:
-        raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully deleted: {stack.status_reason}")
+        raise _not_successful(step, stack)
     stack = stack_operations.begin_delete(tx, caller, stack)  # `_delete_stack` could not, because an update was in progress
     return Waiting((stack.key,), "The nested stack is being deleted.")
 
