@@ -243,7 +243,7 @@ CASES: dict[str, Case] = {
     **data_services.CASES,
     **fleet.CASES,
 }
-# Types that need the engine of stacks: tests/clients/test_stacks.py tests them.
+# Types that need the engine of stacks: tests/clients/test_nested_stacks.py tests them.
 ELSEWHERE = ("AWS::CloudFormation::",)
 LEFT = {  # lane → the query that returns all resources of the lane
     "state": """

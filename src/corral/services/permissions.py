@@ -20,10 +20,12 @@ from corral.services.caller import Caller
 from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
 from corral.services.ecs.lookup import find_definition, short, split_definition
+from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.iam.roles import find_role
 from corral.services.logs.common import group_name
 from corral.services.ssm.parameter_names import arn as parameter_arn
 from corral.services.ssm.parameter_names import parse_reference
+from corral.services.stored_resources import get as get_resource
 from corral.store import Store
 
 Params = Mapping[str, Any]
@@ -246,6 +248,18 @@ def _iam(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
     return needed
 
 
+def _ec2(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The permission for the operation, and the permission to pass the role of the instance profile that the request names."""
+    profile = params.get("IamInstanceProfile") or {}
+    name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
+    found = get_resource(tx, caller, INSTANCE_PROFILE, name) if name else None
+    roles = [role_arn(tx, caller, role) for role in (found["_roles"] if found is not None else ())]
+    return [
+        Permission(f"ec2:{operation}", UNKNOWN_RESOURCE, _tags(params)),
+        *(Permission(PASS_ROLE, role, PASSED_TO_INSTANCES) for role in roles),
+    ]
+
+
 def _sts(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     if operation != "AssumeRole":
         return [Permission(f"sts:{operation}", NO_RESOURCE)]
@@ -338,6 +352,7 @@ DERIVATIONS: dict[str, Derivation] = {
     "cloudformation": _cloudformation,
     "cloudwatch": _cloudwatch,
     "corral": _corral,  # Corral's own pages, such as the status page
+    "ec2": _ec2,
     "ecr": _ecr,
     "ecs": _ecs,
     "iam": _iam,
