@@ -17,7 +17,6 @@ import orjson
 
 from corral.core import Tx
 from corral.decide.notifications import Notification, ambiguous, matching
-from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.errors import S3_FILTER_RULE_NAME
 from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
 from corral.model.queue import Queue
@@ -26,7 +25,7 @@ from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lifecycle import key_changed
 from corral.services.s3.lookup import bucket_arn, owner
 from corral.services.sqs.queue_names import queue_with_arn
-from corral.services.sqs.send_message import deliver
+from corral.services.sqs.send_message import deliver, service_may_send
 from corral.store import Store
 
 QUEUES, TOPICS, FUNCTIONS = "QueueConfigurations", "TopicConfigurations", "LambdaFunctionConfigurations"
@@ -159,15 +158,7 @@ def _refusal(bucket: Bucket, queue: Queue, arn: str, caller: Caller) -> str | No
         return "The notification destination service region is not valid for the bucket location constraint"
     if queue.is_fifo:
         return "FIFO SQS queues are not supported"
-    context = {"aws:sourcearn": (bucket_arn(bucket.name),), "aws:sourceaccount": (caller.account,)}
-    try:
-        verdict = evaluate(
-            read_policy(queue.attributes.get("Policy", "")),
-            AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context),
-        )
-    except PolicyError:  # the queue has no policy
-        verdict = PolicyDecision.NO_MATCH
-    if verdict is not PolicyDecision.ALLOWED:
+    if not service_may_send(queue, arn, SENDER, bucket_arn(bucket.name), caller.account):
         return "Permissions on the destination queue do not allow S3 to publish notifications from this bucket"
     return None
 
