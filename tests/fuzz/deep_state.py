@@ -1,7 +1,7 @@
 """Builds the state on which fuzzed requests act, and the examples from which they are made.
 
 There are uploads under way, versions, alarms with metric math, running tasks, pushed images, FIFO queues with messages in flight,
-parameters with labels, log streams with events, a network, instances, and roles with policies.
+topics, parameters with labels, log streams with events, a network, instances, and roles with policies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from corral.aws import Response
 from fuzz.composer import Knowledge, Params, serialized
 from fuzz.deep_instances import make_instances
 from fuzz.group_state import build_groups
+from fuzz.topic_state import build_topics
 from harness import Corral, container
 from raw_aws import Connection
 from raw_registry import Registry, digest_of
@@ -72,11 +73,6 @@ RULES = (
     "AT_LEAST(50%, OK, ({0}))",
     "TRUE OR INSUFFICIENT_DATA({1})",
 )
-FILTER_POLICIES = (
-    {"a": {"b": [1, {"numeric": [">", 0, "<=", 5]}]}, "$or": [{"c": [{"exists": False}]}, {"d": [{"prefix": "x"}]}]},
-    {"a": [{"anything-but": ["x", "y"]}, {"anything-but": {"prefix": "z"}}, {"cidr": "10.0.0.0/8"}]},
-    {"a": [{"suffix": "x"}, {"equals-ignore-case": "y"}, None, True]},
-)
 QUERIES = (
     "attribute:ecs.os-type == linux",
     "task:group in [a, b]",
@@ -101,10 +97,11 @@ class DeepState:
 
     async def build(self) -> Examples:
         self._account = (await self._caller("sts")("GetCallerIdentity"))["Account"]
-        for part in (self._objects, self._queues, self._topics, self._logs, self._metrics, self._tasks, self._images, self._parameters,
+        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters,
                      self._network, self._roles):  # fmt: skip
             await part()
         await make_instances(self._caller("ec2"), partial(self._example, "ec2"), partial(self._knows, "ec2"), self._mark)
+        await build_topics(self._caller("sns"), self._knows, self._account, self._mark, POLICY)
         await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await self._connection.close()
         return self.examples
@@ -247,35 +244,6 @@ class DeepState:
             self._example("sqs", operation, params)
         self._knows("sqs", QueueUrl=[plain, fifo, source], ReceiptHandle=handles, SourceArn=arns[0], DestinationArn=arns[1])
         self._knows("sqs", QueueName=[url.rpartition("/")[2] for url in urls], Policy=POLICY)
-
-    async def _topics(self) -> None:
-        call, queue = self._caller("sns"), f"arn:aws:sqs:us-east-1:{self._account}:fuzz-{self._mark}"
-        name, tags = f"fuzz-{self._mark}", [{"Key": "a", "Value": "b"}]
-        plain = (await call("CreateTopic", Name=name, Attributes={"DisplayName": "a"}, Tags=tags))["TopicArn"]
-        fifo = (await call("CreateTopic", Name=f"{name}.fifo", Attributes={"FifoTopic": "true"}))["TopicArn"]
-        policies = [json.dumps(policy) for policy in FILTER_POLICIES]
-        redrive = json.dumps({"deadLetterTargetArn": queue})
-        arns = []
-        for topic in (plain, fifo):
-            attributes = {"FilterPolicy": policies[0], "FilterPolicyScope": "MessageBody", "RedrivePolicy": redrive}
-            arns.append(
-                (await call("Subscribe", TopicArn=topic, Protocol="sqs", Endpoint=queue, Attributes=attributes))["SubscriptionArn"]
-            )
-        await call("Subscribe", TopicArn=plain, Protocol="email", Endpoint="a@b.c", ReturnSubscriptionArn=True)
-        for policy in policies:
-            await call("SetSubscriptionAttributes", SubscriptionArn=arns[0], AttributeName="FilterPolicy", AttributeValue=policy)
-        sent = {"a": {"DataType": "Number.x", "StringValue": "12"}, "b": {"DataType": "String.Array", "StringValue": '["c", 1]'}}
-        await call("Publish", TopicArn=plain, Message='{"a": {"b": 1}}', Subject="s", MessageAttributes=sent)
-        await call("Publish", TopicArn=plain, Message='{"default": "a", "sqs": "b"}', MessageStructure="json")
-        await call("Publish", TopicArn=fifo, Message="m", MessageGroupId="g", MessageDeduplicationId="d")
-        entries = [{"Id": "a", "Message": "b", "MessageAttributes": sent}, {"Id": "b", "Message": "c", "Subject": "d"}]
-        await call("PublishBatch", TopicArn=plain, PublishBatchRequestEntries=entries)
-        await call("AddPermission", TopicArn=plain, Label="l", AWSAccountId=[self._account], ActionName=["Publish"])
-        await call("SetTopicAttributes", TopicArn=plain, AttributeName="Policy", AttributeValue=POLICY)
-        self._example("sns", "RemovePermission", {"TopicArn": plain, "Label": "a"})
-        self._knows("sns", TopicArn=[plain, fifo], TargetArn=plain, ResourceArn=[plain, fifo], SubscriptionArn=arns, Endpoint=queue)
-        self._knows("sns", AttributeName=["FilterPolicy", "RedrivePolicy", "DeliveryPolicy", "Policy"])
-        self._knows("sns", AttributeValue=[*policies, redrive, POLICY, '{"http": {}}'], Token="t", Name=[name, f"{name}.fifo"])
 
     async def _logs(self) -> None:
         call, group = self._caller("logs"), f"/fuzz/{self._mark}"
