@@ -117,7 +117,7 @@ def _decide_simple(
     if wanted < capacity.desired and not request.whole:
         return Verdict(capacity.desired, progress)
     if block is not None:
-        return Verdict(None, progress, block.until_s, block.reason)
+        return Verdict(capacity.desired, progress, block.until_s, block.reason)
     if wait_until_s is not None:
         return Verdict(capacity.desired, progress, wait_until_s, "")
     return Verdict(wanted, replace(progress, at_s=now_s), None, "")

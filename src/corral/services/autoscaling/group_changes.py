@@ -81,10 +81,10 @@ def check_cooldown(tx: Tx[Store], group: Group) -> None:
 
 
 def cooldown_block(tx: Tx[Store], group: Group) -> Block | None:
-    """Return the activity or the cooldown that is in progress, or None."""
-    ongoing = tx.store.groups.activities(group.region, group.name, ended=False, limit=1)
-    if ongoing:
-        return Block(f"Scaling activity {ongoing[0][1].id} is in progress and blocks this action")
+    """Return the activity or the cooldown that is in progress, or None. A launch that waits for GPUs may wait for ever."""
+    for _, activity in tx.store.groups.activities(group.region, group.name, ended=False):
+        if activity.status != activities.WAITING:
+            return Block(f"Scaling activity {activity.id} is in progress and blocks this action")
     cooldown_s = group.cooldown_s if group.cooldown_s is not None else group.settings.get("DefaultCooldown", COOLDOWN_S)
     if group.scaled_at_s is None or tx.now_s >= group.scaled_at_s + cooldown_s:
         return None
@@ -203,6 +203,7 @@ def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks:
     actions = start_actions(tx, group, member, TERMINATING_HOOK) if hooks and served and runs else {}
     if actions:
         activities.advance(tx, activity.id, activities.MID_HOOK)
+        tx.due(group.key, min(action.deadline_s for action in actions.values()))
         return move(tx, member, LifecycleState.TERMINATING_WAIT, actions=actions, activity=activity.id), activity
     ending = move(tx, member, LifecycleState.TERMINATING, actions={}, activity=activity.id)
     _shut_down(tx, group, instance, cause)
