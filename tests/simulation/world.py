@@ -68,6 +68,7 @@ class World:
         self.ids = SeededIds(Random(self.rng.getrandbits(64)))
         self.trace: list[str] = []
         self.faulty = True
+        self.healed_s = 0.0
         self.stepped_s = 0.0  # how far the wall clock was stepped in all
         self.withheld_changes = 0  # how often somebody kept a GPU away, or gave it back
         self.checkers = checkers
@@ -156,6 +157,7 @@ class World:
     def heal(self) -> None:
         """Faults off. A random core of the hosts lives on; the rest stay dead for ever."""
         self.faulty = False
+        self.healed_s = self.agenda.now
         self.plane.trouble.clear()
         self.plane.steps_left.clear()
         living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
@@ -185,8 +187,10 @@ class World:
                 self.service_clients.calm()
             if self.plan.with_groups:
                 self.group_clients.calm()
+            # Some instances end now. The others end later, because the first claim of a queue may wait for their GPUs.
+            late = self.agenda.now > self.healed_s + LIVENESS_S / 2
             for instance in self.plane.store.instances.all():
-                if not instance.is_host and not instance.group and int(instance.id, 16) % 2:  # some end now, and some stay
+                if not instance.is_host and not instance.group and (late or int(instance.id, 16) % 2):
                     self.clients.terminate(instance.id)
                 if instance.status == "DRAINING" and instance.state is InstanceState.RUNNING:
                     again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}
