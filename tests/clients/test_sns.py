@@ -229,7 +229,7 @@ def test_a_queue_is_subscribed_at_once(topic: Topic) -> None:
     )  # fmt: skip
     topic.sns.unsubscribe(SubscriptionArn=arn)
     topic.sns.unsubscribe(SubscriptionArn=arn)
-    topic.publish("nobody listens")
+    topic.publish("without a subscription")
     assert queue.messages() == []
     with pytest.raises(topic.sns.exceptions.NotFoundException, match="Subscription does not exist"):
         topic.attributes(arn)
@@ -267,7 +267,7 @@ def test_other_endpoints_are_stored(topic: Topic, protocol: str, endpoint: str, 
         ("carrier-pigeon", "x", "does not support this protocol string: carrier-pigeon"),
         ("sqs", "queue", "SQS endpoint ARN"),
         ("http", "https://example.com", "Endpoint must match the specified protocol"),
-        ("email", "nobody", "Email address"),
+        ("email", "example.com", "Email address"),
         ("lambda", "f", "Lambda endpoint ARN"),
         ("sqs", f"arn:aws:sqs:us-east-1:{ACCOUNT}:q.fifo", "FIFO SQS Queues can not be subscribed to standard SNS topics"),
         ("firehose", f"arn:aws:firehose:us-east-1:{ACCOUNT}:deliverystream/s", "SubscriptionRoleArn is required"),

@@ -56,7 +56,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 Attributes = Mapping[str, Mapping[str, Any]]
 
 
-class Notification(Struct, frozen=True):
+class PublishedMessage(Struct, frozen=True):
     """A published message."""
 
     id: str
@@ -95,7 +95,7 @@ def publish_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     topic, entries = find_topic(tx, caller, params["TopicArn"]), params["PublishBatchRequestEntries"]
     if len({entry["Id"] for entry in entries}) < len(entries):
         raise BatchEntryIdsNotDistinctException("Two or more batch entries in the request have the same Id.")
-    good, failed = list[tuple[str, Notification]](), []
+    good, failed = list[tuple[str, PublishedMessage]](), []
     for entry in entries:
         try:
             good.append((entry["Id"], _read(tx, topic, entry)))
@@ -153,7 +153,7 @@ def may_publish(tx: Tx[Store], topic: Document, publisher: Publisher) -> bool:
 # The message
 
 
-def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Notification:
+def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> PublishedMessage:
     """Check the parameters of a message."""
     message, subject, attributes = params["Message"], params.get("Subject"), params.get("MessageAttributes", {})
     if not message:
@@ -166,7 +166,7 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Notifica
         except ApiError as error:
             raise InvalidParameterValueException(error.message) from None
     group_id, deduplication_id = _fifo_ids(topic, params)
-    return Notification(
+    return PublishedMessage(
         tx.ids.uuid(),
         _body(message, params.get("MessageStructure")),
         len(message.encode()) + attributes_size(attributes),
@@ -220,7 +220,7 @@ def _check_size(topic: Document, size: int) -> None:
         raise invalid("Message too long")
 
 
-def _published(notification: Notification) -> dict[str, Any]:
+def _published(notification: PublishedMessage) -> dict[str, Any]:
     number = notification.sequence_number
     return {"MessageId": notification.id, **({"SequenceNumber": number} if number is not None else {})}
 
@@ -228,7 +228,7 @@ def _published(notification: Notification) -> dict[str, Any]:
 # Delivery
 
 
-def _send(tx: Tx[Store], topic: Document, notification: Notification) -> Notification:
+def _send(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> PublishedMessage:
     """Deliver a message to the subscriptions of a topic. If it is a duplicate, deliver nothing and return the ids of the first."""
     if is_fifo(topic):
         notification, is_new = _numbered(tx, topic, notification)
@@ -242,7 +242,7 @@ def _send(tx: Tx[Store], topic: Document, notification: Notification) -> Notific
     return notification
 
 
-def _numbered(tx: Tx[Store], topic: Document, notification: Notification) -> tuple[Notification, bool]:
+def _numbered(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> tuple[PublishedMessage, bool]:
     """The message with its sequence number, and False if it is a duplicate."""
     queues, number, at_ms = tx.store.queues, topic["Number"], now_ms(tx)
     group_id, deduplication_id = notification.group_id, notification.deduplication_id
@@ -256,7 +256,7 @@ def _numbered(tx: Tx[Store], topic: Document, notification: Notification) -> tup
     return replace(notification, id=message_id, sequence_number=sqs.sequence_number(id)), before is None
 
 
-def _is_accepted(subscription: Document, notification: Notification, properties: dict[str, dict[str, Any] | None]) -> bool:
+def _is_accepted(subscription: Document, notification: PublishedMessage, properties: dict[str, dict[str, Any] | None]) -> bool:
     attributes = subscription["Attributes"]
     if "FilterPolicy" not in attributes:
         return True
@@ -267,7 +267,7 @@ def _is_accepted(subscription: Document, notification: Notification, properties:
     return found is not None and accepts(read_filter_policy(attributes["FilterPolicy"], scope), found)
 
 
-def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notification: Notification) -> None:
+def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> None:
     """Put a message on the queue of a subscription. If this is not possible, put it on the dead-letter queue, if there is one."""
     is_raw = subscription["Attributes"].get("RawMessageDelivery", "false").lower() == "true"
     body = notification.body if is_raw else _envelope(tx, topic, subscription, notification)
@@ -299,7 +299,7 @@ def _can_receive(tx: Tx[Store], topic: Document, queue: Queue, body: str, attrib
     )
 
 
-def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notification: Notification) -> str:
+def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> str:
     """The JSON text that contains a message, unless the subscription has raw delivery. Corral does not sign messages."""
     number, subject = notification.sequence_number, notification.subject
     unsubscribe = quote(subscription["SubscriptionArn"], safe=":")
