@@ -526,3 +526,55 @@ def test_fifo_topics_accept_queues_only(fifo: Topic) -> None:
 def test_operations_that_are_not_served(topic: Topic) -> None:
     params: dict[str, Any] = {"Name": "a", "Platform": "GCM", "Attributes": {}}
     refused(topic.sns.create_platform_application, "InvalidAction", "CreatePlatformApplication", **params)
+
+
+# Stacks and crashes
+
+TEMPLATE = """
+Resources:
+  Topic: {Type: AWS::SNS::Topic}
+  Queue: {Type: AWS::SQS::Queue}
+  Allow:
+    Type: AWS::SQS::QueuePolicy
+    Properties:
+      Queues: [!Ref Queue]
+      PolicyDocument:
+        Statement:
+          - {Effect: Allow, Principal: {Service: sns.amazonaws.com}, Action: sqs:SendMessage, Resource: !GetAtt Queue.Arn,
+             Condition: {ArnEquals: {aws:SourceArn: !Ref Topic}}}
+  Subscription:
+    Type: AWS::SNS::Subscription
+    Properties: {TopicArn: !Ref Topic, Protocol: sqs, Endpoint: !GetAtt Queue.Arn, RawMessageDelivery: true,
+                 FilterPolicyScope: MessageBody, FilterPolicy: {kind: [image]}}
+Outputs:
+  Topic: {Value: !Ref Topic}
+  Queue: {Value: !Ref Queue}
+"""
+
+
+def test_a_stack_with_a_topic(corral: Corral) -> None:
+    cloudformation, sns, sqs = corral.client("cloudformation"), corral.client("sns"), corral.client("sqs")
+    cloudformation.create_stack(StackName="topics", TemplateBody=TEMPLATE)
+    cloudformation.get_waiter("stack_create_complete").wait(StackName="topics", WaiterConfig={"Delay": 0.1, "MaxAttempts": 600})
+    [stack] = cloudformation.describe_stacks(StackName="topics")["Stacks"]
+    made = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+    for kind in ("video", "image"):
+        sns.publish(TopicArn=made["Topic"], Message=json.dumps({"kind": kind}))
+    received = sqs.receive_message(QueueUrl=made["Queue"], MaxNumberOfMessages=10)["Messages"]
+    assert [json.loads(each["Body"]) for each in received] == [{"kind": "image"}]
+    cloudformation.delete_stack(StackName="topics")
+    cloudformation.get_waiter("stack_delete_complete").wait(StackName="topics", WaiterConfig={"Delay": 0.1, "MaxAttempts": 600})
+    assert made["Topic"] not in [each["TopicArn"] for each in sns.list_topics()["Topics"]]
+
+
+def test_topics_survive_kill_9(own_corral: Callable[..., Corral]) -> None:
+    corral = own_corral().start()
+    topic = Topic(corral, Attributes={"FifoTopic": "true"})
+    queue = topic.queue()
+    topic.subscribe(queue, FilterPolicy='{"a": [{"exists": false}]}')
+    first = topic.publish("before", MessageGroupId="g", MessageDeduplicationId="d")
+    corral.kill("corral.server")
+    corral.start()
+    assert topic.publish("before", MessageGroupId="g", MessageDeduplicationId="d")["MessageId"] == first["MessageId"]
+    topic.publish("after", MessageGroupId="g", MessageDeduplicationId="e")
+    assert queue.texts() == ["before", "after"]

@@ -54,7 +54,7 @@ class FilterPolicy(Struct, frozen=True):
     alternatives: tuple[FilterPolicy, ...]  # the operator $or
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def read_filter_policy(text: str, scope: str) -> FilterPolicy:
     """Parse a policy. Raise FilterPolicyError if it is not valid."""
     if len(text.encode("utf-8", "surrogatepass")) > POLICY_MAX_BYTES:

@@ -29,7 +29,7 @@ def notify(tx: Tx[MetricStore], alarm: Alarm, topic_arn: str) -> None:
         "alarm": alarm_arn(alarm.region, tx.settings.account, alarm.name),
         "topic": topic_arn,
         "subject": "".join(each if each.isprintable() else "?" for each in subject[:SUBJECT_MAX_CHARACTERS]),
-        "message": json.dumps(_message(tx, alarm, region), ensure_ascii=False),
+        "message": json.dumps(_message(tx, alarm, region)),
     }
     tx.hand_over("state", "notifications", payload)
 
