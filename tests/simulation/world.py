@@ -29,6 +29,7 @@ from simulation.host import ENDLESS, Engine, Host
 from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
 from simulation.log_clients import LogClients
 from simulation.plane import Plane
+from simulation.scaling_clients import ScalingClients
 from simulation.service_clients import ServiceClients
 
 LIVENESS_S = 1500.0
@@ -76,6 +77,7 @@ class World:
         self.clients = Clients(self)
         self.service_clients = ServiceClients(self)
         self.group_clients = GroupClients(self)
+        self.scaling_clients = ScalingClients(self)
         self.log_clients = LogClients(self)
         self.plane = self.parts.plane(self, folder)
         for checker in checkers:
@@ -109,6 +111,8 @@ class World:
             self.service_clients.begin()
         if self.plan.with_groups:
             self.group_clients.begin()
+        if self.plan.with_alarms:
+            self.scaling_clients.begin()
         if self.plan.with_instances or self.plan.with_groups:
             self.clients.create_fleet()
         for host in self.hosts:
@@ -145,7 +149,10 @@ class World:
         return self.plane.up and self.clients.all_answered() and not self._unsettled()
 
     def _unsettled(self) -> list[str]:
-        return [*self.service_clients.unsettled(), *self.group_clients.unsettled()] if self.plane.up else ["the core is down"]
+        if not self.plane.up:
+            return ["the core is down"]
+        scaled = self.scaling_clients.unsettled() if self.plan.with_alarms else []
+        return [*self.service_clients.unsettled(), *self.group_clients.unsettled(), *scaled]
 
     def _run_until(self, over: Callable[[], bool]) -> None:
         for _ in range(EVENTS_MAX):
