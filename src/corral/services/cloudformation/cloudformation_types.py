@@ -23,7 +23,7 @@ NO_UPDATES = "No updates are to be performed."
 COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
 VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
 NO_CUSTOM_RESOURCES = (
-    "Corral cannot run custom resources yet: they need a Lambda function or an SNS topic, which Corral does not serve. "
+    "Corral cannot run custom resources yet: it does not serve Lambda, and sends no requests of custom resources to SNS topics. "
     "ServiceToken: {}"
 )
 
