@@ -115,8 +115,7 @@ def test_tags_and_attributes():
     ("name", "properties", "physical_id", "attributes"),
     [
         ("AWS::Lambda::Function", {"FunctionName": "f"}, "f", {"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f"}),
-        ("AWS::SNS::Topic", {"TopicName": "t"}, "arn:aws:sns:us-east-1:123456789012:t", {"TopicName": "t"}),
-        ("AWS::SNS::Topic", {}, r"arn:aws:sns:us-east-1:123456789012:demo-Thing-[A-Z0-9]{12}", {}),
+        ("AWS::Lambda::Function", {}, r"demo-Thing-[A-Z0-9]{12}", {}),
         ("AWS::KMS::Key", {}, r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", {"Arn": "arn:aws:kms:us-east-1:123456789012:key/{id}"}),
         ("AWS::EFS::FileSystem", {}, r"fs-[0-9a-f]{17}",
          {"Arn": "arn:aws:elasticfilesystem:us-east-1:123456789012:file-system/{id}"}),

@@ -41,6 +41,7 @@ OPEN = {  # change it knowingly: every container may do this without a policy
         "ListBuckets ListMultipartUploads ListObjectVersions ListObjects ListObjectsV2 ListParts PostObject PutObject "
         "PutObjectTagging UploadPart UploadPartCopy"
     ),
+    "sns": "",
     "sqs": (
         "ChangeMessageVisibility ChangeMessageVisibilityBatch DeleteMessage DeleteMessageBatch GetQueueAttributes GetQueueUrl "
         "ListQueues ReceiveMessage SendMessage SendMessageBatch"

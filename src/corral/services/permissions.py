@@ -191,6 +191,16 @@ def _sqs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
     return _each("sqs", operation, arns if operation != "ListQueues" else (), _tags(params))
 
 
+def _sns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARN of the topic. As on AWS, operations on one subscription have no resource."""
+    if operation == "CreateTopic":
+        arns = [f"arn:aws:sns:{caller.region}:{caller.account}:{params.get('Name', '')}"]
+    else:
+        given = params.get("TopicArn") or params.get("TargetArn") or params.get("ResourceArn")
+        arns = [given] if given else []
+    return _each("sns", operation, arns, _tags(params))
+
+
 _STREAMS = frozenset({"DeleteLogStream", "GetLogEvents", "PutLogEvents"})
 
 
@@ -358,6 +368,7 @@ DERIVATIONS: dict[str, Derivation] = {
     "iam": _iam,
     "logs": _logs,
     "s3": _s3,
+    "sns": _sns,
     "sqs": _sqs,
     "ssm": _ssm,
     "sts": _sts,
@@ -420,6 +431,7 @@ ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, for 
         "UploadPart": "PutObject",
         "UploadPartCopy": "PutObject",
     },
+    "sns": {"PublishBatch": "Publish"},
     "sqs": {
         "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
         "DeleteMessageBatch": "DeleteMessage",

@@ -5,13 +5,13 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether it has these documents (bucket_document): every change of an object
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- must know, and most buckets have none
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- these two columns save a query of bucket_document
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- at each change of an object
 );
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- the Id of the document, for kinds of which a bucket can have several
+    name TEXT NOT NULL,  -- the Id of the document, if a bucket can have several documents of the kind
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
@@ -212,7 +212,7 @@ CREATE TABLE instance_usage (
     type          TEXT NOT NULL,
     group_name    TEXT NOT NULL,            -- its Auto Scaling group; empty: none
     stack         TEXT NOT NULL,            -- its CloudFormation stack; empty: none
-    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- that the launch requested
+    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- the market that the launch requested
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
     billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
@@ -317,6 +317,11 @@ CREATE TABLE place (
     group_id TEXT,  -- FIFO queues only
     PRIMARY KEY (pile, id)
 ) WITHOUT ROWID;
+CREATE TABLE policy_alarm (
+    policy TEXT NOT NULL,                       -- ARN
+    alarm  TEXT NOT NULL,                       -- ARN
+    PRIMARY KEY (policy, alarm)
+) WITHOUT ROWID;
 CREATE TABLE queue (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     region TEXT NOT NULL,
@@ -377,7 +382,7 @@ CREATE TABLE scaling_activity (
     number   INTEGER PRIMARY KEY,               -- in the order in which they began
     id       TEXT NOT NULL UNIQUE,
     region   TEXT NOT NULL,
-    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    name     TEXT NOT NULL,                     -- the name of the group, which may have been deleted
     ended_at REAL,                              -- NULL: in progress
     record   TEXT NOT NULL
 );
@@ -394,10 +399,17 @@ CREATE TABLE scaling_group (
 CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
+    region       TEXT NOT NULL,                 -- of the policy
+    name         TEXT NOT NULL,                 -- the group of the policy; empty if the policy belongs to no group
     state        TEXT NOT NULL,                 -- the state of the alarm
     period_value REAL,                          -- the value of the newest complete window
     newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
+    peak_value   REAL,                          -- the value of the second of the last period that breaches most
+    threshold    REAL NOT NULL,
+    since_s      REAL NOT NULL,                 -- when the alarm entered its state
+    whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
     asked_s      REAL NOT NULL,
+    progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE stack (
@@ -462,7 +474,7 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- an instance; its row is deleted later than those of its tasks
+    instance_id    TEXT,                    -- the row of an instance is deleted later than those of its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
@@ -477,7 +489,7 @@ CREATE TABLE task (
     stop_code      TEXT,
     stopped_reason TEXT,
     details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
-    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: its definition decides about its runs (Task.plain)
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- see Task.plain
     time_limit     REAL,                    -- seconds since its start
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
@@ -553,6 +565,8 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
+CREATE INDEX scaling_request_group ON scaling_request (region, name);
+CREATE INDEX policy_alarm_alarm ON policy_alarm (alarm);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);

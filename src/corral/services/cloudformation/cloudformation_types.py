@@ -28,7 +28,7 @@ COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
 ROLLED_BACK = frozenset({StackStatus.UPDATE_ROLLBACK_COMPLETE, StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS})
 VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
 NO_CUSTOM_RESOURCES = (
-    "Corral cannot run custom resources yet: they need a Lambda function or an SNS topic, which Corral does not serve. "
+    "Corral cannot run custom resources yet: it does not serve Lambda, and sends no requests of custom resources to SNS topics. "
     "ServiceToken: {}"
 )
 

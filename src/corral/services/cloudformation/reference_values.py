@@ -160,18 +160,15 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::ServiceDiscovery::PrivateDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},
     "AWS::ServiceDiscovery::PublicDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},
     "AWS::ServiceDiscovery::Service": {"Id": "srv-{16a}"},
-    "AWS::SNS::Subscription": {"Arn": "{topic}:" + UUID},
-    "AWS::SNS::Topic": {"TopicArn": "arn:aws:sns:{region}:{account}:{name}"},
     "AWS::StepFunctions::StateMachine": {"Name": "{name}"},
     "AWS::WAFv2::IPSet": {"Id": UUID},
     "AWS::WAFv2::WebACL": {"Id": UUID},
 }
 
-# Placeholder of a form → the property with its value. Only the last part of an ARN is used, except for `topic` and the like.
+# Placeholder of a form → the property with its value. Only the last part of an ARN is used, except for `listener` and the like.
 RELATED = {
     "cluster": ("ClusterName", "cluster"),
     "function": ("FunctionName", "function"),
-    "topic": ("TopicArn", "arn:aws:sns:{region}:{account}:topic"),
     "loadbalancer": ("LoadBalancerArn", "arn:aws:elasticloadbalancing:{region}:{account}:loadbalancer/app/loadbalancer/{16x}"),
     "listener": ("ListenerArn", "arn:aws:elasticloadbalancing:{region}:{account}:listener/app/loadbalancer/{16x}"),
 }
@@ -197,7 +194,6 @@ ARN_RESOURCES = {
     "AWS::RDS::DBCluster": "cluster:{name}",
     "AWS::RDS::DBInstance": "db:{name}",
     "AWS::RDS::DBSubnetGroup": "subgrp:{name}",
-    "AWS::SNS::Topic": "{name}",
     "AWS::SQS::Queue": "{name}",
     "AWS::StepFunctions::Activity": "activity:{name}",
     "AWS::StepFunctions::StateMachine": "stateMachine:{name}",
