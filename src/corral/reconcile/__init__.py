@@ -44,6 +44,9 @@ STATE: dict[str, Reconciler] = {
     "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
     "scaling": OncePerBatch(_once_needed("scaling", "reconcile_scaling")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),
+    "stack": OncePerBatch(_once_needed("stacks", "reconcile_stack")),
+    "step": _once_needed("stacks", "reconcile_step"),
+    "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
 }
 METRICS: dict[str, Reconciler] = {

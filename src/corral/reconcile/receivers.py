@@ -32,11 +32,26 @@ def _once_needed(module: str, name: str) -> Receiver:
     return receive
 
 
+def run_stack_step(tx: Tx[Any], payload: dict[str, Any]) -> None:
+    """Run the step of a stack whose resource belongs to this lane."""
+    from corral.services.cloudformation.stack_steps import run_lane_step  # imported with the first stack
+
+    run_lane_step(tx, payload)
+
+
+def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
+    """Continue the step of a stack that another lane has run."""
+    from corral.services.cloudformation.stack_steps import receive_lane_result
+
+    receive_lane_result(tx, payload)
+
+
 RECEIVERS: dict[str, dict[str, Receiver]] = {
-    "state": {"scaling requests": receive_scaling_requests},
-    "logs": {},
+    "state": {"scaling requests": receive_scaling_requests, "stack step result": receive_stack_result},
+    "logs": {"stack step": run_stack_step},
     "metrics": {
         "points": receive_points,
+        "stack step": run_stack_step,
         "action results": _once_needed("alarm_actions", "receive_action_results"),
         "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
     },

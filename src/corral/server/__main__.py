@@ -147,6 +147,7 @@ async def _serve(options: ServerOptions) -> None:
         secrets_key=_stored_key(data / SECRETS, LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
         instance_types=instance_types,
+        blobs_folder=str(data / "blobs"),
     )
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
@@ -193,6 +194,7 @@ async def _serve(options: ServerOptions) -> None:
         lanes,
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
         names,
+        blobs,
         BodyReceiver(blobs),
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs)),
         TaskEndpoints(state, agents),
