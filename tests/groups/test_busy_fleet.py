@@ -98,7 +98,6 @@ class Fleet(BusyWorld):
         self.seen: set[tuple[str, str]] = set()  # (task, "start" or "stop"): orders that the host has got
         self.chosen_at: dict[str, float] = {}
         self.stopped_by_user: set[str] = set()
-        self.awaited = 0
         super().__init__(gpus=GPUS, settings=Settings(busy_wait_s=busy_wait_s), path=path)
         self.replica = seed % 2 == 1
         self.define(gpus=1)
@@ -157,7 +156,6 @@ class Fleet(BusyWorld):
     def check_stop(self, task_id: str, now_s: float) -> None:
         """A task was just ordered to stop: it is idle, or was awaited for the bound, or a user has stopped it."""
         worker = self.workers_by_task.get(task_id)
-        self.awaited += task_id in self.chosen_at
         if worker is None or not worker.lives or task_id in self.stopped_by_user:
             return
         if worker.todo and now_s < self.chosen_at.get(task_id, now_s) + self.bound_s:
