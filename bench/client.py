@@ -26,7 +26,12 @@ JSON = {  # service: the prefix of its targets, the version of its JSON, the nam
     "sqs": ("AmazonSQS", "1.0", "sqs"),
     "cloudwatch": ("GraniteServiceVersion20100801", "1.0", "monitoring"),
 }
-QUERY = {"sts": "2011-06-15", "autoscaling": "2011-01-01", "ec2": "2016-11-15"}  # service: the version of its API
+QUERY = {
+    "sts": "2011-06-15",
+    "autoscaling": "2011-01-01",
+    "ec2": "2016-11-15",
+    "cloudformation": "2010-05-15",
+}  # service: the version of its API
 RECEIVE_BYTES = 256 * 1024
 UNSIGNED = "UNSIGNED-PAYLOAD"
 

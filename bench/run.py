@@ -31,6 +31,7 @@ NAMES = (
     "calls",
     "starting",
     "fleet",
+    "stacks",
     "logs",
     "filtering",
     "queues",

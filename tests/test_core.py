@@ -586,3 +586,63 @@ def test_a_batch_of_read_only_commands_may_have_changed_nothing_unless_something
     assert not look().may_have_changed
     world.store.full = True
     assert look().may_have_changed, "a failed batch may have changed anything"
+
+
+def test_an_attempt_undoes_rows_memory_and_effects_of_a_function_that_fails() -> None:
+    world = World({"look": lambda tx, name: None})
+    seen: list[Any] = []
+
+    def fails(tx: Tx[Store]) -> None:
+        tx.attempt(lambda: adds("inner")(tx))
+        adds("outer")(tx)
+        tx.changed("key")
+        tx.watch("look:x", ["a"])
+        tx.hand_over("logs", "kind", 1)
+        tx.due("look:x", 5.0)
+        raise Refusal("no")
+
+    def command(tx: Tx[Store]) -> str:
+        adds("kept")(tx)
+        tx.watch("look:x", ["b"])
+        before = tx._sizes()
+        with pytest.raises(Refusal):
+            tx.attempt(lambda: fails(tx))
+        assert tx._sizes() == before
+        seen.extend([list(tx.store.watchers("a")), list(tx.store.watchers("b")), tx.store.next_due_s()])
+        return "ok"
+
+    world.batch(command)
+    assert world.told == ["ok"] and seen == [[], ["look:x"], None]
+    assert world.clusters() == ["kept"]
+
+
+@pytest.mark.parametrize("first_write", [False, True])
+def test_a_command_that_fails_after_an_attempt_undoes_both(first_write: bool) -> None:
+    world = World()
+
+    def command(tx: Tx[Store]) -> None:
+        tx.attempt(lambda: adds("a")(tx))
+        tx.watch("look:x", ["a"])
+        raise Refusal("no")
+
+    world.batch(*([adds("before")] if first_write else []), command, adds("after"))
+    assert world.clusters() == (["after", "before"] if first_write else ["after"])
+    assert list(world.store.watchers("a")) == []
+
+
+def test_a_reconciler_runs_when_a_key_that_it_watches_changes_also_after_a_restart(tmp_path: Path) -> None:
+    looked: list[str] = []
+    reconcilers: dict[str, Reconciler] = {"look": lambda tx, name: looked.append(name)}
+    world = World(reconcilers, tmp_path / "state.db")
+    world.batch(lambda tx: tx.watch("look:x", ["a", "b"]), lambda tx: tx.watch("look:y", ["b"]))
+    world.batch(lambda tx: tx.changed("a"), lambda tx: tx.changed("b"), lambda tx: tx.changed("c"))
+    assert looked == ["x", "x", "y"]
+    world.store.close()
+    world = World(reconcilers, tmp_path / "state.db")
+    world.batch(lambda tx: tx.watch("look:x", ["c"]))
+    world.batch(lambda tx: tx.changed("a"), lambda tx: tx.changed("b"))
+    assert looked == ["x", "x", "y", "y"]
+    world.batch(lambda tx: tx.watch("look:x", ()), lambda tx: tx.watch("look:y", ()))
+    world.batch(lambda tx: tx.changed("b"), lambda tx: tx.changed("c"))
+    assert looked == ["x", "x", "y", "y"]
+    assert world.store.execute("SELECT count(*) FROM watch").fetchone() == (0,)

@@ -87,6 +87,13 @@ def test_actions_are_those_of_served_operations() -> None:
         ("ec2", "DescribeVpcs", {}, [("ec2:DescribeVpcs", "")]),
         ("sts", "AssumeRole", {"RoleArn": "arn:aws:iam::123456789012:role/p/r"},
          [("sts:AssumeRole", "arn:aws:iam::123456789012:role/p/r")]),
+        ("cloudformation", "DeleteStack", {"StackName": "s"},
+         [("cloudformation:DeleteStack", f"arn:aws:cloudformation:{HERE}:stack/s/*")]),
+        ("cloudformation", "ListStacks", {}, [("cloudformation:ListStacks", "*")]),
+        ("cloudformation", "CreateStack",
+         {"StackName": "s", "TemplateURL": "https://b.s3.x.amazonaws.com/k?versionId=v", "RoleARN": "arn:aws:iam::1:role/r"},
+         [("cloudformation:CreateStack", f"arn:aws:cloudformation:{HERE}:stack/s/*"), ("s3:GetObjectVersion", "arn:aws:s3:::b/k"),
+          ("iam:PassRole", "arn:aws:iam::1:role/r")]),
         ("events", "PutEvents", {}, [("events:PutEvents", "")]),
     ],
 )  # fmt: skip

@@ -5,55 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import pytest
 
-from corral.clock import VirtualClock
-from corral.core import Tx
 from corral.errors import ApiError
-from corral.ids import SeededIds
-from corral.model.settings import Settings
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.services.cloudformation.resource_types import (
-    facts,
+    is_known,
     replacing_properties,
+    resource_type,
     template_type,
     template_types,
-    typed_properties,
 )
-from corral.store import Store
+from corral.services.cloudformation.schemas import facts
+from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet
+from resource_cases.stack import Stack
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
-ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
-DENY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}
-REGISTRY = {
-    "Version": "2012-10-17",
-    "Statement": [{"Sid": "a", "Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["ecr:ReplicateImage"], "Resource": ["*"]}],
-}
-GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:u:autoScalingGroupName/fleet"
-
-
-@dataclass(frozen=True)
-class Case:
-    properties: dict[
-        str, Any
-    ]  # a value {"Ref": key} is the physical id of a needed resource, {"GetAtt": [key, name]} its attribute
-    needs: Mapping[str, str | tuple[str, dict[str, Any]]] = field(
-        default_factory=dict
-    )  # key → type, with other properties than its case
-    changed: dict[str, Any] = field(default_factory=dict)  # properties that are updated in place; None removes one
-    replacing: dict[str, Any] = field(default_factory=dict)  # properties that force a replacement; empty: none does
-    starts: str = ""  # what the physical id begins with
-    shown: tuple[str, dict[str, Any], str] | None = None  # (operation, request, a text that its response has after the update)
-
-
-TAGS = {"Tags": [{"Key": "a", "Value": "1"}]}
-OTHER_TAGS = {"Tags": [{"Key": "b", "Value": "2"}]}
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
 ACL, SG, EIP, ATTACHED = "AWS::EC2::NetworkAcl", "AWS::EC2::SecurityGroup", "AWS::EC2::EIP", "AWS::EC2::VPCGatewayAttachment"
 ROLE = "AWS::IAM::Role"
@@ -273,74 +240,45 @@ CASES: dict[str, Case] = {
         starts="123456789012",
         shown=("ecr:GetRegistryPolicy", {}, "changed"),
     ),
+    **data_services.CASES,
+    **fleet.CASES,
+}
+# Types that need the engine of stacks: tests/clients/test_stacks.py tests them.
+ELSEWHERE = ("AWS::CloudFormation::",)
+LEFT = {  # lane → the query that returns all resources of the lane
+    "state": """
+        SELECT service, type, region, name FROM stored_resource UNION ALL SELECT 's3', 'bucket', region, name FROM bucket
+        UNION ALL SELECT 's3', kind, bucket, name FROM bucket_document UNION ALL SELECT 'sqs', 'queue', region, name FROM queue
+        UNION ALL SELECT 'ecr', 'repository', region, name FROM repository WHERE region != ''
+        UNION ALL SELECT 'ssm', 'parameter', region, name FROM parameter
+    """,
+    "logs": """
+        SELECT 'group', region, name FROM log_group WHERE name IS NOT NULL UNION ALL
+        SELECT 'stream', s.group_id, s.name FROM log_stream s JOIN log_group g ON g.id = s.group_id AND g.name IS NOT NULL
+        UNION ALL SELECT 'filter', group_id, name FROM metric_filter
+    """,
+    "metrics": """
+        SELECT 'alarm', name FROM alarm UNION ALL SELECT 'dashboard', name FROM dashboard UNION ALL SELECT 'tag', arn FROM tag
+    """,
 }
 
 
-class Stack:
-    """Resources of one test, created in order."""
-
-    def __init__(self) -> None:
-        self.store = Store(None)
-        self.clock, self.ids = VirtualClock(), SeededIds(Random(1))
-        self.resources: dict[str, tuple[str, str, dict[str, Any]]] = {}  # key → type, physical id, properties
-
-    @property
-    def tx(self) -> Tx[Store]:
-        return Tx(self.store, self.clock.now_s(), self.ids, Settings())
-
-    def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
-        type_ = template_type(type_name)
-        assert type_ is not None
-        values = self.resolved(properties)
-        identity = type_.create(self.tx, CALLER, values)
-        self.resources[key] = type_name, identity, values
-        return identity
-
-    def update(self, key: str, properties: dict[str, Any]) -> None:
-        type_name, identity, old = self.resources[key]
-        type_, new = template_type(type_name), self.resolved(properties)
-        assert type_ is not None and replacing_properties(type_name, old, new) == []
-        type_.update(self.tx, CALLER, identity, old, new)
-        self.resources[key] = type_name, identity, new
-
-    def attributes(self, key: str) -> dict[str, Any]:
-        type_name, identity, _ = self.resources[key]
-        type_ = template_type(type_name)
-        assert type_ is not None
-        return type_.attributes(self.tx, CALLER, identity)
-
-    def delete(self, key: str) -> None:
-        type_name, identity, properties = self.resources.pop(key)
-        type_ = template_type(type_name)
-        assert type_ is not None
-        type_.delete(self.tx, CALLER, identity, properties)
-
-    def resolved(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            if value.keys() == {"Ref"}:
-                return self.resources[value["Ref"]][1]
-            if value.keys() == {"GetAtt"}:
-                return self.attributes(value["GetAtt"][0])[value["GetAtt"][1]]
-            return {name: self.resolved(inner) for name, inner in value.items()}
-        return [self.resolved(inner) for inner in value] if isinstance(value, list) else value
-
-    def call(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        service, _, name = operation.partition(":")
-        return SERVICES[service].operations[name](self.tx, params, CALLER)
-
-
 def rows(stack: Stack) -> set[tuple[str, ...]]:
-    return {tuple(row) for row in stack.store.execute("SELECT service, type, region, name FROM stored_resource")}
+    return {(lane, *row) for lane, query in LEFT.items() for row in stack.stores[lane].execute(query)}
 
 
 def changed(case: Case) -> dict[str, Any]:
-    merged = {**case.properties, **case.changed}
+    return without_none({**case.properties, **case.changed})
+
+
+def without_none(merged: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
 def test_every_type_has_a_case():
-    assert {type_.name for type_ in template_types()} == set(CASES)
-    assert template_type("AWS::EC2::Instance") is None and template_type("Custom::Thing") is None
+    assert set(CASES) <= (names := {type_.name for type_ in template_types()})
+    assert [name for name in names - set(CASES) if not name.startswith(ELSEWHERE)] == []
+    assert template_type("AWS::SNS::Topic") is None and resource_type("AWS::SNS::Topic").is_stored_only
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -355,9 +293,9 @@ def test_a_resource_of_a_stack(name: str):
 
     identity = stack.create("it", name, case.properties)
     assert identity.startswith(case.starts)
-    assert facts(name).attributes <= stack.attributes("it").keys()
-    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties
-    assert facts(name).required <= set(case.properties)
+    read_only = {path for path in facts(name).read_only if "/" not in path}
+    assert read_only <= stack.attributes("it").keys()
+    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties.keys()
 
     stack.update("it", changed(case))
     stack.attributes("it")
@@ -365,23 +303,38 @@ def test_a_resource_of_a_stack(name: str):
         operation, request, text = case.shown
         assert text in str(stack.call(operation, request))
 
-    assert bool(case.replacing) == bool(facts(name).replaced_by)
+    assert bool(case.replacing) == bool(facts(name).create_only)
     if case.replacing:  # the new resource is created first
-        properties = {**changed(case), **case.replacing}
+        properties = without_none({**changed(case), **case.replacing})
         assert replacing_properties(name, stack.resolved(changed(case)), stack.resolved(properties)) != []
         assert stack.create("successor", name, properties) != identity
         stack.delete("it")
         stack.attributes("successor")
-    stack.delete("successor" if case.replacing else "it")
+    last = "successor" if case.replacing else "it"
+    deleted = stack.resources[last]
+    stack.delete(last)
+    assert rows(stack) == before
+    stack.resources[last] = deleted
+    stack.delete(last)  # a resource that no longer exists
     assert rows(stack) == before
     for key in reversed(case.needs):
         stack.delete(key)
     assert rows(stack) == untouched
 
 
-def test_properties_that_are_written_as_text():
-    typed = typed_properties(SUBNET, {"MapPublicIpOnLaunch": "true", "CidrBlock": "10", "Ipv4NetmaskLength": "24", "Tags": []})
-    assert typed == {"MapPublicIpOnLaunch": True, "CidrBlock": "10", "Ipv4NetmaskLength": 24, "Tags": []}
+def test_types_in_no_schema_are_refused():
+    for name in ("AWS::EC2::Vpc", "AWS::Serverless::Function", "Thing", "AWS::EC2"):
+        assert not is_known(name)
+        with pytest.raises(ApiError) as refused:
+            resource_type(name)
+        assert refused.value.message == f"Template format error: Unrecognized resource types: [{name}]"
+    assert is_known("Custom::Thing") and is_known("AWS::CloudFormation::CustomResource") and is_known("AWS::CDK::Metadata")
+
+
+def test_get_att_returns_properties_of_some_types():
+    stack = Stack()
+    stack.create("vpc", VPC, {"CidrBlock": "10.0.0.0/16", "EnableDnsSupport": "false"})
+    assert stack.attributes("vpc")["EnableDnsSupport"] is False
 
 
 def test_a_nested_property_can_force_a_replacement():
@@ -392,14 +345,31 @@ def test_a_nested_property_can_force_a_replacement():
     assert replacing_properties("AWS::ECS::CapacityProvider", old, new) == ["AutoScalingGroupProvider/AutoScalingGroupArn"]
 
 
+def test_a_property_that_sometimes_forces_a_replacement():
+    """A type can update such a property in place. Otherwise the resource is replaced."""
+    assert replacing_properties(VPC, {"InstanceTenancy": "dedicated"}, {"InstanceTenancy": "default"}) == []
+    assert replacing_properties(SUBNET, {}, {"Ipv6CidrBlock": "2001:db8::/64"}) == ["Ipv6CidrBlock"]
+    assert replacing_properties("AWS::RDS::DBInstance", {"MultiAZ": False}, {"MultiAZ": True}) == ["MultiAZ"]
+
+
 def test_a_property_that_cannot_be_updated_in_place_is_refused():
     stack = Stack()
     stack.create("vpc", VPC, CASES[VPC].properties)
     stack.create("it", SUBNET, CASES[SUBNET].properties)
     with pytest.raises(
-        ApiError, match=r"cannot change Ipv6CidrBlock of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
+        ApiError, match=r"cannot change EnableLniAtDeviceIndex of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
     ):
-        stack.update("it", {**CASES[SUBNET].properties, "Ipv6CidrBlock": "2001:db8::/64"})
+        stack.update("it", {**CASES[SUBNET].properties, "EnableLniAtDeviceIndex": 1})
+
+
+def test_members_of_the_stack_are_no_properties():
+    """The stack adds `_tags`, which clients may not set, and `_metadata`."""
+    stack, type_ = Stack(), resource_type(VPC)
+    given = {"CidrBlock": "10.0.0.0/16", **TAGS, "_tags": {"aws:cloudformation:stack-name": "demo"}, "_metadata": {"a": 1}}
+    identity = type_.create(stack.tx("state"), CALLER, given)
+    type_.update(stack.tx("state"), CALLER, identity, given, {**given, **OTHER_TAGS, "_metadata": {"a": 2}})
+    found = stack.call("ec2:DescribeVpcs", {"VpcIds": [identity]})["Vpcs"][0]["Tags"]
+    assert {tag["Key"]: tag["Value"] for tag in found} == {"aws:cloudformation:stack-name": "demo", "b": "2"}
 
 
 def test_a_dependency_refuses_the_deletion():
@@ -409,6 +379,14 @@ def test_a_dependency_refuses_the_deletion():
     with pytest.raises(ApiError) as refused:
         stack.delete("vpc")
     assert refused.value.code == "DependencyViolation"
+
+
+def test_the_gateway_of_a_vpn_is_stored_only():
+    stack = Stack()
+    stack.create("vpc", VPC, CASES[VPC].properties)
+    identity = stack.create("it", ATTACHED, {**IN_VPC, "VpnGatewayId": "vgw-01"})
+    assert identity.startswith("VGW|vpc-0") and stack.attributes("it")["AttachmentType"] == "VGW"
+    stack.delete("it")
 
 
 def test_the_private_key_of_a_key_pair_is_a_parameter():

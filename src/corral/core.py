@@ -22,7 +22,8 @@ import orjson
 from msgspec import Struct, field
 
 from corral.clock import Clock
-from corral.database import CommitFailed, Handover
+from corral.database import CommitFailed as CommitFailed
+from corral.database import Handover
 from corral.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.ids import Ids
 from corral.model.run import RunSpec, StartOrder
@@ -64,6 +65,11 @@ class OwnedStore(Protocol):
     def savepoint(self) -> None: ...
     def release(self) -> None: ...
     def rollback_to_savepoint(self) -> None: ...
+    def begin_attempt(self) -> tuple[int, int]: ...
+    def end_attempt(self) -> None: ...
+    def undo_attempt(self, position: tuple[int, int]) -> None: ...
+    def watch(self, key: str, changed: Iterable[str]) -> None: ...
+    def watchers(self, changed: str) -> Iterable[str]: ...
     def set_due(self, key: str, at_s: float) -> None: ...
     def take_due(self, now_s: float, limit: int) -> list[str]: ...
     def next_due_s(self) -> float | None: ...
@@ -80,6 +86,7 @@ class OwnedStore(Protocol):
 
 
 S = TypeVar("S", bound=OwnedStore)
+R = TypeVar("R")
 # StartOrder starts a run, an id stops a run, RunSpec checks a run's health, and None discards earlier orders.
 Order = StartOrder | str | RunSpec | None
 Sizes = tuple[int, int, int, int, int, int]
@@ -124,8 +131,31 @@ class Tx(Struct, Generic[S]):
         self.store.set_due(key, at_s)
 
     def changed(self, key: str) -> None:
-        """Wake the commands that wait for `key`: run them again in this transaction."""
+        """Wake the commands and the reconcilers that wait for `key`: run them in this transaction."""
         self._changed[key] = None
+        for reconciler in self.store.watchers(key):
+            self.mark(reconciler)
+
+    def watch(self, key: str, changed: Iterable[str]) -> None:
+        """Run the reconciler of `key` whenever `Tx.changed` is called with one of these keys, also after a restart.
+
+        They replace the keys of an earlier call. Without keys, the reconciler no longer watches anything.
+        """
+        self.store.watch(key, changed)
+
+    def attempt(self, function: Callable[[], R]) -> R:
+        """Call a function. If it raises an exception, undo all its effects before the exception is raised again."""
+        sizes, position = self._sizes(), self.store.begin_attempt()
+        try:
+            result = function()
+        except CommitFailed:
+            raise
+        except BaseException:
+            self.store.undo_attempt(position)
+            self._truncate(sizes)
+            raise
+        self.store.end_attempt()
+        return result
 
     def changes_at(self, key: str, at_s: float) -> None:
         """At the time `at_s`, wake the commands that already wait for `key`. Commands that begin to wait later must pass `again_s`

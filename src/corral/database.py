@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -27,6 +28,11 @@ DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX due_at ON due (at);
+"""
+
+# The reconcilers that run when something changes: `changed` is a key of `Tx.changed`, and `key` is the key of a reconciler.
+WATCH_SCHEMA = """
+CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 """
 
 # Hand-overs to other stores (handovers.py). The sender writes a row of `outbox` in the same transaction as its other changes. The
@@ -149,6 +155,11 @@ class Database:
             self.connection.close()
             raise _unreadable(path, error) from error  # `validate_file` did not find this damage
         self._migrate_to(version, schema, migrations, fresh=fresh)
+        # The rows of `watch`, in both directions: reconciler → what it watches, and the reverse.
+        self._watched: dict[str, tuple[str, ...]] = {}
+        self._watchers: dict[str, dict[str, None]] = {}
+        for key, changed in self.execute("SELECT key, changed FROM watch ORDER BY key, changed").fetchall():
+            self._set_watched(key, (*self._watched.get(key, ()), changed))
         self._compose()
 
     def _compose(self) -> None:
@@ -166,7 +177,7 @@ class Database:
         # A migration may drop and rebuild a table: this must not delete rows that refer to the table.
         self.execute("PRAGMA foreign_keys=OFF")
         self.execute("BEGIN IMMEDIATE")
-        for script in [schema + DUE_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
+        for script in [schema + DUE_SCHEMA + WATCH_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
             for statement in _statements(script):
                 self.execute(statement)
         if broken := self.execute("PRAGMA foreign_key_check").fetchone():
@@ -222,6 +233,22 @@ class Database:
             Database.begin(self)
         self.journal.rollback_to_savepoint()
 
+    def begin_attempt(self) -> tuple[int, int]:
+        """Set a savepoint inside the savepoint of a command. Attempts can be nested. Return what `undo_attempt` needs."""
+        self.execute("SAVEPOINT attempt")
+        return self.journal.position()
+
+    def end_attempt(self) -> None:
+        self.execute("RELEASE attempt")
+
+    def undo_attempt(self, position: tuple[int, int]) -> None:
+        self._earliest_due = None
+        if not self.connection.in_transaction:
+            raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
+        self.execute("ROLLBACK TO attempt")
+        self.execute("RELEASE attempt")
+        self.journal.rollback_to(position)
+
     # Times of reconcilers
 
     def set_due(self, key: str, at_s: float) -> None:
@@ -249,6 +276,33 @@ class Database:
             (at,) = self.execute("SELECT min(at) FROM due").fetchone()
             self._earliest_due = (None if at is None else float(at),)
         return self._earliest_due[0]
+
+    # Reconcilers that watch keys
+
+    def watch(self, key: str, changed: Iterable[str]) -> None:
+        """Run the reconciler of `key` when one of the keys in `changed` changes. They replace the keys that it watched before."""
+        before, after = self._watched.get(key, ()), tuple(dict.fromkeys(changed))
+        if before == after:
+            return
+        self.executemany("DELETE FROM watch WHERE key = ? AND changed = ?", [(key, each) for each in before if each not in after])
+        self.executemany("INSERT INTO watch VALUES (?, ?)", [(key, each) for each in after if each not in before])
+        self._set_watched(key, after)
+        self.journal.on_rollback(partial(self._set_watched, key, before))
+
+    def watchers(self, changed: str) -> Iterable[str]:
+        """Return the keys of the reconcilers that watch a key."""
+        return self._watchers.get(changed, ())
+
+    def _set_watched(self, key: str, changed: tuple[str, ...]) -> None:
+        for each in self._watched.pop(key, ()):
+            watchers = self._watchers[each]
+            del watchers[key]
+            if not watchers:
+                del self._watchers[each]
+        if changed:
+            self._watched[key] = changed
+        for each in changed:
+            self._watchers.setdefault(each, {})[key] = None
 
     # Hand-overs to and from other stores
 

@@ -24,10 +24,17 @@ class Journal:
         self.on_commit = self._effects.append  # call it with a function that must run after the commit
 
     def savepoint(self) -> None:
-        self._mark = len(self._inverses), len(self._effects)
+        self._mark = self.position()
 
     def rollback_to_savepoint(self) -> None:
-        inverses, effects = self._mark
+        self.rollback_to(self._mark)
+
+    def position(self) -> tuple[int, int]:
+        """Return the present position, for `rollback_to`."""
+        return len(self._inverses), len(self._effects)
+
+    def rollback_to(self, position: tuple[int, int]) -> None:
+        inverses, effects = position
         self._undo_to(inverses)
         del self._effects[effects:]
 

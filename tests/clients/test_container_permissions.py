@@ -28,6 +28,7 @@ LATER_S = 4_000_000_000
 TRUST_TASKS = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
 OPEN = {  # change it knowingly: every container may do this without a policy
     "autoscaling": "",
+    "cloudformation": "",
     "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",
     "ec2": "",
     "ecr": "",
@@ -416,3 +417,27 @@ def test_the_file_of_aws_policies_is_readable() -> None:
     assert {"source", "generated"} <= json.loads(lines[0]).keys() and len(lines) > 500
     for line in lines[1:]:
         check_identity_policy(read_policy.__wrapped__(json.dumps(json.loads(line)[4])))
+
+
+def test_a_stack_has_the_permissions_of_its_creator(corral: Corral, role: Any) -> None:
+    template = "Resources: {{Q: {{Type: AWS::SQS::Queue, Properties: {{QueueName: {}}}}}}}"
+    stacks = f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/mine-*/*"
+    inside = role(allow("cloudformation:*", stacks), allow("sqs:*", f"arn:aws:sqs:{REGION}:{ACCOUNT}:mine-*"))
+    cloudformation = inside.cloudformation
+    with pytest.raises(ClientError, match=r"not authorized to perform: cloudformation:CreateStack on resource: .*:stack/other/"):
+        cloudformation.create_stack(StackName="other", TemplateBody=template.format("mine-1"))
+    corral.client("s3").create_bucket(Bucket="guarded")
+    corral.client("s3").put_object(Bucket="guarded", Key="t", Body=template.format("mine-1"))
+    with pytest.raises(ClientError, match="not authorized to perform: s3:GetObject on resource: arn:aws:s3:::guarded/t"):
+        cloudformation.create_stack(StackName="mine-url", TemplateURL=f"{corral.url}/guarded/t")
+    for name, status in (("mine-1", "CREATE_COMPLETE"), ("theirs", "ROLLBACK_COMPLETE")):
+        stack = cloudformation.create_stack(StackName=f"mine-{status[:3]}", TemplateBody=template.format(name))["StackId"]
+
+        def found(stack: str = stack) -> str:
+            return str(cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"])
+
+        eventually(lambda: not found().endswith("_IN_PROGRESS"), "the operation ends")
+        assert found() == status
+    events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+    reasons = [each.get("ResourceStatusReason", "") for each in events]
+    assert any("is not authorized to perform: sqs:CreateQueue" in reason for reason in reasons)

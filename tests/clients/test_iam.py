@@ -43,6 +43,13 @@ def test_a_role_from_end_to_end(iam):
     iam.update_assume_role_policy(RoleName="task", PolicyDocument=json.dumps(changed))
     shown = iam.get_role(RoleName="task")["Role"]
     assert (shown["AssumeRolePolicyDocument"], shown["MaxSessionDuration"]) == (changed, 3600)
+    iam.put_role_permissions_boundary(RoleName="task", PermissionsBoundary="arn:aws:iam::aws:policy/ReadOnlyAccess")
+    shown = iam.get_role(RoleName="task")["Role"]
+    assert shown["PermissionsBoundary"]["PermissionsBoundaryArn"] == "arn:aws:iam::aws:policy/ReadOnlyAccess"
+    iam.delete_role_permissions_boundary(RoleName="task")
+    assert "PermissionsBoundary" not in iam.get_role(RoleName="task")["Role"]
+    with pytest.raises(iam.exceptions.NoSuchEntityException, match="The role with name task has no permissions boundary"):
+        iam.delete_role_permissions_boundary(RoleName="task")
     with pytest.raises(iam.exceptions.EntityAlreadyExistsException, match="Role with name task already exists"):
         role(iam, "task")
     iam.delete_role(RoleName="task")

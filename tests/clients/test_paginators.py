@@ -25,6 +25,9 @@ TAGS = [{"Key": f"key{at}", "Value": ""} for at in range(3)]
 ROLE_ARN = "arn:aws:iam::123456789012:role/role0"
 POLICY = "arn:aws:iam::123456789012:policy/policy0"
 THREE = range(3)
+TOPIC = "Resources: {T: {Type: AWS::SNS::Topic}}"
+TOPIC_RENAMED = "Resources: {T: {Type: AWS::SNS::Topic, Properties: {DisplayName: a}}}"
+TOPIC_AND_CUSTOM = "Resources: {T: {Type: AWS::SNS::Topic}, C: {Type: 'Custom::C', Properties: {ServiceToken: a}}}"
 METRIC = {"Namespace": "pages", "MetricName": "m"}
 
 # (service, operation) -> parameters with which a listing has at least two pages of one element.
@@ -40,6 +43,15 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("autoscaling", "DescribeScheduledActions"): {},
     ("autoscaling", "DescribeTags"): {},
     ("autoscaling", "DescribeWarmPool"): {"AutoScalingGroupName": "group0"},
+    ("cloudformation", "DescribeAccountLimits"): {},
+    ("cloudformation", "DescribeChangeSet"): {"StackName": "review", "ChangeSetName": "changes"},
+    ("cloudformation", "DescribeStackEvents"): {"StackName": "exporter"},
+    ("cloudformation", "DescribeStacks"): {},
+    ("cloudformation", "ListChangeSets"): {"StackName": "review"},
+    ("cloudformation", "ListExports"): {},
+    ("cloudformation", "ListImports"): {"ExportName": "pages"},
+    ("cloudformation", "ListStackResources"): {"StackName": "exporter"},
+    ("cloudformation", "ListStacks"): {},
     ("cloudwatch", "DescribeAlarmHistory"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "DescribeAlarms"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "GetMetricData"): {
@@ -146,10 +158,32 @@ def some_image(corral: Corral, name: str) -> dict[str, Any]:
     return {"ImageIds": [corral.client("ec2").register_image(Name=name)["ImageId"]]}
 
 
-NEVER = {("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}  # Corral has no log alarms and scans nothing
+# Corral has no log alarms, scans nothing, and imports no resources into stacks.
+NEVER = {("cloudformation", "StackImportComplete"), ("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}
+
+
+def some_stack(corral: Corral, name: str, operation: str = "") -> dict[str, Any]:
+    """A stack that was created and then updated, deleted, or rolled back by a failed update."""
+    cloudformation = corral.client("cloudformation")
+    cloudformation.create_stack(StackName=name, TemplateBody=TOPIC)
+    created = cloudformation.get_waiter("stack_create_complete")
+    if operation:
+        created.wait(StackName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600})
+    if operation == "delete":
+        cloudformation.delete_stack(StackName=name)
+    elif operation:
+        cloudformation.update_stack(StackName=name, TemplateBody=TOPIC_RENAMED if operation == "update" else TOPIC_AND_CUSTOM)
+    return {"StackName": name}
+
 
 # (service, waiter) -> a resource that reaches the state of the waiter.
 WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
+    ("cloudformation", "ChangeSetCreateComplete"): lambda corral: {"StackName": "review", "ChangeSetName": "changes"},
+    ("cloudformation", "StackCreateComplete"): lambda corral: some_stack(corral, "created"),
+    ("cloudformation", "StackDeleteComplete"): lambda corral: some_stack(corral, "deleted", "delete"),
+    ("cloudformation", "StackExists"): lambda corral: {"StackName": "exporter"},
+    ("cloudformation", "StackRollbackComplete"): lambda corral: some_stack(corral, "failed", "fail"),
+    ("cloudformation", "StackUpdateComplete"): lambda corral: some_stack(corral, "updated", "update"),
     ("cloudwatch", "AlarmExists"): lambda corral: {"AlarmNames": ["alarm0"]},
     ("cloudwatch", "CompositeAlarmExists"): lambda corral: {"AlarmNames": ["composite0"], "AlarmTypes": ["CompositeAlarm"]},
     ("ec2", "ImageAvailable"): lambda corral: some_image(corral, "available"),
@@ -203,6 +237,15 @@ def autoscaling_records(autoscaling: Any) -> None:
         autoscaling.attach_load_balancers(AutoScalingGroupName="group0", LoadBalancerNames=[f"lb{at}"])
         target = f"arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/t/{at}"
         autoscaling.attach_load_balancer_target_groups(AutoScalingGroupName="group0", TargetGroupARNs=[target])
+
+
+def cloudformation_records(cloudformation: Any) -> None:
+    exporter = f"{TOPIC}\nOutputs: {{T: {{Value: a, Export: {{Name: pages}}}}}}"
+    importer = "Resources: {T: {Type: AWS::SNS::Topic, Properties: {DisplayName: !ImportValue pages}}}"
+    for name, template in (("exporter", exporter), ("importer", importer)):
+        cloudformation.create_stack(StackName=name, TemplateBody=template)
+        cloudformation.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600})
+    cloudformation.create_change_set(StackName="review", ChangeSetName="changes", ChangeSetType="CREATE", TemplateBody=TOPIC)
 
 
 def cloudwatch_records(cloudwatch: Any) -> None:
@@ -304,6 +347,7 @@ def sqs_records(sqs: Any) -> None:
 
 RECORDS = {
     "autoscaling": autoscaling_records,
+    "cloudformation": cloudformation_records,
     "cloudwatch": cloudwatch_records,
     "ec2": ec2_records,
     "ecr": ecr_records,

@@ -115,7 +115,7 @@ def test_every_rollout_ends_and_never_breaks_its_bounds(desired, old, least, mos
     ceiling = max(len(tasks), desired, percentages.most(desired))
     if most * desired // 100 <= desired and percentages.least(desired) >= desired:
         return  # neither a start nor a stop is allowed, as on ECS
-    for _ in range(200):
+    for turn in range(200):
         plan = replica_plan(list(tasks.values()), NEW, desired, percentages)
         running = sum(each.state == "RUNNING" for each in tasks.values())
         stopped_running = sum(tasks[task_id].state == "RUNNING" for task_id in plan.stop)
@@ -127,7 +127,8 @@ def test_every_rollout_ends_and_never_breaks_its_bounds(desired, old, least, mos
             tasks[new.id] = new
         assert len(tasks) <= ceiling
         pending = [each for each in tasks.values() if each.state == "PENDING"]
-        for each in order.sample(pending, order.randint(0, len(pending))):
+        slowest = min(len(pending), turn // 100)  # in the last turns, at least one pending task starts
+        for each in order.sample(pending, order.randint(slowest, len(pending))):
             tasks[each.id] = ServiceTask(each.id, each.deployment, "RUNNING", each.instance_id, each.pool, each.created_at_s)
         if not plan.start and not plan.stop and not pending:
             break

@@ -1,6 +1,6 @@
 """Blobs are files with the bytes of objects and image layers. A blob is synced and renamed before a database row refers to it."""
 
 from corral.blobs.blob_writer import BlobWriter
-from corral.blobs.files import Blobs
+from corral.blobs.files import Blobs, read_slices
 
-__all__ = ["BlobWriter", "Blobs"]
+__all__ = ["BlobWriter", "Blobs", "read_slices"]

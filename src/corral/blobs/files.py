@@ -73,7 +73,7 @@ class Blobs:
             self._has_folders = True
 
     def path(self, blob: str) -> str:
-        return f"{self._root}/{blob[0]}/{blob[1]}/{blob}"
+        return _path(self._root, blob)
 
     def folders(self) -> Iterator[str]:
         """Yield the paths of all folders that may contain complete blobs."""
@@ -146,7 +146,7 @@ class Blobs:
 
     def open(self, blob: str) -> int:
         """Open the blob for reading and return its descriptor. Do not follow a symbolic link."""
-        return os.open(self.path(blob), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return _open(self._root, blob)
 
     def read(self, slices: Iterable[Slice]) -> bytes:
         """Return the bytes of these slices.
@@ -154,16 +154,7 @@ class Blobs:
         If the caller has read the rows in an earlier turn of the event loop, the blobs may have been erased meanwhile. Then the
         caller must use `reading` and handle FileNotFoundError.
         """
-        parts = []
-        for each in slices:
-            fd = self.open(each.blob)
-            try:
-                parts.append(os.pread(fd, each.size, each.start))
-            finally:
-                os.close(fd)
-            if len(parts[-1]) != each.size:
-                raise OSError(f"blob {each.blob} is shorter than the size in its row")
-        return b"".join(parts)
+        return read_slices(self._root, slices)
 
     def erasable(self, blobs: Sequence[str]) -> list[str]:
         """Return the blobs that have no reader, so that the caller can erase them now.
@@ -240,6 +231,28 @@ class Blobs:
         from shutil import rmtree  # imported here, because it is rarely needed
 
         rmtree(f"{self._root}/{QUARANTINE}/{date}")
+
+
+def read_slices(root: str, slices: Iterable[Slice]) -> bytes:
+    """Return the bytes of these slices of the blobs in the folder `root`."""
+    parts = []
+    for each in slices:
+        fd = _open(root, each.blob)
+        try:
+            parts.append(os.pread(fd, each.size, each.start))
+        finally:
+            os.close(fd)
+        if len(parts[-1]) != each.size:
+            raise OSError(f"blob {each.blob} is shorter than the size in its row")
+    return b"".join(parts)
+
+
+def _path(root: str, blob: str) -> str:
+    return f"{root}/{blob[0]}/{blob[1]}/{blob}"
+
+
+def _open(root: str, blob: str) -> int:
+    return os.open(_path(root, blob), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def count_blobs(root: Path, limit: int) -> int:

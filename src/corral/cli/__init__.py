@@ -33,6 +33,7 @@ from corral.cli.ps import ps
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
+from corral.cli.stack import stack
 from corral.cli.status import status
 from corral.cli.stop import stop
 from corral.cli.top import top
@@ -90,7 +91,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, cost, login, images, revoke, backup, restore,
-    check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, stack, cost, login, images, revoke, backup,
+    restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -32,6 +32,8 @@ def status(data: DataFolder, as_json: bool) -> None:
     if page.get("isolate"):
         out.print("Isolated: tasks run in containers without access to the host (--isolate)")
     out.print(tasks_line(page["tasks"]))
+    for line in page.get("instanceTypes", ()):
+        out.print(f"Instance type of corral.toml: {line}", soft_wrap=True, markup=False)
     for failing in page["failingHandovers"]:
         text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"
         out.print(text, soft_wrap=True)

@@ -49,6 +49,11 @@ class TypeMapping(Struct, frozen=True):
     vcpus: int | None = None
     memory_gib: float | None = None
 
+    def line(self, type_: str) -> str:
+        """Return the line of corral.toml, for example `p3.16xlarge = {gpus = 2}`."""
+        sizes = (("gpus", self.gpus), ("vcpus", self.vcpus), ("memory_gib", self.memory_gib))
+        return f"{type_} = {{{', '.join(f'{name} = {size:g}' for name, size in sizes if size is not None)}}}"
+
 
 class Instance(Struct, frozen=True):
     """A part of a host's capacity. It owns whole GPUs. Its instance type determines its CPU and memory.

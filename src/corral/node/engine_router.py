@@ -1,9 +1,9 @@
 """Start each run with the process engine or with the docker engine, as `--runtime` requires.
 
-A run of the image `corral/host` is always a process. Any other run becomes a container if Docker is used. `--runtime docker` always uses Docker, and waits until a Docker
-engine responds. `--runtime auto` uses Docker if a Docker engine responds when the agent starts. `--runtime process` does not use
-Docker. There is one exception: if containers of an earlier agent may still be alive, Docker is used with every value of
-`--runtime`.
+A run of the image `corral/host` is always a process. Any other run becomes a container if Docker is used. `--runtime docker` always
+uses Docker, and waits until a Docker engine responds. `--runtime auto` uses Docker if a Docker engine responds when the agent
+starts. `--runtime process` does not use Docker. There is one exception: if containers of an earlier agent may still be alive,
+Docker is used with every value of `--runtime`.
 """
 
 from __future__ import annotations

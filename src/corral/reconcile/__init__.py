@@ -43,6 +43,9 @@ STATE: dict[str, Reconciler] = {
     "moves": _once_needed("queues", "move_messages"),
     "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),
+    "stack": OncePerBatch(_once_needed("stacks", "reconcile_stack")),
+    "step": _once_needed("stacks", "reconcile_step"),
+    "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
 }
 METRICS: dict[str, Reconciler] = {

@@ -64,6 +64,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.paced_at_s == tx.now_s:
         tx.due(f"service:{service.key}", tx.now_s + PACE_S)
         return
+    tx.changed(f"service:{service.key}")  # runs after this function: stacks wait until the service is steady or gone
     if service.status == DRAINING:
         _drain(tx, service)
         return

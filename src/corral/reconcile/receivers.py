@@ -19,8 +19,22 @@ def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
     tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])
 
 
+def run_stack_step(tx: Tx[Any], payload: dict[str, Any]) -> None:
+    """Run the step of a stack whose resource belongs to this lane."""
+    from corral.services.cloudformation.stack_steps import run_lane_step  # imported with the first stack
+
+    run_lane_step(tx, payload)
+
+
+def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
+    """Continue the step of a stack that another lane has run."""
+    from corral.services.cloudformation.stack_steps import receive_lane_result
+
+    receive_lane_result(tx, payload)
+
+
 RECEIVERS: dict[str, dict[str, Receiver]] = {
-    "state": {"scaling requests": receive_scaling_requests},
-    "logs": {},
-    "metrics": {"points": receive_points},
+    "state": {"scaling requests": receive_scaling_requests, "stack step result": receive_stack_result},
+    "logs": {"stack step": run_stack_step},
+    "metrics": {"points": receive_points, "stack step": run_stack_step},
 }

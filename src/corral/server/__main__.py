@@ -148,6 +148,7 @@ async def _serve(options: ServerOptions) -> None:
         alarm_timing=options.alarm_timing,
         instance_types=configuration.instance_types,
         busy_wait_s=configuration.busy_wait_s,
+        blobs_folder=str(data / "blobs"),
     )
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
@@ -194,6 +195,7 @@ async def _serve(options: ServerOptions) -> None:
         lanes,
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
         names,
+        blobs,
         BodyReceiver(blobs),
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs)),
         TaskEndpoints(state, agents),

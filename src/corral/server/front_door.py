@@ -16,11 +16,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral import aws
+from corral.blobs import Blobs
 from corral.core import Tx
 from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
+from corral.server import wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
 WAIT_MAX_S = 60.0
-PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages and task endpoints
+PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages, wait condition handles and task endpoints
 
 log = logging.getLogger("corral")
 AccessDenied = api_error("AccessDenied", 403)
@@ -90,6 +92,7 @@ class FrontDoor:
         lanes: Mapping[str, Lane[Any]],
         authentication: Authentication,
         ids: Ids,
+        blobs: Blobs,
         intake: BodyReceiver,
         status: Callable[[Tx[Any]], dict[str, Any]],
         task_endpoints: TaskEndpoints,
@@ -102,11 +105,12 @@ class FrontDoor:
         self._ids = ids
         self._intake = intake
         self._memory = memory
-        self._calls = CallRunner(settings, lanes, ids, memory)
+        self._calls = CallRunner(settings, lanes, ids, memory, blobs)
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
+        self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
         self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation)
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
@@ -139,7 +143,7 @@ class FrontDoor:
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
         """Find the API of a request from its head, and return its exchange.
 
-        Only status pages and task endpoints read their body here.
+        Only status pages, wait condition handles and task endpoints read their body here.
         """
         headers = request.headers
         if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
@@ -156,10 +160,12 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page or a task endpoint. Return None if the path belongs to neither."""
+        """Return the exchange of a status page, a wait condition handle or a task endpoint. Return None for all other paths."""
         page: Exchange | None
         if request.path.startswith("/_corral/"):
             page = self._status_pages.exchange(request, request_id)
+        elif request.path.startswith(wait_handles.PREFIX):
+            page = self._wait_handles.exchange(request)
         else:
             page = self._task_endpoints.exchange(request)
         if page is not None:

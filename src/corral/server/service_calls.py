@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from corral import aws
+from corral.blobs import Blobs
 from corral.core import Tx, Wait
 from corral.errors import ApiError
 from corral.ids import Ids
@@ -22,7 +24,7 @@ from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
 from corral.server.request_body import Receive, whole_body
 from corral.server.task_permissions import RequiredOperation
-from corral.services import SERVICES, Handler, Service
+from corral.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.services.caller import Caller
 
 LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
@@ -32,10 +34,13 @@ T = TypeVar("T")
 
 
 class CallRunner:
-    def __init__(self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids, memory: UnverifiedMemory) -> None:
+    def __init__(
+        self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids, memory: UnverifiedMemory, blobs: Blobs
+    ) -> None:
         self._settings = settings
         self._lanes = lanes
         self._ids = ids
+        self._blobs = blobs
         self.memory = memory
         self._decoders: ThreadPoolExecutor | None = None
 
@@ -58,9 +63,11 @@ class CallRunner:
         """Run a call whose body has arrived completely, and return the response."""
         service, operation = served(call)
         params = await self.decode(call.request, call.params)
+        lane = self._lanes[service.lane]
+        if call.operation in service.fetch:
+            params = await self._fetched(service.fetch[call.operation], lane, params, caller)
         if call.operation in service.prepare:
             params = await asyncio.to_thread(service.prepare[call.operation], params)
-        lane = self._lanes[service.lane]
 
         def handler(tx: Tx[Any]) -> dict[str, Any]:
             return operation(tx, params, caller)
@@ -83,7 +90,22 @@ class CallRunner:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
         answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer))
-        return call.serialize(await answer, caller.request_id)
+        result = await answer
+        if call.operation in service.settle:
+            await self._settled(service.settle[call.operation], lane, params, caller, receive)
+        return call.serialize(result, caller.request_id)
+
+    async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
+        """Wait until the work of a successful request is complete. Errors do not matter, because the request has succeeded."""
+        waiting = lane.submit(lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting))
+        with suppress(ApiError):
+            await waiting
+
+    async def _fetched(self, fetch: Fetch, lane: Lane[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Return the parameters and the bytes of the objects to which they refer."""
+        found = lane.read_now(lambda tx: fetch(tx, params, caller), self._settings, self._ids)
+        with self._blobs.reading([each.blob for slices in found.values() for each in slices]):
+            return {**params, **{name: await asyncio.to_thread(self._blobs.read, slices) for name, slices in found.items()}}
 
 
 class ServiceCall(Struct, eq=False):

@@ -169,9 +169,11 @@ def status_of(
     ]
     running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(TASKS_SHOWN_MAX)]
     counts = tx.store.tasks.counts()
+    types = [mapping.line(name) for name, mapping in sorted(tx.settings.instance_types.items())]
     return {
         "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, **instances_status(tx), "running": running,
         "waiting": waiting, "failingHandovers": list(failing), "problems": list(problems), "quarantine": list(quarantine),
+        "instanceTypes": types,
     }  # fmt: skip
 
 

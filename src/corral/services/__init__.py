@@ -1,8 +1,8 @@
 """The AWS services that Corral serves.
 
 Each service has a lane, which is the thread that writes its database, and a handler for each operation. The module of a service has
-a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and `PIECES`. The first
-request to a service imports its module, so that unused services do not slow down the start.
+a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`, `PIECES`
+and `SETTLE`. The first request to a service imports its module, so that unused services do not slow down the start.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.core import Tx
-from corral.model.blob import Admission
+from corral.model.blob import Admission, Slice
 from corral.services.caller import Caller
 
 Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # (transaction, parameters, caller) → response
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
+Fetch = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, tuple[Slice, ...]]]  # the result maps a parameter to its bytes
+Settle = Callable[[Tx[Any], dict[str, Any], Caller], None]
 
 
 class Service(Struct, frozen=True):
@@ -33,14 +35,19 @@ class Service(Struct, frozen=True):
     quick: frozenset[str] = frozenset()  # reads of a few rows, which run without waiting for the lane (S3 only)
     # Operation → the check before the body is stored as a blob. If the check returns None, there is no body to store.
     admit: Mapping[str, Admit] = field(default_factory=dict)
+    # Operation → the objects in S3 to which the request refers by URL. Their bytes become parameters, before `prepare` runs.
+    fetch: Mapping[str, Fetch] = field(default_factory=dict)
     # Operation → slow work that needs no store. It runs in another thread, before the handler.
     prepare: Mapping[str, Prepare] = field(default_factory=dict)
     # Operation → the function that splits a request that is too large for one command.
     pieces: Mapping[str, Split] = field(default_factory=dict)
+    # Operation → a function that raises Wait while the work of the request goes on. The response waits for it, for a short time.
+    settle: Mapping[str, Settle] = field(default_factory=dict)
 
 
 MODULES = {  # service → its lane, and the module with its tables
     "autoscaling": ("state", "autoscaling.handlers"),
+    "cloudformation": ("state", "cloudformation.handlers"),
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
     "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),
@@ -82,8 +89,10 @@ def _load(lane: str, module: str) -> Service:
         heavy=tables.get("HEAVY", frozenset()),
         quick=tables.get("QUICK", frozenset()),
         admit=tables.get("ADMIT", {}),
+        fetch=tables.get("FETCH", {}),
         prepare=tables.get("PREPARE", {}),
         pieces=tables.get("PIECES", {}),
+        settle=tables.get("SETTLE", {}),
     )
 
 

@@ -17,6 +17,7 @@ from corral.decide.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.decide.policy_conditions import Context
 from corral.errors import ApiError
 from corral.services.caller import Caller
+from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.services.iam.roles import find_role
@@ -31,6 +32,7 @@ RUN_ON_HOST = "corral:RunOnHost"  # an action that AWS does not have: launch a t
 PASS_ROLE = "iam:PassRole"
 PASSED_TO_TASKS: Context = {"iam:passedtoservice": ("ecs-tasks.amazonaws.com",)}
 PASSED_TO_INSTANCES: Context = {"iam:passedtoservice": ("ec2.amazonaws.com",)}
+PASSED_TO_STACKS: Context = {"iam:passedtoservice": ("cloudformation.amazonaws.com",)}
 
 
 class Permission(Struct, frozen=True):
@@ -284,6 +286,48 @@ def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) 
     return _each("autoscaling", operation, arns or [UNKNOWN_RESOURCE], _tags(params))
 
 
+# The operations on a change set. A request that has its ARN needs no name of a stack.
+_CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet", "GetTemplate"})
+
+
+def _cloudformation(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARN of the stack that the handler will find, the role that the stack gets, and the objects to which the request refers.
+
+    The resources of a stack need their own permissions, which the stack checks when it creates them.
+    """
+    given = params.get("StackName") or ""
+    change_set = params.get("ChangeSetName") or ""
+    if operation in _CHANGE_SETS and change_set.startswith("arn:"):
+        found = tx.store.change_sets.get(change_set)
+        given = found.stack_id if found is not None else ""
+    arns = []
+    if given.startswith("arn:"):
+        arns = [given]
+    elif given:
+        stack = tx.store.stacks.named(caller.region, given)
+        arns = [stack.id if stack is not None else f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{given}/*"]
+    context: Context = {
+        **_tags(params),
+        **{key: (params[member],) for key, member in _CONDITION_MEMBERS.items() if isinstance(params.get(member), str)},
+    }
+    needed = _each("cloudformation", operation, arns or ([UNKNOWN_RESOURCE] if change_set else []), context)
+    needed += [
+        Permission("s3:GetObjectVersion" if each.version_id else "s3:GetObject", f"arn:aws:s3:::{each.bucket}/{each.key}")
+        for each in addresses(tx, params)
+    ]
+    if params.get("RoleARN"):
+        needed.append(Permission(PASS_ROLE, role_arn(tx, caller, params["RoleARN"]), PASSED_TO_STACKS))
+    return needed
+
+
+_CONDITION_MEMBERS = {
+    "cloudformation:changesetname": "ChangeSetName",
+    "cloudformation:rolearn": "RoleARN",
+    "cloudformation:stackpolicyurl": "StackPolicyURL",
+    "cloudformation:templateurl": "TemplateURL",
+}
+
+
 def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     return [Permission(f"corral:{operation}", NO_RESOURCE)]
 
@@ -291,6 +335,7 @@ def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
 Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
 DERIVATIONS: dict[str, Derivation] = {
     "autoscaling": _autoscaling,
+    "cloudformation": _cloudformation,
     "cloudwatch": _cloudwatch,
     "corral": _corral,  # Corral's own pages, such as the status page
     "ecr": _ecr,

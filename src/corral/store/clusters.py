@@ -93,8 +93,12 @@ class Clusters:
 
     def runs_on(self, region: str, name: str, provider: str) -> bool:
         """Whether the cluster has a task that was started with this capacity provider and has not stopped."""
+        return bool(self.tasks_on(region, name, provider, 1))
+
+    def tasks_on(self, region: str, name: str, provider: str, limit: int) -> list[str]:
+        """Return tasks that were started with this capacity provider and have not stopped, those that are not stopping first."""
         sql = (
-            "SELECT 1 FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
-            "AND json_extract(details, '$.capacityProviderName') = ? LIMIT 1"
+            "SELECT id FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
+            "AND json_extract(details, '$.capacityProviderName') = ? ORDER BY desired = 'STOPPED' LIMIT ?"
         )
-        return self._database.execute(sql, (region, name, provider)).fetchone() is not None
+        return [task_id for (task_id,) in self._database.execute(sql, (region, name, provider, limit))]

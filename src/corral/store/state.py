@@ -6,6 +6,7 @@ from pathlib import Path
 
 from corral.database import Database, Migration
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
+from corral.store.change_sets import ChangeSets
 from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
 from corral.store.clusters import Clusters
@@ -21,12 +22,13 @@ from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
 from corral.store.scaling_requests import ScalingRequests
+from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql",
 )  # fmt: skip
 
 
@@ -64,6 +66,8 @@ class Store(Database):
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
         self.groups = Groups(self)
+        self.stacks = Stacks(self)
+        self.change_sets = ChangeSets(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it
         else:

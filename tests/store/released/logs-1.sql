@@ -57,6 +57,7 @@ CREATE TABLE shipment (
     shipped    INTEGER NOT NULL,
     touched_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
 CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
 CREATE INDEX shipment_age ON shipment (touched_ms);

@@ -89,6 +89,7 @@ CREATE TABLE tag (
     value TEXT NOT NULL,
     PRIMARY KEY (arn, key)
 ) WITHOUT ROWID;
+CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX series_named ON series (region, name, namespace, dimensions);
 CREATE INDEX series_age ON series (active_s);
 CREATE INDEX alarm_history_of ON alarm_history (region, alarm, at_s, id);

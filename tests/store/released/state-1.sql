@@ -16,6 +16,13 @@ CREATE TABLE bucket_document (
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
 ) WITHOUT ROWID;
+CREATE TABLE change_set (
+    id       TEXT PRIMARY KEY,                  -- the ARN
+    stack_id TEXT NOT NULL REFERENCES stack (id),
+    name     TEXT NOT NULL,
+    record   TEXT NOT NULL,
+    UNIQUE (stack_id, name)
+) WITHOUT ROWID;
 CREATE TABLE claim (
     kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
     id   TEXT NOT NULL,
@@ -399,6 +406,50 @@ CREATE TABLE scaling_request (
     asked_s      REAL NOT NULL,
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
+CREATE TABLE stack (
+    id         TEXT PRIMARY KEY,                -- the ARN
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    deleted_at REAL,                            -- NULL: not deleted
+    parent_id  TEXT NOT NULL DEFAULT '',        -- of a nested stack
+    record     TEXT NOT NULL,
+    CHECK ((status = 'DELETE_COMPLETE') = (deleted_at IS NOT NULL))
+) WITHOUT ROWID;
+CREATE TABLE stack_event (
+    number   INTEGER PRIMARY KEY,               -- in the order in which they happened
+    id       TEXT NOT NULL,
+    stack_id TEXT NOT NULL REFERENCES stack (id),
+    record   TEXT NOT NULL
+);
+CREATE TABLE stack_export (
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    value    TEXT NOT NULL,
+    stack_id TEXT NOT NULL REFERENCES stack (id),
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+CREATE TABLE stack_import (
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    stack_id TEXT NOT NULL REFERENCES stack (id),
+    PRIMARY KEY (region, name, stack_id)
+) WITHOUT ROWID;
+CREATE TABLE stack_resource (
+    stack_id    TEXT NOT NULL REFERENCES stack (id),
+    key         TEXT NOT NULL,                  -- the logical id; of a leftover: the logical id, a slash and a number
+    physical_id TEXT,                           -- NULL: not created
+    record      TEXT NOT NULL,
+    PRIMARY KEY (stack_id, key)
+) WITHOUT ROWID;
+CREATE TABLE stack_template (
+    stack_id  TEXT NOT NULL REFERENCES stack (id),
+    number    INTEGER NOT NULL,
+    original  TEXT NOT NULL,                    -- the text of the request
+    processed TEXT NOT NULL,                    -- JSON, after transforms
+    PRIMARY KEY (stack_id, number)
+) WITHOUT ROWID;
 CREATE TABLE stored_resource (
     service    TEXT NOT NULL,
     type       TEXT NOT NULL,
@@ -466,6 +517,7 @@ CREATE TABLE upload (
     initiated_at REAL NOT NULL,
     details TEXT NOT NULL
 );
+CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
 CREATE INDEX instance_of_region ON instance (region, id);
@@ -516,6 +568,14 @@ CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE end
 CREATE INDEX scaling_activity_age ON scaling_activity (ended_at);
 CREATE INDEX instance_refresh_group ON instance_refresh (region, name, started_at);
 CREATE UNIQUE INDEX instance_refresh_active ON instance_refresh (region, name) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX stack_name ON stack (region, name) WHERE deleted_at IS NULL;
+CREATE INDEX stack_listing ON stack (region, created_at, id);
+CREATE INDEX stack_of_parent ON stack (parent_id) WHERE parent_id != '';
+CREATE INDEX stack_deleted ON stack (deleted_at) WHERE deleted_at IS NOT NULL;
+CREATE INDEX stack_resource_physical ON stack_resource (physical_id) WHERE physical_id IS NOT NULL;
+CREATE INDEX stack_event_stack ON stack_event (stack_id);
+CREATE INDEX stack_export_stack ON stack_export (stack_id);
+CREATE INDEX stack_import_stack ON stack_import (stack_id);
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

@@ -4,6 +4,8 @@ InvalidArgument.
 This table does not cover the fields of a form upload, because they are not members of an input shape. `services/s3` checks them.
 """
 
+from msgspec.structs import replace
+
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
 from corral.errors import (
@@ -46,6 +48,11 @@ HEADER_TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 HEADER_VALUE = Limit(
     pattern=HEADER_TEXT, code="InvalidArgument", text="{name} contains a line break or another control character: '{value}'"
 )
+# Botocore's model lacks the ACLs after the first four, which S3 accepts too.
+BUCKET_ACLS = (
+    "private", "public-read", "public-read-write", "authenticated-read",
+    "aws-exec-read", "bucket-owner-read", "bucket-owner-full-control", "log-delivery-write",
+)  # fmt: skip
 RESPONSE_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType")
 PART_NUMBER = _argument("Part number must be an integer between {min} and {max}, inclusive", "partNumber", 1, 10_000)
 TARGET_ARN = Limit(
@@ -64,7 +71,7 @@ TABLE = ConstraintTable(
         ":RequestPayer": Unchecked("Corral has no billing, so the value has no effect"),
         "*.CopySource": Unchecked("the handler parses it, and its error message is more exact"),
         "ObjectIdentifier.Key": Unchecked("DeleteObjects reports an invalid key and deletes the others"),
-        ":BucketCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
+        ":BucketCannedACL": replace(_argument(S3_UNKNOWN_ACL, "x-amz-acl"), enum=BUCKET_ACLS),
         ":ObjectCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
         "*.StorageClass": Limit(
             enum=STORAGE_CLASSES,

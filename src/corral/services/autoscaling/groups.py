@@ -94,7 +94,8 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     settings |= checked_sources(tx, caller, {member: params[member] for member in SOURCES if member in params})
     settings |= _zones(tx, caller, params)
     _check_unit(settings)
-    settings["Tags"] = new_tags(name, params.get("Tags", []))
+    settings["Tags"] = new_tags(name, params.get("Tags", []), before=params.get("_tags"))
+    settings |= {"_init": params["_init"]} if params.get("_init") else {}
     least: int = params["MinSize"]
     most: int = params["MaxSize"]
     desired: int = params.get("DesiredCapacity", least)
@@ -122,6 +123,8 @@ def update_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     """Update a group. New settings apply to later launches. A desired capacity outside the new limits becomes the nearest limit."""
     group = changeable_group(tx, caller, params["AutoScalingGroupName"])
     settings = {**group.settings, **_stored(params)}
+    if "_init" in params:  # the metadata for cfn-init, from a stack
+        settings["_init"] = params["_init"]
     given = {member: params[member] for member in SOURCES if member in params}
     if given:
         settings = {member: value for member, value in settings.items() if member not in SOURCES}

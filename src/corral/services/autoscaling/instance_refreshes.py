@@ -55,7 +55,7 @@ def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dic
     ]
     if wishes.get("SkipMatching"):
         wanted = current_source(tx, group.region, configuration or own)
-        members = [member for member in members if not _matches(member, wanted, configuration or own)]
+        members = [member for member in members if not matches_source(member, wanted, configuration or own)]
     tx.store.groups.drop_refreshes(group.region, group.name, tx.now_s - SHOWN_S)
     refresh = InstanceRefresh(
         id=tx.ids.uuid(),
@@ -95,7 +95,7 @@ def _checked(group: Group, wishes: Params) -> dict[str, Any]:
     return found
 
 
-def _matches(member: Member, wanted: Any, settings: dict[str, Any]) -> bool:
+def matches_source(member: Member, wanted: Any, settings: dict[str, Any]) -> bool:
     """Return whether an instance already has the wanted launch source, version and type, so that SkipMatching skips it."""
     if member.source != wanted:
         return False

@@ -46,6 +46,7 @@ MEMBERS = (
     "AssociatePublicIpAddress",
     "PlacementTenancy",
     "MetadataOptions",
+    "_init",  # the metadata for cfn-init, from a stack
 )
 
 

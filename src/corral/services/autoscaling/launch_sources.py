@@ -36,7 +36,7 @@ TYPES_MAX = 40  # how many instance types a launch tries
 ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # the default allocation strategies
 SAME_MEMBERS = (  # members that launch configurations and RunInstances both have
     "ImageId", "InstanceType", "KeyName", "UserData", "KernelId", "RamdiskId", "EbsOptimized", "MetadataOptions",
-    "BlockDeviceMappings",
+    "BlockDeviceMappings", "_init",
 )  # fmt: skip
 
 
@@ -338,6 +338,7 @@ def _tagged(group: Group, data: dict[str, Any]) -> dict[str, Any]:
         **data,
         "TagSpecifications": [*others, {"ResourceType": "instance", "Tags": _tag_list(free)}],
         "_tags": _tag_list(reserved),
+        "_init": data.get("_init") or group.settings.get("_init"),
     }
 
 

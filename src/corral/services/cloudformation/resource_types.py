@@ -2,46 +2,50 @@
 
 A `TemplateType` creates a resource from template properties, and returns its physical id, which is also the value of `Ref`. It
 returns the values of `Fn::GetAtt`, updates the resource in place, and deletes it. It calls the handlers of the service directly,
-without HTTP. `stored_type` makes a `TemplateType` from the declaration of a stored-only resource.
+without HTTP. `stored_type` makes a `TemplateType` from the declaration of a resource that a service stores without other effects.
 
-`facts(name)` returns the properties of a type, and which of them force a replacement. `tools/cloudformation_facts.py` generates
-these facts from AWS's own schemas, and writes them to facts.json.
+`resource_type(name)` returns the type of a service in MODULES. For all other types that AWS has, it returns a type that only stores
+the resource in the stack (`stored_only.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 from msgspec import Struct, field
 
 from corral.core import Tx
-from corral.errors import api_error
+from corral.errors import ApiError
 from corral.services import stored_resources
 from corral.services.caller import Caller
+from corral.services.cloudformation import schemas
+from corral.services.cloudformation.schemas import Properties as Properties
+from corral.services.cloudformation.schemas import ValidationError as ValidationError
 from corral.services.stored_resources import Document, Params, ResourceType
 from corral.services.tags import is_reserved
 from corral.store import Store
 
-Properties = Mapping[str, Any]
 # The name of a member of the document, or a function that computes the value.
 Attribute = str | Callable[[Tx[Store], Caller, Document], Any]
 
-ValidationError = api_error("ValidationError")
-
-INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
+Delete = Callable[[Tx[Store], Caller, str, Properties], None]
 
 MODULES = {  # service → the module with its TEMPLATE_TYPES
+    "AWS::AutoScaling": "autoscaling.cloudformation_types",
+    "AWS::CloudFormation": "cloudformation.cloudformation_types",
+    "AWS::CloudWatch": "cloudwatch.cloudformation_types",
     "AWS::EC2": "ec2.cloudformation_types",
     "AWS::ECR": "ecr.cloudformation_types",
     "AWS::ECS": "ecs.cloudformation_types",
     "AWS::IAM": "iam.cloudformation_types",
+    "AWS::Logs": "logs.cloudformation_types",
+    "AWS::S3": "s3.cloudformation_types",
+    "AWS::SQS": "sqs.cloudformation_types",
+    "AWS::SSM": "ssm.cloudformation_types",
 }
 
 
@@ -80,7 +84,7 @@ class TemplateType(Struct, frozen=True):
     attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # physical id → the attributes and their values
     # Updates in place; the parameters are the physical id, the old and the new properties.
     update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]
-    delete: Callable[[Tx[Store], Caller, str, Properties], None]
+    delete: Delete  # succeeds if the resource no longer exists
     name_property: str | None = None  # if a template omits this property, the stack generates a name for it
     lane: str = "state"  # the lane that runs the functions: "state", "logs" or "metrics"
     # Called after `create` and `update` until it returns None. If it raises an ApiError, the step has failed.
@@ -89,19 +93,21 @@ class TemplateType(Struct, frozen=True):
     # Returns unique id → signal, for the signals that Corral gives itself: an instance signals when it has joined its cluster.
     signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
     is_stored_only: bool = False
-
-
-class Facts(Struct, frozen=True):
-    properties: frozenset[str]
-    required: frozenset[str]
-    replaced_by: frozenset[str]  # a change of one of these properties replaces the resource; "A/B" is the property B inside A
-    attributes: frozenset[str]
-    booleans: frozenset[str]
-    integers: frozenset[str]
+    # Returns the changed properties that force a replacement, among those that the schema calls conditionally create-only. The
+    # parameters are the old and the new properties. None: every changed one forces it.
+    replaces: Callable[[Properties, Properties], list[str]] | None = None
+    # Called when an update is rolled back that had replaced the resource: the parameters are its physical id and its properties.
+    restore: Callable[[Tx[Store], Caller, str, Properties], None] | None = None
+    # True if all functions run operations through `call`, which checks the caller's permissions. Otherwise `authorize_step` does.
+    checks_permissions: bool = False
+    # Identifies what the properties refer to. If it changes, the resource is updated although its properties are the same.
+    revision: Callable[[Tx[Store], Caller, Properties], str] | None = None
+    # Called instead of `attributes` if the values also depend on the properties.
+    attributes_from: Callable[[Tx[Store], Caller, str, Properties], dict[str, Any]] | None = None
 
 
 def template_type(name: str) -> TemplateType | None:
-    """Return the type with this name. Return None if Corral does not support the type."""
+    """Return the type with this name. Return None if Corral has no service for it."""
     service = name.rpartition("::")[0]
     return _types(service).get(name) if service in MODULES else None
 
@@ -117,37 +123,46 @@ def _types(service: str) -> dict[str, TemplateType]:
     return {type_.name: type_ for type_ in module.TEMPLATE_TYPES}
 
 
-@cache
-def _all_facts() -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(Path(__file__).with_name("facts.json").read_bytes())
-    return found
+def resource_type(name: str) -> TemplateType:
+    """Return the type with this name. Raise CloudFormation's error if AWS has no such type."""
+    known = template_type("AWS::CloudFormation::CustomResource" if name.startswith("Custom::") else name)
+    if known is not None:
+        return known
+    if not is_known(name):
+        raise ValidationError(f"Template format error: Unrecognized resource types: [{name}]")
+    from corral.services.cloudformation.stored_only import stored_only_type  # imported with the first such type
+
+    return stored_only_type(name)
 
 
-@cache
-def facts(name: str) -> Facts:
-    return Facts(**{part: frozenset(names) for part, names in _all_facts()[name].items()})
-
-
-def typed_properties(name: str, properties: Properties) -> dict[str, Any]:
-    """Convert properties to the types in the schema, because templates may contain numbers and booleans as text."""
-    known, typed = facts(name), dict(properties)
-    for property_, value in properties.items():
-        if property_ in known.booleans and value in ("true", "false", "True", "False"):
-            typed[property_] = value in ("true", "True")
-        elif property_ in known.integers and isinstance(value, str) and INTEGER.fullmatch(value):
-            typed[property_] = int(value)
-    return typed
+def is_known(name: str) -> bool:
+    """Return True if a template can have this type. Types of AWS::Serverless need a transform that Corral does not have."""
+    if name.startswith("AWS::Serverless::"):
+        return False
+    return name.startswith("Custom::") or schemas.has_schema(name)
 
 
 def replacing_properties(name: str, old: Properties, new: Properties) -> list[str]:
     """Return the changed properties that force a replacement. If there are none, the resource can be updated in place."""
-    return sorted(path for path in facts(name).replaced_by if _at(old, path) != _at(new, path))
+    facts, type_ = schemas.facts(name), template_type(name)
+    changed = schemas.changed_paths(facts.create_only, old, new)
+    conditional = schemas.changed_paths(facts.conditional, old, new)
+    if conditional and type_ is not None and type_.replaces is not None:
+        conditional = type_.replaces(old, new)
+    return sorted({*changed, *conditional})
 
 
-def _at(properties: Any, path: str) -> Any:
-    for part in path.split("/"):
-        properties = properties.get(part) if isinstance(properties, Mapping) else None
-    return properties
+def read_attributes(tx: Tx[Store], caller: Caller, type_: TemplateType, physical_id: str, properties: Properties) -> dict[str, Any]:
+    """Return the values of GetAtt. GetAtt of some types also accepts properties: these values come from the template."""
+    if type_.attributes_from is not None:
+        return type_.attributes_from(tx, caller, physical_id, properties)
+    found = {}
+    if schemas.has_schema(type_.name):
+        for attribute in schemas.facts(type_.name).attributes:
+            value = schemas.value_at(properties, attribute.replace(".", "/"))
+            if value is not None:
+                found[attribute] = value
+    return found | type_.attributes(tx, caller, physical_id)
 
 
 def stored_type(
@@ -170,15 +185,18 @@ def stored_type(
     empty old properties. Tags need no declaration. `physical_id` names the member that identifies the resource in a stack. The
     default is the id of the resource.
     """
-    member = physical_id or type_.id
+    member, rules = physical_id or type_.id, type_.style.tags
 
-    def find(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+    def look_up(tx: Tx[Store], caller: Caller, identity: str) -> Document | None:
         is_id = member == type_.id
         every = [stored_resources.get(tx, caller, type_, identity)] if is_id else stored_resources.every(tx, caller, type_)
-        for document in every:
-            if document is not None and document[member] == identity:
-                return document
-        raise type_.style.missing(type_.name, identity)
+        return next((document for document in every if document is not None and document[member] == identity), None)
+
+    def find(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+        document = look_up(tx, caller, identity)
+        if document is None:
+            raise type_.style.missing(type_.name, identity)
+        return document
 
     def set_properties(tx: Tx[Store], caller: Caller, document: Document, old: Properties, new: Properties) -> None:
         given = {to: new[property_] for property_, to in updates.items() if property_ in new}
@@ -189,18 +207,28 @@ def stored_type(
         apply(tx, caller, document, old, new)
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-        document = stored_resources.create(tx, caller, type_, request(properties))
-        set_properties(tx, caller, document, {}, properties)
+        given = {name: value for name, value in properties.items() if not name.startswith("_")}
+        document = stored_resources.create(tx, caller, type_, request(given))
+        if reserved := properties.get("_tags"):
+            document = {
+                **document,
+                type_.style.tags_member: rules.to_list({**reserved, **stored_resources.tags_of(type_, document)}),
+            }
+        set_properties(tx, caller, document, {}, given)
         return str(document[member])
 
     def update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
         for changed in (property_ for property_ in {**old, **new} if old.get(property_) != new.get(property_)):
-            if changed != "Tags" and changed not in updates and changed not in applies:
+            if changed[0] != "_" and changed != "Tags" and changed not in updates and changed not in applies:
                 raise ValidationError(f"Corral cannot change {changed} of {name} {identity} in place: replace the resource.")
         document = find(tx, caller, identity)
         if old.get("Tags") != new.get("Tags"):
             document = _with_tags(tx, caller, type_, document, new.get("Tags", []))
         set_properties(tx, caller, document, old, new)
+
+    def replaces(old: Properties, new: Properties) -> list[str]:
+        changed = schemas.changed_paths(schemas.facts(name).conditional, old, new)
+        return [path for path in changed if path.split("/")[0] not in (*updates, *applies)]
 
     def read(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
         document = find(tx, caller, identity)
@@ -210,10 +238,28 @@ def stored_type(
         }
 
     def delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-        before_delete(tx, caller, find(tx, caller, identity), properties)
-        stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
+        document = look_up(tx, caller, identity)
+        if document is not None:
+            before_delete(tx, caller, document, properties)
+            stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
 
-    return TemplateType(name, create, read, update, delete, name_property, is_stored_only=True)
+    return TemplateType(name, create, read, update, delete, name_property, replaces=replaces)
+
+
+def forgiving(delete: Delete, *missing: str) -> Delete:
+    """Return a function that deletes a resource, and succeeds if the resource no longer exists.
+
+    `missing` has the ends of the error codes that say so.
+    """
+
+    def forgiving_delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+        try:
+            delete(tx, caller, identity, properties)
+        except ApiError as error:
+            if not error.code.endswith(missing):
+                raise
+
+    return forgiving_delete
 
 
 def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:

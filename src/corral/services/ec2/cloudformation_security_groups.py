@@ -6,7 +6,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType, stored_type
+from corral.services.cloudformation.resource_types import Properties, TemplateType, forgiving, stored_type
 from corral.services.ec2 import security_group_rules as rules
 from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
 from corral.services.stored_resources import Document, Params
@@ -79,7 +79,7 @@ def _rule_type(name: str, *, egress: bool) -> TemplateType:
         group, rule = rules.find_rule(tx, caller, identity)
         rules.set_rule(tx, caller, group, rule, None)
 
-    return TemplateType(name, create, attributes, update, delete)
+    return TemplateType(name, create, attributes, update, forgiving(delete, ".NotFound"))
 
 
 SECURITY_GROUP_TYPES = (

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType, never_updated, stored_type
+from corral.services.cloudformation.resource_types import (
+    Delete,
+    Properties,
+    TemplateType,
+    forgiving,
+    never_updated,
+    stored_type,
+)
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
@@ -23,6 +30,7 @@ from corral.services.ec2 import (
     vpc_endpoints,
 )
 from corral.services.ec2.cidr import destination
+from corral.services.ec2.cloudformation_instances import INSTANCE_TYPES
 from corral.services.ec2.cloudformation_security_groups import SECURITY_GROUP_TYPES
 from corral.services.ec2.errors import InvalidAssociationNotFound
 from corral.services.ec2.network_acls import association_of, default_acl
@@ -52,7 +60,8 @@ def tagged(type_: str, properties: Properties) -> Params:
 
 
 def _set_vpc_attributes(tx: Tx[Store], caller: Caller, vpc: Document, old: Properties, new: Properties) -> None:
-    given = {name: new[name] for name in ("EnableDnsSupport", "EnableDnsHostnames") if name in new}
+    defaults = {"EnableDnsSupport": True, "EnableDnsHostnames": False}
+    given = {name: new.get(name, default) for name, default in defaults.items() if name in new or name in old}
     put(tx, caller, VPC, {**vpc, "_attributes": {**vpc["_attributes"], **given}})
 
 
@@ -74,17 +83,22 @@ def _delete_route(tx: Tx[Store], caller: Caller, identity: str, properties: Prop
 
 
 def _attach(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    """Attach an internet gateway. The gateway of a VPN (VpnGatewayId) is stored only, so there is nothing to attach."""
+    if "InternetGatewayId" not in properties:
+        return f"VGW|{properties['VpcId']}"
     gateways.attach_internet_gateway(tx, dict(properties), caller)
     return f"IGW|{properties['VpcId']}"
 
 
 def _attach_another(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    gateways.detach_internet_gateway(tx, dict(old), caller)
-    gateways.attach_internet_gateway(tx, dict(new), caller)
+    if old.get("InternetGatewayId") != new.get("InternetGatewayId"):
+        _detach(tx, caller, identity, old)
+        _attach(tx, caller, new)
 
 
 def _detach(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    gateways.detach_internet_gateway(tx, dict(properties), caller)
+    if "InternetGatewayId" in properties:
+        gateways.detach_internet_gateway(tx, dict(properties), caller)
 
 
 def _associate_table(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -249,6 +263,10 @@ def _stored(name: str, type_: ResourceType, **more: Any) -> TemplateType:
     return stored_type(name, type_, request=lambda properties: tagged(type_.name, properties), **more)
 
 
+def _gone(delete: Delete) -> Delete:
+    return forgiving(delete, "NotFound", "NotAttached")
+
+
 def _in_default_network(type_: TemplateType) -> TemplateType:
     """Return a template type that creates the default network of its region first, as every EC2 request does."""
 
@@ -259,7 +277,7 @@ def _in_default_network(type_: TemplateType) -> TemplateType:
     return replace(type_, create=create)
 
 
-_TYPES = (
+_NETWORK_TYPES = (
     _stored(
         "AWS::EC2::VPC",
         VPC,
@@ -296,7 +314,11 @@ _TYPES = (
         attributes={"InternetGatewayId": "InternetGatewayId"},
     ),
     TemplateType(
-        "AWS::EC2::VPCGatewayAttachment", _attach, lambda tx, caller, identity: {"AttachmentType": "IGW"}, _attach_another, _detach
+        "AWS::EC2::VPCGatewayAttachment",
+        _attach,
+        lambda tx, caller, identity: {"AttachmentType": identity[:3]},
+        _attach_another,
+        _gone(_detach),
     ),
     _stored(
         "AWS::EC2::RouteTable",
@@ -308,9 +330,11 @@ _TYPES = (
         _create_route,
         lambda tx, caller, identity: {"CidrBlock": identity.partition("|")[2]},
         _update_route,
-        _delete_route,
+        _gone(_delete_route),
     ),
-    TemplateType("AWS::EC2::SubnetRouteTableAssociation", _associate_table, _association_id, never_updated, _disassociate_table),
+    TemplateType(
+        "AWS::EC2::SubnetRouteTableAssociation", _associate_table, _association_id, never_updated, _gone(_disassociate_table)
+    ),
     _stored(
         "AWS::EC2::EIP",
         elastic_ips.ELASTIC_IP,
@@ -355,16 +379,20 @@ _TYPES = (
             "DnsEntries": lambda tx, caller, endpoint: [each["DnsName"] for each in endpoint["DnsEntries"]],
         },
     ),
-    TemplateType("AWS::EC2::KeyPair", _create_key_pair, _key_attributes, never_updated, _delete_key_pair),
+    TemplateType("AWS::EC2::KeyPair", _create_key_pair, _key_attributes, never_updated, _gone(_delete_key_pair)),
     _stored(
         "AWS::EC2::NetworkAcl",
         network_acls.NETWORK_ACL,
         attributes={"Id": "NetworkAclId"},
     ),
     TemplateType(
-        "AWS::EC2::NetworkAclEntry", _create_entry, lambda tx, caller, identity: {"Id": identity}, _update_entry, _delete_entry
+        "AWS::EC2::NetworkAclEntry",
+        _create_entry,
+        lambda tx, caller, identity: {"Id": identity},
+        _update_entry,
+        _gone(_delete_entry),
     ),
-    TemplateType("AWS::EC2::SubnetNetworkAclAssociation", _associate_acl, _acl_association, never_updated, _return_acl),
+    TemplateType("AWS::EC2::SubnetNetworkAclAssociation", _associate_acl, _acl_association, never_updated, _gone(_return_acl)),
     stored_type(
         "AWS::EC2::DHCPOptions",
         dhcp_options.DHCP_OPTIONS,
@@ -372,8 +400,13 @@ _TYPES = (
         attributes={"DhcpOptionsId": "DhcpOptionsId"},
     ),
     TemplateType(
-        "AWS::EC2::VPCDHCPOptionsAssociation", _associate_dhcp, lambda tx, caller, identity: {}, never_updated, _disassociate_dhcp
+        "AWS::EC2::VPCDHCPOptionsAssociation",
+        _associate_dhcp,
+        lambda tx, caller, identity: {},
+        never_updated,
+        _gone(_disassociate_dhcp),
     ),
     *SECURITY_GROUP_TYPES,
 )
-TEMPLATE_TYPES = tuple(map(_in_default_network, _TYPES))
+_STORED_ONLY = (replace(type_, is_stored_only=True) for type_ in _NETWORK_TYPES)
+TEMPLATE_TYPES = tuple(map(_in_default_network, (*_STORED_ONLY, *INSTANCE_TYPES)))

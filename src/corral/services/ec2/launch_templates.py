@@ -58,9 +58,8 @@ def template_data(tx: Tx[Store], caller: Caller, given: Params) -> LaunchTemplat
     template = find_template(tx, caller, given)
     number = _number(template, str(given.get("Version") or DEFAULT))
     document = _version(tx, caller, template, number)
-    return LaunchTemplateVersion(
-        template["LaunchTemplateId"], template["LaunchTemplateName"], number, document["LaunchTemplateData"]
-    )  # fmt: skip
+    data = {**document["LaunchTemplateData"], **({"_init": document["_init"]} if "_init" in document else {})}
+    return LaunchTemplateVersion(template["LaunchTemplateId"], template["LaunchTemplateName"], number, data)
 
 
 def find_template(tx: Tx[Store], caller: Caller, given: Params) -> Document:
@@ -111,7 +110,7 @@ def _view(template: Document, version: Document) -> Document:
     return {
         "LaunchTemplateId": template["LaunchTemplateId"],
         "LaunchTemplateName": template["LaunchTemplateName"],
-        **version,
+        **{member: value for member, value in version.items() if member[0] != "_"},
         "DefaultVersion": version["VersionNumber"] == template["DefaultVersionNumber"],
     }
 
@@ -127,6 +126,8 @@ def _add_version(tx: Tx[Store], caller: Caller, template_id: str, number: int, p
     version: Document = {"VersionNumber": number, "CreateTime": tx.now_s, "CreatedBy": caller.principal, "LaunchTemplateData": data}
     if params.get("VersionDescription"):
         version["VersionDescription"] = params["VersionDescription"]
+    if params.get("_init"):  # the metadata for cfn-init, from a stack
+        version["_init"] = params["_init"]
     tx.store.stored.add("ec2", VERSION, caller.region, _row(template_id, number), version, tx.now_s)
     return version
 

@@ -16,10 +16,11 @@ from corral.store import Store
 
 KIND = "registry"  # the kind of the stored resource
 POLICY, SCANNING, REPLICATION, SETTINGS = "policy", "scanning", "replication", "settings"
+DEFAULTS: dict[str, dict[str, Any]] = {SCANNING: {"scanType": "BASIC", "rules": []}, REPLICATION: {"rules": []}}
 
 
 def describe_registry(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    replication = _setting(tx, caller, REPLICATION) or {"rules": []}
+    replication = _setting(tx, caller, REPLICATION) or DEFAULTS[REPLICATION]
     return {"registryId": caller.account, "replicationConfiguration": replication}
 
 
@@ -49,7 +50,7 @@ def delete_registry_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def get_registry_scanning_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    scanning = _setting(tx, caller, SCANNING) or {"scanType": "BASIC", "rules": []}
+    scanning = _setting(tx, caller, SCANNING) or DEFAULTS[SCANNING]
     return {"registryId": caller.account, "scanningConfiguration": scanning}
 
 
@@ -87,7 +88,11 @@ def _setting(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None:
 
 
 def _store(tx: Tx[Store], caller: Caller, name: str, document: dict[str, Any]) -> None:
-    tx.store.stored.put("ecr", KIND, caller.region, name, document, tx.now_s)
+    """Store a setting. A setting with its default value has no row."""
+    if document == DEFAULTS.get(name):
+        tx.store.stored.drop("ecr", KIND, caller.region, name)
+    else:
+        tx.store.stored.put("ecr", KIND, caller.region, name, document, tx.now_s)
 
 
 def _no_policy(caller: Caller) -> ApiError:

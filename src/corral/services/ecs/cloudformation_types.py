@@ -1,46 +1,312 @@
-"""ECS resource types of CloudFormation templates: AWS::ECS::CapacityProvider."""
+"""ECS resource types of CloudFormation templates."""
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.service_plan import failures_in_a_row
+from corral.errors import api_error
+from corral.model.ecs_service import INACTIVE, EcsService
+from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.stack import StackStatus
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType
-from corral.services.ecs import capacity_providers
-from corral.services.ecs.lookup import arn
-from corral.services.ecs.tags import tag_resource, untag_resource
+from corral.services.cloudformation.api_calls import call, request_of
+from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
+from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
+from corral.services.ecs.errors import ResourceInUseException
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short
+from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 
-
-def _camel(value: Any) -> Any:
-    """Convert template properties to ECS parameters, whose names begin with a lower-case letter."""
-    if isinstance(value, dict):
-        return {name[0].lower() + name[1:]: _camel(inner) for name, inner in value.items()}
-    return [_camel(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return str(capacity_providers.create_capacity_provider(tx, _camel(dict(properties)), caller)["capacityProvider"]["name"])
-
-
-def _attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
-    return {}
-
-
-def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    request = _camel(dict(new))
-    group = {name: value for name, value in request["autoScalingGroupProvider"].items() if name != "autoScalingGroupArn"}
-    capacity_providers.update_capacity_provider(tx, {"name": identity, "autoScalingGroupProvider": group}, caller)
-    resource = arn(caller.account, caller.region, f"capacity-provider/{identity}")
-    new_keys = [tag["Key"] for tag in new.get("Tags", [])]
-    removed = [tag["Key"] for tag in old.get("Tags", []) if tag["Key"] not in new_keys]
-    untag_resource(tx, {"resourceArn": resource, "tagKeys": removed}, caller)
-    tag_resource(tx, {"resourceArn": resource, "tags": request.get("tags", [])}, caller)
+STOPS_MAX = 20  # tasks that one transaction stops
+PACE_S = 0.001  # until the next of these transactions
+FAILURES_MIN, FAILURES_MAX = 3, 200  # failed tasks that trip a circuit breaker: half of the desired count, within these limits
+STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
+NotStabilized = api_error("NotStabilized")
+AlreadyExists = api_error("AlreadyExists")
+# Properties of a service that an update removes → the value of UpdateService that removes them.
+SERVICE_DEFAULTS: dict[str, Any] = {
+    "PlacementConstraints": [],
+    "PlacementStrategies": [],
+    "LoadBalancers": [],
+    "ServiceRegistries": [],
+    "CapacityProviderStrategy": [],
+    "EnableExecuteCommand": False,
+    "EnableECSManagedTags": False,
+    "PropagateTags": "NONE",
+    "HealthCheckGracePeriodSeconds": 0,
+}
 
 
-def _delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    capacity_providers.delete_capacity_provider(tx, {"capacityProvider": identity}, caller)
+# Tags
 
 
-TEMPLATE_TYPES = (TemplateType("AWS::ECS::CapacityProvider", _create, _attributes, _update, _delete, "Name"),)
+def _set_tags(tx: Tx[Store], caller: Caller, resource: str, old: Properties, new: Properties) -> None:
+    """Set the tags of a resource that an update changes."""
+    before, after = ({tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in (old, new))
+    if removed := sorted(before.keys() - after):
+        call(tx, caller, "ecs", "UntagResource", {"resourceArn": resource, "tagKeys": removed})
+    if added := [{"key": key, "value": value} for key, value in after.items() if before.get(key) != value]:
+        call(tx, caller, "ecs", "TagResource", {"resourceArn": resource, "tags": added})
+
+
+def _exists(tx: Tx[Store], caller: Caller, cluster: str) -> bool:
+    found = tx.store.clusters.get(caller.region, cluster)
+    return found is not None and found[0] == "ACTIVE"
+
+
+# Clusters
+
+
+def _cluster_arn(caller: Caller, name: str) -> str:
+    return arn(caller.account, caller.region, f"cluster/{name}")
+
+
+def _create_cluster(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    name = properties["ClusterName"]
+    if _exists(tx, caller, name):
+        raise AlreadyExists(f"Cluster {name} already exists")
+    call(tx, caller, "ecs", "CreateCluster", _cluster_request("CreateCluster", properties))
+    set_reserved_tags(tx, caller, _cluster_arn(caller, name), properties.get("_tags", {}))
+    return str(name)
+
+
+def _cluster_request(operation: str, properties: Properties) -> dict[str, Any]:
+    settings = {"settings": properties["ClusterSettings"]} if "ClusterSettings" in properties else {}
+    return request_of("ecs", operation, {**properties, **settings})
+
+
+def _update_cluster(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    if "ClusterSettings" in old and "ClusterSettings" not in new:
+        new = {**new, "ClusterSettings": [{"Name": "containerInsights", "Value": "disabled"}]}
+    call(tx, caller, "ecs", "UpdateCluster", {**_cluster_request("UpdateCluster", new), "cluster": identity})
+    providers = ("CapacityProviders", "DefaultCapacityProviderStrategy")
+    if any(old.get(name) != new.get(name) for name in providers):
+        _associate(tx, caller, identity, {name: new.get(name, []) for name in providers})
+    _set_tags(tx, caller, _cluster_arn(caller, identity), old, new)
+
+
+def _delete_cluster(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    if _exists(tx, caller, identity) and not has_host(tx, identity) and identity != DEFAULT_CLUSTER:
+        call(tx, caller, "ecs", "DeleteCluster", {"cluster": identity})
+
+
+def _associate(tx: Tx[Store], caller: Caller, cluster: str, properties: Properties) -> None:
+    request = request_of("ecs", "PutClusterCapacityProviders", properties)
+    given = {"capacityProviders": [], "defaultCapacityProviderStrategy": [], **request, "cluster": cluster}
+    call(tx, caller, "ecs", "PutClusterCapacityProviders", given)
+
+
+def _create_association(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _associate(tx, caller, properties["Cluster"], properties)
+    return str(properties["Cluster"])
+
+
+def _update_association(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    _associate(tx, caller, identity, new)
+
+
+def _delete_association(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    if _exists(tx, caller, short(identity)) and not _tasks_of_providers(tx, caller, short(identity)):
+        _associate(tx, caller, identity, {})
+
+
+def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    """ECS refuses to remove a capacity provider that runs tasks. If the whole stack is deleted, stop the tasks first.
+
+    The deletion of the Auto Scaling group, which follows, would stop them too.
+    """
+    cluster = short(step.physical_id)
+    if not _exists(tx, caller, cluster):
+        return None
+    tasks, stack = _tasks_of_providers(tx, caller, cluster), tx.store.stacks.get(step.stack_id)
+    if tasks and (stack is None or stack.status not in (StackStatus.DELETE_IN_PROGRESS, StackStatus.ROLLBACK_IN_PROGRESS)):
+        raise ResourceInUseException(PROVIDER_IN_USE)
+    for task_id in tasks:
+        request = {"cluster": cluster, "task": task_id, "reason": f"The stack {step.stack_name} is deleted"}
+        call(tx, caller, "ecs", "StopTask", request)
+    left = _tasks_of_providers(tx, caller, cluster)  # a task that waited for capacity has stopped at once
+    if not left:
+        _associate(tx, caller, cluster, {})
+        return None
+    again_s = tx.now_s + PACE_S if set(left) - set(tasks) else None
+    return Waiting(tuple(f"task:{task_id}" for task_id in left), "the tasks of the capacity providers are stopping.", again_s)
+
+
+def _tasks_of_providers(tx: Tx[Store], caller: Caller, cluster: str) -> list[str]:
+    """Return some tasks that run on the capacity providers of a cluster."""
+    _, details = cluster_record(tx, caller, cluster) or ("", {})
+    providers = [name for name in details.get("capacityProviders", ()) if name != HOST_PROVIDER]
+    found = [task for name in providers for task in tx.store.clusters.tasks_on(caller.region, cluster, name, STOPS_MAX)]
+    return found[:STOPS_MAX]
+
+
+# Capacity providers
+
+
+def _provider_arn(caller: Caller, name: str) -> str:
+    return arn(caller.account, caller.region, f"capacity-provider/{name}")
+
+
+def _create_provider(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    reply = call(tx, caller, "ecs", "CreateCapacityProvider", request_of("ecs", "CreateCapacityProvider", properties))
+    name = str(reply["capacityProvider"]["name"])
+    set_reserved_tags(tx, caller, _provider_arn(caller, name), properties.get("_tags", {}))
+    return name
+
+
+def _update_provider(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    group = {name: value for name, value in new["AutoScalingGroupProvider"].items() if name != "AutoScalingGroupArn"}
+    request = request_of("ecs", "UpdateCapacityProvider", {"Name": identity, "AutoScalingGroupProvider": group})
+    call(tx, caller, "ecs", "UpdateCapacityProvider", request)
+    _set_tags(tx, caller, _provider_arn(caller, identity), old, new)
+
+
+def _delete_provider(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    if tx.store.stored.get("ecs", "capacity-provider", caller.region, identity) is not None:
+        call(tx, caller, "ecs", "DeleteCapacityProvider", {"capacityProvider": identity})
+
+
+# Task definitions
+
+
+def _register(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    request = request_of("ecs", "RegisterTaskDefinition", properties)
+    if proxy := request.get("proxyConfiguration"):
+        pairs = [{name.lower(): value for name, value in each.items()} for each in proxy.pop("ProxyConfigurationProperties", ())]
+        request["proxyConfiguration"] = {**proxy, "properties": pairs}
+    identity = str(call(tx, caller, "ecs", "RegisterTaskDefinition", request)["taskDefinition"]["taskDefinitionArn"])
+    set_reserved_tags(tx, caller, identity, properties.get("_tags", {}))
+    return identity
+
+
+def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    call(tx, caller, "ecs", "DeregisterTaskDefinition", {"taskDefinition": identity})
+
+
+# Services
+
+
+def _service(tx: Tx[Store], caller: Caller, identity: str) -> EcsService | None:
+    """Find a service by its ARN, which ends with CLUSTER/NAME."""
+    _, cluster, name = identity.rsplit("/", 2)
+    return tx.store.ecs_services.get(caller.region, cluster, name)
+
+
+def _service_request(operation: str, properties: Properties) -> dict[str, Any]:
+    placement = {"PlacementStrategy": properties["PlacementStrategies"]} if "PlacementStrategies" in properties else {}
+    others = {name: value for name, value in properties.items() if name != "ForceNewDeployment"}
+    return request_of("ecs", operation, {**others, **placement})
+
+
+def _create_service(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    request = _service_request("CreateService", properties)
+    if request.get("schedulingStrategy", "REPLICA") == "REPLICA":
+        request.setdefault("desiredCount", 1)
+    return str(call(tx, caller, "ecs", "CreateService", request)["service"]["serviceArn"])
+
+
+def _update_service(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    removed = {name: value for name, value in SERVICE_DEFAULTS.items() if name in old and name not in new}
+    if any(old.get(name) != new.get(name) for name in {*old, *new} - {"Tags"} if not name.startswith("_")):
+        forced = new.get("ForceNewDeployment", {})
+        force = {"forceNewDeployment": True} if _is_forced(forced) and forced != old.get("ForceNewDeployment") else {}
+        where = {"cluster": identity.rsplit("/", 2)[1], "service": identity}
+        call(tx, caller, "ecs", "UpdateService", {**_service_request("UpdateService", {**removed, **new}), **where, **force})
+    _set_tags(tx, caller, identity, old, new)
+
+
+def _is_forced(forced: dict[str, Any]) -> bool:
+    return str(forced.get("EnableForceNewDeployment", False)).lower() == "true"
+
+
+def _delete_service(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    service = _service(tx, caller, identity)
+    if service is not None and service.status != INACTIVE:
+        call(tx, caller, "ecs", "DeleteService", {"cluster": service.cluster, "service": service.name, "force": True})
+
+
+def _service_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    """A service is settled when it runs the desired number of tasks, and its deployment is complete."""
+    service = _service(tx, caller, step.physical_id)
+    if service is None or service.status == INACTIVE:
+        raise NotStabilized(f"The service {step.physical_id} was deleted.")
+    if service.is_steady:
+        return None
+    if _is_tripped(tx, service):
+        raise NotStabilized("Error occurred during operation 'ECS Deployment Circuit Breaker was triggered'.")
+    until_s = step.started_s + STABILIZES_S
+    reason = service.problem or f"not all {service.desired} tasks of the deployment run yet."
+    text = f"(service {service.name}) {reason}"
+    if tx.now_s >= until_s:
+        raise NotStabilized(f"The service did not become stable within {STABILIZES_S / 3600:g} hours: {text}")
+    return Waiting((f"service:{service.key}",), text, until_s)
+
+
+def _is_tripped(tx: Tx[Store], service: EcsService) -> bool:
+    """Return whether the service has a deployment circuit breaker, and as many tasks have failed in a row as ECS tolerates."""
+    if not service.details["deploymentConfiguration"].get("deploymentCircuitBreaker", {}).get("enable"):
+        return False
+    tolerated = max(FAILURES_MIN, min(FAILURES_MAX, ceil(service.desired / 2)))
+    return failures_in_a_row(tx.store.ecs_services.newest_stopped(service, FAILURES_MAX)) >= tolerated
+
+
+def _service_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    """A deleted service is gone when its last task has ended."""
+    service = _service(tx, caller, step.physical_id)
+    if service is None or service.status == INACTIVE:
+        return None
+    return Waiting((f"service:{service.key}",), f"(service {service.name}) its tasks are stopping.")
+
+
+TEMPLATE_TYPES = (
+    TemplateType(
+        "AWS::ECS::Cluster",
+        _create_cluster,
+        lambda tx, caller, identity: {"Arn": _cluster_arn(caller, identity)},
+        _update_cluster,
+        _delete_cluster,
+        "ClusterName",
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::ECS::ClusterCapacityProviderAssociations",
+        _create_association,
+        lambda tx, caller, identity: {},
+        _update_association,
+        _delete_association,
+        gone=_association_gone,
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::ECS::CapacityProvider",
+        _create_provider,
+        lambda tx, caller, identity: {},
+        _update_provider,
+        _delete_provider,
+        "Name",
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::ECS::TaskDefinition",
+        _register,
+        lambda tx, caller, identity: {"TaskDefinitionArn": identity},
+        _set_tags,
+        _deregister,
+        "Family",
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::ECS::Service",
+        _create_service,
+        lambda tx, caller, identity: {"Name": short(identity), "ServiceArn": identity},
+        _update_service,
+        _delete_service,
+        "ServiceName",
+        settled=_service_settled,
+        gone=_service_gone,
+        checks_permissions=True,
+    ),
+)

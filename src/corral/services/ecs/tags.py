@@ -54,6 +54,13 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
     return {"tags": _find(tx, caller, params["resourceArn"], InvalidParameterException).tags}
 
 
+def set_reserved_tags(tx: Tx[Store], caller: Caller, resource_arn: str, tags: dict[str, str]) -> None:
+    """Add tags that begin with `aws:`. Only Corral itself may set them, for example the tags of a stack's resources."""
+    if tags:
+        found = _find(tx, caller, resource_arn, ResourceNotFoundException)
+        found.put(TAG_RULES.to_list({**_by_key(found.tags), **tags}))
+
+
 def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
     """Check the tags of a request and return them. A tag without a value gets an empty value."""
     return TAG_RULES.to_list(TAG_RULES.read(tags))

@@ -1,109 +1,158 @@
-"""CloudFormation types of IAM. Types for users and groups are not served."""
+"""CloudFormation types of IAM: roles, policies and instance profiles.
+
+Corral does not serve users and groups. They are stored only, so a policy that names them is attached to its roles alone.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from time import gmtime, strftime
 from typing import Any
 
-import orjson
-
 from corral.core import Tx
+from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType, stored_type
-from corral.services.iam import policies, roles
-from corral.services.iam.errors import InvalidInputException
-from corral.services.iam.instance_profiles import INSTANCE_PROFILE
-from corral.services.iam.policies import POLICY, VERSIONS_MAX
-from corral.services.iam.roles import ROLE
-from corral.services.iam.style import check
-from corral.services.stored_resources import Document, Params, find, put
+from corral.services.cloudformation.api_calls import call
+from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
+from corral.services.cloudformation.resource_types import Properties, TemplateType, ValidationError
+from corral.services.iam.errors import NoSuchEntityException
+from corral.services.iam.policies import VERSIONS_MAX
+from corral.services.iam.roles import service_linked_role_name
 from corral.store import Store
 
+MISSING = (NoSuchEntityException.code,)
 DOCUMENTS = ("AssumeRolePolicyDocument", "PolicyDocument")
 
 
-def _text(document: Any) -> str:
-    return document if isinstance(document, str) else orjson.dumps(document).decode()
+def _members(properties: Properties, *names: str) -> Params:
+    """Return these properties for a request. Policy documents become text."""
+    given = {name: properties[name] for name in names if name in properties}
+    return {name: json_text(value) if name in DOCUMENTS else value for name, value in given.items()}
 
 
-def _request(properties: Properties) -> Params:
-    """Convert template properties to the parameters of a request. Policy documents become text."""
-    if properties.get("Users") or properties.get("Groups"):
-        raise InvalidInputException("Corral does not serve IAM users and groups: attach the policy to Roles.")
-    return {name: _text(value) if name in DOCUMENTS else value for name, value in properties.items()}
-
-
-def _changed(old: Properties, new: Properties, member: str) -> tuple[list[Any], list[Any]]:
-    """The elements that were removed from a list property, and the elements that were added."""
+def _difference(old: Properties, new: Properties, member: str) -> tuple[list[Any], list[Any]]:
+    """Return the elements that were removed from a list property, and the elements that were added."""
     before, after = old.get(member) or [], new.get(member) or []
     return [each for each in before if each not in after], [each for each in after if each not in before]
 
 
-def _set_role(tx: Tx[Store], caller: Caller, role: Document, old: Properties, new: Properties) -> None:
-    if old and "AssumeRolePolicyDocument" in new:
-        request = {"RoleName": role["RoleName"], "PolicyDocument": _text(new["AssumeRolePolicyDocument"])}
-        check(request)
-        put(tx, caller, ROLE, {**role, "AssumeRolePolicyDocument": request["PolicyDocument"]})
-    gone, added = _changed(old, new, "ManagedPolicyArns")
-    for arn in gone:
-        policies.detach_role_policy(tx, {"RoleName": role["RoleName"], "PolicyArn": arn}, caller)
-    for arn in added:
-        policies.attach_role_policy(tx, {"RoleName": role["RoleName"], "PolicyArn": arn}, caller)
-    gone, added = _changed(old, new, "Policies")
-    for policy in gone:
-        roles.delete_role_policy(tx, {"RoleName": role["RoleName"], "PolicyName": policy["PolicyName"]}, caller)
-    for policy in added:
-        _put_inline(tx, caller, role["RoleName"], policy)
+# Inline and attached policies of a role. A client may have removed a policy, or it was deleted with its role. Then there is nothing
+# to remove.
 
 
-def _empty_role(tx: Tx[Store], caller: Caller, role: Document, properties: Properties) -> None:
-    _set_role(tx, caller, role, properties, {})
+def _attach(tx: Tx[Store], caller: Caller, role: str, arn: str) -> None:
+    call(tx, caller, "iam", "AttachRolePolicy", {"RoleName": role, "PolicyArn": arn})
+
+
+def _detach(tx: Tx[Store], caller: Caller, role: str, arn: str) -> None:
+    with suppress(NoSuchEntityException):
+        call(tx, caller, "iam", "DetachRolePolicy", {"RoleName": role, "PolicyArn": arn})
 
 
 def _put_inline(tx: Tx[Store], caller: Caller, role: str, policy: Properties) -> None:
-    request = {"RoleName": role, "PolicyName": policy["PolicyName"], "PolicyDocument": _text(policy["PolicyDocument"])}
-    roles.put_role_policy(tx, request, caller)
+    call(tx, caller, "iam", "PutRolePolicy", {"RoleName": role, **_members(policy, "PolicyName", "PolicyDocument")})
 
 
-def _managed_request(properties: Properties) -> Params:
-    request = _request(properties)
-    return {**request, "PolicyName": request.pop("ManagedPolicyName")}
+def _delete_inline(tx: Tx[Store], caller: Caller, role: str, name: str) -> None:
+    with suppress(NoSuchEntityException):
+        call(tx, caller, "iam", "DeleteRolePolicy", {"RoleName": role, "PolicyName": name})
 
 
-def _set_managed(tx: Tx[Store], caller: Caller, policy: Document, old: Properties, new: Properties) -> None:
+# Roles
+
+
+def _set_policies(tx: Tx[Store], caller: Caller, role: str, old: Properties, new: Properties) -> None:
+    gone, added = _difference(old, new, "ManagedPolicyArns")
+    for arn in gone:
+        _detach(tx, caller, role, arn)
+    for arn in added:
+        _attach(tx, caller, role, arn)
+    gone, added = _difference(old, new, "Policies")
+    for policy in gone:
+        _delete_inline(tx, caller, role, policy["PolicyName"])
+    for policy in added:
+        _put_inline(tx, caller, role, policy)
+
+
+def _role_request(caller: Caller, properties: Properties) -> Params:
+    return _members(
+        properties, "RoleName", "Path", "AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"
+    )
+
+
+def _role_update(identity: str, old: Properties, new: Properties) -> Params:
+    return {
+        "RoleName": identity,
+        "Description": new.get("Description", ""),
+        "MaxSessionDuration": new.get("MaxSessionDuration", SESSION_MIN_S),
+    }
+
+
+def _role_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    role = call(tx, caller, "iam", "GetRole", {"RoleName": identity})["Role"]
+    return {"Arn": role["Arn"], "RoleId": role["RoleId"]}
+
+
+# Managed policies
+
+
+def _policy_arn(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    return f"arn:aws:iam::{caller.account}:policy{properties.get('Path', '/')}{properties['ManagedPolicyName']}"
+
+
+def _set_managed(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
     """Store a changed document as the new default version. If the policy has too many versions, delete the oldest other one."""
-    arn = policy["Arn"]
-    if old and "PolicyDocument" in new and old.get("PolicyDocument") != new["PolicyDocument"]:
-        if len(policy["_versions"]) >= VERSIONS_MAX:
-            oldest = min(
-                (name for name in policy["_versions"] if name != policy["DefaultVersionId"]), key=lambda name: int(name[1:])
-            )
-            policies.delete_policy_version(tx, {"PolicyArn": arn, "VersionId": oldest}, caller)
-        version = {"PolicyArn": arn, "PolicyDocument": _text(new["PolicyDocument"]), "SetAsDefault": True}
-        policies.create_policy_version(tx, version, caller)
-    gone, added = _changed(old, new, "Roles")
+    if old and "PolicyDocument" in changed(old, new):
+        others = _other_versions(tx, caller, arn)
+        if len(others) + 1 >= VERSIONS_MAX:
+            call(tx, caller, "iam", "DeletePolicyVersion", {"PolicyArn": arn, "VersionId": others[0]})
+        version = {"PolicyArn": arn, "SetAsDefault": True, **_members(new, "PolicyDocument")}
+        call(tx, caller, "iam", "CreatePolicyVersion", version)
+    gone, added = _difference(old, new, "Roles")
     for role in gone:
-        policies.detach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
+        _detach(tx, caller, role, arn)
     for role in added:
-        policies.attach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
+        _attach(tx, caller, role, arn)
 
 
-def _empty_managed(tx: Tx[Store], caller: Caller, policy: Document, properties: Properties) -> None:
-    _set_managed(tx, caller, policy, {"Roles": properties.get("Roles", [])}, {})
-    for name in policy["_versions"]:
-        if name != policy["DefaultVersionId"]:
-            policies.delete_policy_version(tx, {"PolicyArn": policy["Arn"], "VersionId": name}, caller)
+def _other_versions(tx: Tx[Store], caller: Caller, arn: str) -> list[str]:
+    """Return the versions that are not the default version, the oldest first."""
+    found = call(tx, caller, "iam", "ListPolicyVersions", {"PolicyArn": arn})["Versions"]
+    return [each["VersionId"] for each in found if not each["IsDefaultVersion"]]
 
 
-def _set_profile(tx: Tx[Store], caller: Caller, profile: Document, old: Properties, new: Properties) -> None:
-    names = [find(tx, caller, ROLE, {"RoleName": name})["RoleName"] for name in new.get("Roles", [])]
-    put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": names})
+def _empty_managed(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
+    for role in properties.get("Roles", ()):
+        _detach(tx, caller, role, arn)
+    for version in _other_versions(tx, caller, arn):
+        call(tx, caller, "iam", "DeletePolicyVersion", {"PolicyArn": arn, "VersionId": version})
 
 
-def _empty_profile(tx: Tx[Store], caller: Caller, profile: Document, properties: Properties) -> None:
-    put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": []})
+def _managed_attributes(tx: Tx[Store], caller: Caller, arn: str) -> dict[str, Any]:
+    policy = call(tx, caller, "iam", "GetPolicy", {"PolicyArn": arn})["Policy"]
+    names = ("PolicyId", "DefaultVersionId", "IsAttachable", "PermissionsBoundaryUsageCount", "AttachmentCount")
+    dates = {name: strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(policy[name])) for name in ("CreateDate", "UpdateDate")}
+    return {"PolicyArn": arn, **{name: policy[name] for name in names}, **dates}
 
 
-# Inline policies: an AWS::IAM::Policy can belong to several roles, an AWS::IAM::RolePolicy belongs to one role.
+# Instance profiles
+
+
+def _set_profile(tx: Tx[Store], caller: Caller, profile: str, old: Properties, new: Properties) -> None:
+    gone, added = _difference(old, new, "Roles")
+    for role in gone:
+        with suppress(NoSuchEntityException):
+            call(tx, caller, "iam", "RemoveRoleFromInstanceProfile", {"InstanceProfileName": profile, "RoleName": role})
+    for role in added:
+        call(tx, caller, "iam", "AddRoleToInstanceProfile", {"InstanceProfileName": profile, "RoleName": role})
+
+
+def _profile_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    profile = call(tx, caller, "iam", "GetInstanceProfile", {"InstanceProfileName": identity})["InstanceProfile"]
+    return {"Arn": profile["Arn"]}
+
+
+# Inline policies. An AWS::IAM::Policy can belong to several roles, an AWS::IAM::RolePolicy belongs to one role.
 
 
 def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -112,86 +161,124 @@ def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str
 
 
 def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _request(new)
-    kept = set(new.get("Roles", [])) if old.get("PolicyName") == new["PolicyName"] else set()
-    for role in old.get("Roles", []):
+    kept = set(new.get("Roles", ())) if old.get("PolicyName") == new["PolicyName"] else set()
+    for role in old.get("Roles", ()):
         if role not in kept:
-            roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": old["PolicyName"]}, caller)
-    for role in new.get("Roles", []):
+            _delete_inline(tx, caller, role, old["PolicyName"])
+    for role in new.get("Roles", ()):
         _put_inline(tx, caller, role, new)
 
 
 def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    for role in properties.get("Roles", []):
-        roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": properties["PolicyName"]}, caller)
+    for role in properties.get("Roles", ()):
+        _delete_inline(tx, caller, role, properties["PolicyName"])
 
 
-def _create_role_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _put_inline(tx, caller, properties["RoleName"], properties)
-    return f"{properties['PolicyName']}|{properties['RoleName']}"
+def _role_policy_request(caller: Caller, properties: Properties) -> Params:
+    return _members(properties, "RoleName", "PolicyName", "PolicyDocument")
 
 
-def _update_role_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _put_inline(tx, caller, new["RoleName"], new)
-
-
-def _delete_role_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    roles.delete_role_policy(tx, dict(properties), caller)
-
-
-_linked = stored_type(
-    "AWS::IAM::ServiceLinkedRole", ROLE, updates={"Description": "Description"}, attributes={"RoleName": "RoleName"}
-)
-
-
-def _create_linked(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return str(roles.create_service_linked_role(tx, dict(properties), caller)["Role"]["RoleName"])
+def _linked_role(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    if "AWSServiceName" not in properties:
+        raise ValidationError("AWS::IAM::ServiceLinkedRole needs the property AWSServiceName.")
+    return service_linked_role_name(properties)
 
 
 TEMPLATE_TYPES = (
-    stored_type(
+    api_type(
         "AWS::IAM::Role",
-        ROLE,
-        request=_request,
-        updates={name: name for name in ("Description", "MaxSessionDuration", "PermissionsBoundary")},
-        applies=("AssumeRolePolicyDocument", "ManagedPolicyArns", "Policies"),
-        apply=_set_role,
-        before_delete=_empty_role,
-        attributes={"Arn": "Arn", "RoleId": "RoleId"},
+        "iam",
+        identity=lambda tx, caller, properties: str(properties["RoleName"]),
+        target=lambda identity, properties: {"RoleName": identity},
+        create="CreateRole",
+        request=_role_request,
+        delete="DeleteRole",
+        before_delete=lambda tx, caller, identity, properties: _set_policies(tx, caller, identity, properties, {}),
+        missing=MISSING,
+        update="UpdateRole",
+        update_request=_role_update,
+        settings={
+            "AssumeRolePolicyDocument": Setting(
+                "UpdateAssumeRolePolicy", lambda document: {"PolicyDocument": json_text(document)}, is_created=True
+            ),
+            "PermissionsBoundary": Setting(
+                "PutRolePermissionsBoundary",
+                lambda arn: {"PermissionsBoundary": arn},
+                "DeleteRolePermissionsBoundary",
+                is_created=True,
+            ),
+        },
+        tagging=Tagging("TagRole", "UntagRole", lambda caller, identity: {"RoleName": identity}),
+        applies=("ManagedPolicyArns", "Policies"),
+        apply=_set_policies,
+        attributes=_role_attributes,
         name_property="RoleName",
     ),
-    stored_type(
+    api_type(
         "AWS::IAM::ManagedPolicy",
-        POLICY,
-        request=_managed_request,
+        "iam",
+        identity=_policy_arn,
+        target=lambda identity, properties: {"PolicyArn": identity},
+        create="CreatePolicy",
+        request=lambda caller, properties: {
+            "PolicyName": properties["ManagedPolicyName"],
+            **_members(properties, "Path", "PolicyDocument", "Description"),
+        },
+        delete="DeletePolicy",
+        before_delete=_empty_managed,
+        missing=MISSING,
         applies=("PolicyDocument", "Roles"),
         apply=_set_managed,
-        before_delete=_empty_managed,
-        physical_id="Arn",
-        attributes={
-            "PolicyArn": "Arn",
-            "PolicyId": "PolicyId",
-            "DefaultVersionId": "DefaultVersionId",
-            "IsAttachable": "IsAttachable",
-            "CreateDate": "CreateDate",
-            "UpdateDate": "UpdateDate",
-            "PermissionsBoundaryUsageCount": "PermissionsBoundaryUsageCount",
-            "AttachmentCount": lambda tx, caller, policy: policies.attachments(tx, caller)[policy["Arn"]],
-        },
+        without_effect=("Users", "Groups"),
+        attributes=_managed_attributes,
         name_property="ManagedPolicyName",
     ),
-    stored_type(
+    api_type(
         "AWS::IAM::InstanceProfile",
-        INSTANCE_PROFILE,
+        "iam",
+        identity=lambda tx, caller, properties: str(properties["InstanceProfileName"]),
+        target=lambda identity, properties: {"InstanceProfileName": identity},
+        create="CreateInstanceProfile",
+        request=lambda caller, properties: _members(properties, "InstanceProfileName", "Path"),
+        delete="DeleteInstanceProfile",
+        before_delete=lambda tx, caller, identity, properties: _set_profile(tx, caller, identity, properties, {}),
+        missing=MISSING,
         applies=("Roles",),
         apply=_set_profile,
-        before_delete=_empty_profile,
-        attributes={"Arn": "Arn"},
+        attributes=_profile_attributes,
         name_property="InstanceProfileName",
     ),
-    TemplateType("AWS::IAM::Policy", _create_policy, lambda tx, caller, name: {"Id": name}, _update_policy, _delete_policy),
     TemplateType(
-        "AWS::IAM::RolePolicy", _create_role_policy, lambda tx, caller, name: {}, _update_role_policy, _delete_role_policy
+        "AWS::IAM::Policy",
+        _create_policy,
+        lambda tx, caller, name: {"Id": name},
+        _update_policy,
+        _delete_policy,
+        settled=note_of("AWS::IAM::Policy", ("Users", "Groups")),
+        checks_permissions=True,
     ),
-    TemplateType("AWS::IAM::ServiceLinkedRole", _create_linked, _linked.attributes, _linked.update, _linked.delete),
+    api_type(
+        "AWS::IAM::RolePolicy",
+        "iam",
+        identity=lambda tx, caller, properties: f"{properties['PolicyName']}|{properties['RoleName']}",
+        target=lambda identity, properties: _members(properties, "RoleName", "PolicyName"),
+        create="PutRolePolicy",
+        request=_role_policy_request,
+        delete="DeleteRolePolicy",
+        missing=MISSING,
+        update="PutRolePolicy",
+    ),
+    api_type(
+        "AWS::IAM::ServiceLinkedRole",
+        "iam",
+        identity=_linked_role,
+        target=lambda identity, properties: {"RoleName": identity},
+        create="CreateServiceLinkedRole",
+        request=lambda caller, properties: _members(properties, "AWSServiceName", "CustomSuffix", "Description"),
+        delete="DeleteRole",
+        missing=MISSING,
+        update="UpdateRole",
+        update_request=lambda identity, old, new: {"RoleName": identity, "Description": new.get("Description", "")},
+        attributes=lambda tx, caller, identity: {"RoleName": identity},
+    ),
 )

@@ -11,6 +11,7 @@ HANDLERS: dict[str, Handler] = {
     **handlers(policies.POLICY),
     **handlers(instance_profiles.INSTANCE_PROFILE),
     "CreateServiceLinkedRole": roles.create_service_linked_role,
+    "DeleteRolePermissionsBoundary": roles.delete_role_permissions_boundary,
     "PutRolePolicy": roles.put_role_policy,
     "GetRolePolicy": roles.get_role_policy,
     "DeleteRolePolicy": roles.delete_role_policy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -74,6 +75,7 @@ ROLE = ResourceType(
         "UpdateRole": Update({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"}),
         "UpdateRoleDescription": Update({"Description": "Description"}, returns_resource=True),
         "UpdateAssumeRolePolicy": Update({"PolicyDocument": "AssumeRolePolicyDocument"}),
+        "PutRolePermissionsBoundary": Update({"PermissionsBoundary": "PermissionsBoundary"}),
     },
     tag="TagRole",
     untag="UntagRole",
@@ -86,11 +88,14 @@ def find_role(tx: Tx[Store], name: str) -> Document | None:
     return tx.store.stored.get(IAM.service, ROLE.name, "", name)
 
 
-def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+def service_linked_role_name(params: Mapping[str, Any]) -> str:
     service = params["AWSServiceName"]
     name = "AWSServiceRoleFor" + SERVICE_ROLES.get(service, service.partition(".")[0].title())
-    if "CustomSuffix" in params:
-        name += f"_{params['CustomSuffix']}"
+    return f"{name}_{params['CustomSuffix']}" if "CustomSuffix" in params else name
+
+
+def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    service, name = params["AWSServiceName"], service_linked_role_name(params)
     trust = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     wanted = {
         "RoleName": name,
@@ -105,6 +110,14 @@ def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) ->
             f"Service role name {name} has been taken in this account, please try a different suffix."
         ) from None
     return {"Role": response_view(tx, caller, ROLE, role)}
+
+
+def delete_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = find(tx, caller, ROLE, params)
+    if "PermissionsBoundary" not in role:
+        raise NoSuchEntityException(f"The role with name {role['RoleName']} has no permissions boundary.")
+    put(tx, caller, ROLE, {member: value for member, value in role.items() if member != "PermissionsBoundary"})
+    return {}
 
 
 def put_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

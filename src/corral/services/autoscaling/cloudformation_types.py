@@ -1,0 +1,340 @@
+"""Auto Scaling resource types of CloudFormation templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.model.group import DELETING, PROCESSES, Group
+from corral.services.autoscaling import group_changes
+from corral.services.autoscaling.cloudformation_updates import (
+    drain,
+    end_rolling_update,
+    group_settled,
+    group_signals,
+    replaces_group,
+    restore_group,
+)
+from corral.services.autoscaling.names import HOOK, POLICY, SCHEDULE, arn_of, document_of, find_group
+from corral.services.caller import Caller
+from corral.services.cloudformation.api_calls import call, request_of
+from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
+from corral.services.ec2.cloudformation_instances import init_of
+from corral.store import Store
+
+NAME_DIGITS = 12
+SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
+DEFAULTS: dict[str, Any] = {  # properties that an update removes → their default values
+    "DefaultCooldown": group_changes.COOLDOWN_S,
+    "HealthCheckType": "EC2",
+    "HealthCheckGracePeriod": 0,
+    "TerminationPolicies": ["Default"],
+    "NewInstancesProtectedFromScaleIn": False,
+    "CapacityRebalance": False,
+    "MaxInstanceLifetime": 0,
+    "DefaultInstanceWarmup": -1,
+    "Context": "",
+    "PlacementGroup": "",
+    "DeletionProtection": "none",
+}
+ATTACHED = {  # property → the operations that add and remove its elements, and the member with the elements
+    "LoadBalancerNames": ("AttachLoadBalancers", "DetachLoadBalancers", "LoadBalancerNames"),
+    "TargetGroupARNs": ("AttachLoadBalancerTargetGroups", "DetachLoadBalancerTargetGroups", "TargetGroupARNs"),
+    "TrafficSources": ("AttachTrafficSources", "DetachTrafficSources", "TrafficSources"),
+}
+
+
+def _call(tx: Tx[Store], caller: Caller, operation: str, group: str, **params: Any) -> dict[str, Any]:
+    return call(tx, caller, "autoscaling", operation, {"AutoScalingGroupName": group, **params})
+
+
+def _put(tx: Tx[Store], caller: Caller, operation: str, properties: Properties, **more: Any) -> dict[str, Any]:
+    """Call an operation whose parameters are the properties of the resource."""
+    return call(tx, caller, "autoscaling", operation, {**request_of("autoscaling", operation, properties), **more})
+
+
+def _group(tx: Tx[Store], caller: Caller, name: str) -> Group | None:
+    """Return a group that is not being deleted."""
+    group = tx.store.groups.get(caller.region, name)
+    return None if group is None or group.status == DELETING else group
+
+
+# Groups
+
+
+def _own(properties: Properties) -> dict[str, Any]:
+    """Return the members that Corral itself adds to a request: the tags of the stack, and the metadata for cfn-init."""
+    tags = [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in properties.get("_tags", {}).items()]
+    return {"_tags": tags, "_init": init_of(properties)}
+
+
+def _group_request(operation: str, properties: Properties) -> dict[str, Any]:
+    request = dict(properties)
+    if "VPCZoneIdentifier" in properties:
+        request["VPCZoneIdentifier"] = ",".join(properties["VPCZoneIdentifier"])
+    if "Cooldown" in properties:
+        request["DefaultCooldown"] = properties["Cooldown"]
+    return request_of("autoscaling", operation, request)
+
+
+def _create_group(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    name = str(properties["AutoScalingGroupName"])
+    call(
+        tx, caller, "autoscaling", "CreateAutoScalingGroup", _group_request("CreateAutoScalingGroup", properties) | _own(properties)
+    )
+    _set_metrics(tx, caller, name, {}, properties)
+    _set_notifications(tx, caller, name, {}, properties)
+    return name
+
+
+def _group_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    return {"AutoScalingGroupARN": arn_of(tx, find_group(tx, caller, identity))}
+
+
+def _update_group(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    """Update a group. If an UpdatePolicy requires it, `group_settled` replaces the instances."""
+    end_rolling_update(tx, caller, find_group(tx, caller, identity))
+    given = _group_request("UpdateAutoScalingGroup", new)
+    removed = _group_request("UpdateAutoScalingGroup", old).keys() - given.keys()
+    request = {name: value for name, value in DEFAULTS.items() if name in removed} | given
+    policy = new.get("_update_policy", {}).get("AutoScalingScheduledAction", {})
+    if str(policy.get("IgnoreUnmodifiedGroupSizeProperties", False)).lower() == "true":
+        request = {name: value for name, value in request.items() if name not in SIZES or str(old.get(name)) != str(value)}
+    call(tx, caller, "autoscaling", "UpdateAutoScalingGroup", {**request, "AutoScalingGroupName": identity, "_init": init_of(new)})
+    for property_, (attach, detach, member) in ATTACHED.items():
+        before, after = old.get(property_, []), new.get(property_, [])
+        if gone := [each for each in before if each not in after]:
+            _call(tx, caller, detach, identity, **{member: gone})
+        if added := [each for each in after if each not in before]:
+            _call(tx, caller, attach, identity, **{member: added})
+    _set_tags(tx, caller, identity, old, new)
+    _set_metrics(tx, caller, identity, old, new)
+    _set_notifications(tx, caller, identity, old, new)
+    _set_hooks(tx, caller, identity, old, new)
+
+
+def _set_tags(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: Properties) -> None:
+    about = {"ResourceId": group, "ResourceType": "auto-scaling-group"}
+    keys = {tag["Key"] for tag in new.get("Tags", ())}
+    if removed := [{"Key": tag["Key"], **about} for tag in old.get("Tags", ()) if tag["Key"] not in keys]:
+        call(tx, caller, "autoscaling", "DeleteTags", {"Tags": removed})
+    if added := [{**tag, **about} for tag in new.get("Tags", ()) if tag not in old.get("Tags", ())]:
+        call(tx, caller, "autoscaling", "CreateOrUpdateTags", {"Tags": added})
+
+
+def _set_metrics(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: Properties) -> None:
+    if old.get("MetricsCollection") == new.get("MetricsCollection"):
+        return
+    if old.get("MetricsCollection"):
+        _call(tx, caller, "DisableMetricsCollection", group)
+    for each in new.get("MetricsCollection", ()):
+        _call(tx, caller, "EnableMetricsCollection", group, **each)
+
+
+def _set_notifications(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: Properties) -> None:
+    before, after = _notifications(old), _notifications(new)
+    for topic in sorted(before.keys() - after):
+        _call(tx, caller, "DeleteNotificationConfiguration", group, TopicARN=topic)
+    for topic, kinds in after.items():
+        if before.get(topic) != kinds:
+            _call(tx, caller, "PutNotificationConfiguration", group, TopicARN=topic, NotificationTypes=kinds)
+
+
+def _notifications(properties: Properties) -> dict[str, list[str]]:
+    """Return the notification types of each topic."""
+    one = [properties["NotificationConfiguration"]] if "NotificationConfiguration" in properties else []
+    found: dict[str, list[str]] = {}
+    for each in [*one, *properties.get("NotificationConfigurations", ())]:
+        topics = each["TopicARN"] if isinstance(each["TopicARN"], list) else [each["TopicARN"]]
+        found |= {topic: each.get("NotificationTypes", []) for topic in topics}
+    return found
+
+
+def _set_hooks(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: Properties) -> None:
+    member = "LifecycleHookSpecificationList"
+    names = {hook["LifecycleHookName"] for hook in new.get(member, ())}
+    for hook in old.get(member, ()):
+        if hook["LifecycleHookName"] not in names:
+            _delete_hook(tx, caller, hook["LifecycleHookName"], {"AutoScalingGroupName": group})
+    for hook in new.get(member, ()):
+        if hook not in old.get(member, ()):
+            _put(tx, caller, "PutLifecycleHook", hook, AutoScalingGroupName=group)
+
+
+def _delete_group(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    """Set the size of a group to 0. When the last instance is terminated, `_group_gone` deletes the group."""
+    group = _group(tx, caller, identity)
+    if group is not None and group.settings.get("DeletionProtection") == "prevent-all-deletion":
+        _call(tx, caller, "DeleteAutoScalingGroup", identity)  # refuses the deletion, with the reason
+    elif group is not None:
+        _call(tx, caller, "ResumeProcesses", identity, ScalingProcesses=list(PROCESSES))
+        drain(tx, caller, find_group(tx, caller, identity), max_size=0)
+
+
+def _group_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    group = tx.store.groups.get(caller.region, step.physical_id)
+    if group is None:
+        return None
+    members = len(tx.store.groups.members(group.region, group.name))
+    if not members:
+        _call(tx, caller, "DeleteAutoScalingGroup", group.name)
+        return None
+    return Waiting((group.key,), f"the group {group.name} waits until {members} of its instances are terminated.")
+
+
+# Launch configurations
+
+
+def _create_configuration(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    others = {name: value for name, value in properties.items() if name != "InstanceMonitoring"}
+    more: dict[str, Any] = {"_init": init_of(properties)}
+    if "InstanceMonitoring" in properties:
+        more["InstanceMonitoring"] = {"Enabled": properties["InstanceMonitoring"]}
+    _put(tx, caller, "CreateLaunchConfiguration", others, **more)
+    return str(properties["LaunchConfigurationName"])
+
+
+def _delete_configuration(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    if tx.store.stored.get("autoscaling", "launch-configuration", caller.region, identity) is not None:
+        call(tx, caller, "autoscaling", "DeleteLaunchConfiguration", {"LaunchConfigurationName": identity})
+
+
+# Hooks, policies, scheduled actions and warm pools. The group deletes them with itself.
+
+
+def _generated_name(tx: Tx[Store], properties: Properties, kind: str) -> str:
+    """Return a name STACK-LOGICALID-RANDOM for a resource whose name a template cannot choose."""
+    tags = properties.get("_tags", {})
+    parts = (tags.get("aws:cloudformation:stack-name", "stack"), tags.get("aws:cloudformation:logical-id", kind))
+    return "-".join((*parts, tx.ids.hex32()[:NAME_DIGITS].upper()))
+
+
+def _no_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    return {}
+
+
+def _create_hook(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _put(tx, caller, "PutLifecycleHook", properties)
+    return str(properties["LifecycleHookName"])
+
+
+def _update_hook(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    _put(tx, caller, "PutLifecycleHook", new, LifecycleHookName=identity)
+
+
+def _delete_hook(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    name = properties["AutoScalingGroupName"]
+    if _group(tx, caller, name) is not None and document_of(tx, caller.region, HOOK, name, identity) is not None:
+        _call(tx, caller, "DeleteLifecycleHook", name, LifecycleHookName=identity)
+
+
+def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    name = _generated_name(tx, properties, "policy")
+    return str(_put(tx, caller, "PutScalingPolicy", properties, PolicyName=name)["PolicyARN"])
+
+
+def _policy_name(identity: str) -> str:
+    return identity.rpartition(":policyName/")[2]
+
+
+def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    _put(tx, caller, "PutScalingPolicy", new, PolicyName=_policy_name(identity))
+
+
+def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    group, name = properties["AutoScalingGroupName"], _policy_name(identity)
+    if _group(tx, caller, group) is not None and document_of(tx, caller.region, POLICY, group, name) is not None:
+        _call(tx, caller, "DeletePolicy", group, PolicyName=name)
+
+
+def _create_action(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    name = _generated_name(tx, properties, "action")
+    _put(tx, caller, "PutScheduledUpdateGroupAction", properties, ScheduledActionName=name)
+    return name
+
+
+def _update_action(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    _put(tx, caller, "PutScheduledUpdateGroupAction", new, ScheduledActionName=identity)
+
+
+def _delete_action(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    group = properties["AutoScalingGroupName"]
+    if _group(tx, caller, group) is not None and document_of(tx, caller.region, SCHEDULE, group, identity) is not None:
+        _call(tx, caller, "DeleteScheduledAction", group, ScheduledActionName=identity)
+
+
+def _create_warm_pool(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _put(tx, caller, "PutWarmPool", properties)
+    return str(properties["AutoScalingGroupName"])
+
+
+def _update_warm_pool(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    defaults = {"MaxGroupPreparedCapacity": -1, "MinSize": 0, "PoolState": "Stopped"}
+    _put(tx, caller, "PutWarmPool", {**defaults, **new})
+
+
+def _delete_warm_pool(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    group = _group(tx, caller, identity)
+    if group is not None and "WarmPoolConfiguration" in group.settings:
+        _call(tx, caller, "DeleteWarmPool", identity)
+
+
+TEMPLATE_TYPES = (
+    TemplateType(
+        "AWS::AutoScaling::AutoScalingGroup",
+        _create_group,
+        _group_attributes,
+        _update_group,
+        _delete_group,
+        "AutoScalingGroupName",
+        settled=group_settled,
+        gone=_group_gone,
+        signals=group_signals,
+        replaces=replaces_group,
+        restore=restore_group,
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::AutoScaling::LaunchConfiguration",
+        _create_configuration,
+        _no_attributes,
+        never_updated,
+        _delete_configuration,
+        "LaunchConfigurationName",
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::AutoScaling::LifecycleHook",
+        _create_hook,
+        _no_attributes,
+        _update_hook,
+        _delete_hook,
+        "LifecycleHookName",
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::AutoScaling::ScalingPolicy",
+        _create_policy,
+        lambda tx, caller, identity: {"Arn": identity, "PolicyName": _policy_name(identity)},
+        _update_policy,
+        _delete_policy,
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::AutoScaling::ScheduledAction",
+        _create_action,
+        lambda tx, caller, identity: {"ScheduledActionName": identity},
+        _update_action,
+        _delete_action,
+        checks_permissions=True,
+    ),
+    TemplateType(
+        "AWS::AutoScaling::WarmPool",
+        _create_warm_pool,
+        _no_attributes,
+        _update_warm_pool,
+        _delete_warm_pool,
+        is_stored_only=True,
+        checks_permissions=True,
+    ),
+)

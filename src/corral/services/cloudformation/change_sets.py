@@ -1,0 +1,231 @@
+"""Change sets: a request for a stack that shows its changes before it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.model.change_set import (
+    AVAILABLE,
+    CREATE_COMPLETE,
+    EXECUTE_IN_PROGRESS,
+    FAILED,
+    OBSOLETE,
+    UNAVAILABLE,
+    ChangeSet,
+)
+from corral.model.stack import Stack, StackStatus
+from corral.services.caller import Caller
+from corral.services.cloudformation import stack_operations
+from corral.services.cloudformation.errors import (
+    AlreadyExistsException,
+    InvalidChangeSetStatus,
+    ValidationError,
+)
+from corral.services.cloudformation.lookup import find_change_set, named_stack, wait_for_stack
+from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
+from corral.services.cloudformation.stack_operations import Change, StackSpec
+from corral.services.cloudformation.stack_requests import digest, stack_spec
+from corral.services.pagination import among
+from corral.store import Store
+
+NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
+SUCCEEDED = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE, StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS})
+
+
+def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    type_ = params.get("ChangeSetType", "UPDATE")
+    if type_ == "IMPORT":
+        raise ValidationError("Corral does not import existing resources into stacks: ChangeSetType must be CREATE or UPDATE.")
+    name, request = params["ChangeSetName"], digest("CreateChangeSet", params)
+    stack = _stack(tx, caller, params, type_)
+    existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
+    if existing is not None and (existing.status == FAILED or existing.execution_status == EXECUTE_IN_PROGRESS):
+        # It can not be executed again, so its name is free. `aws cloudformation deploy` needs this: two deployments in the same
+        # second give their change sets the same name.
+        tx.store.change_sets.drop(existing.id)
+    elif existing is not None:
+        if existing.request != request:
+            raise AlreadyExistsException(f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template")
+        return {"Id": existing.id, "StackId": existing.stack_id}
+    is_new = type_ == "CREATE"
+    spec = stack_spec(tx, caller, params, stack.name if stack is not None else params["StackName"], stack, expands=False)
+    spec = replace(spec, on_failure=params.get("OnStackFailure", "ROLLBACK"))
+    changes = stack_operations.planned_changes(tx, caller, None if is_new else stack, spec)
+    if stack is None:
+        stack = stack_operations.review_stack(tx, caller, spec)
+    has_changes = is_new or stack_operations.is_changed(tx, caller, stack, spec)
+    change_set = ChangeSet(
+        id=f"arn:aws:cloudformation:{caller.region}:{caller.account}:changeSet/{name}/{tx.ids.uuid()}",
+        name=name,
+        stack_id=stack.id,
+        stack_name=stack.name,
+        type=type_,
+        status=CREATE_COMPLETE if has_changes else FAILED,
+        execution_status=AVAILABLE if has_changes else UNAVAILABLE,
+        status_reason="" if has_changes else NO_CHANGES,
+        created_at_s=tx.now_s,
+        request=request,
+        spec=msgspec.to_builtins(spec),
+        changes=[{"Type": "Resource", "ResourceChange": _shown(each)} for each in changes],
+        description=params.get("Description", ""),
+        include_nested_stacks=params.get("IncludeNestedStacks", False),
+        on_stack_failure=params.get("OnStackFailure", ""),
+    )
+    tx.store.change_sets.put(change_set)
+    return {"Id": change_set.id, "StackId": stack.id}
+
+
+def _shown(change: Change) -> dict[str, Any]:
+    """A change of a resource in the shape of DescribeChangeSet."""
+    return {
+        **({"PolicyAction": change.policy_action} if change.policy_action else {}),
+        "Action": change.action,
+        "LogicalResourceId": change.logical_id,
+        **({"PhysicalResourceId": change.physical_id} if change.physical_id else {}),
+        "ResourceType": change.type,
+        **({"Replacement": change.replacement} if change.replacement else {}),
+        "Scope": list(change.scope),
+        "Details": [
+            {
+                "Target": {
+                    "Attribute": each.attribute,
+                    **({"Name": each.name} if each.name and each.attribute == "Properties" else {}),
+                    "RequiresRecreation": each.requires_recreation,
+                },
+                "Evaluation": each.evaluation,
+                "ChangeSource": each.change_source,
+                **({"CausingEntity": each.causing_entity} if each.causing_entity else {}),
+            }
+            for each in change.details
+        ],
+    }
+
+
+def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str) -> Stack | None:
+    """The stack of a new change set. None: the change set will create it."""
+    given = params["StackName"]
+    stack = tx.store.stacks.get(given) if given.startswith("arn:") else tx.store.stacks.named(caller.region, given)
+    if stack is not None and (stack.region != caller.region or stack.deleted_at_s is not None):
+        stack = None
+    if type_ == "CREATE":
+        if stack is None and given.startswith("arn:"):
+            raise ValidationError(f"Stack [{given}] does not exist")
+        if stack is not None and stack.status is not StackStatus.REVIEW_IN_PROGRESS:
+            raise ValidationError(
+                f"Stack [{stack.name}] already exists and cannot be created again with the changeSet [{params['ChangeSetName']}]."
+            )
+        return stack
+    if stack is None or stack.status is StackStatus.REVIEW_IN_PROGRESS:
+        raise ValidationError(f"Stack [{given}] does not exist")
+    stack_operations.require_updatable(stack)
+    return stack
+
+
+def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found = find_change_set(tx, caller, params)
+    if found.status != CREATE_COMPLETE:
+        raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be executed in its current status of [{found.status}]")
+    stack = tx.store.stacks.get(found.stack_id)
+    assert stack is not None, "a change set is deleted together with its stack"
+    execution_status = _execution_status(found, stack)
+    if execution_status != AVAILABLE:
+        raise InvalidChangeSetStatus(
+            f"ChangeSet [{found.id}] cannot be executed in its current execution status of [{execution_status}]"
+        )
+    spec = replace(
+        msgspec.convert(found.spec, StackSpec),
+        change_set_id=found.id,
+        client_token=params.get("ClientRequestToken", ""),
+        disable_rollback=params.get("DisableRollback", False) or found.on_stack_failure == "DO_NOTHING",
+    )
+    if found.type == "CREATE":
+        stack_operations.begin_create(tx, caller, spec, stack=stack)
+    else:
+        stack_operations.begin_update(tx, caller, stack, spec)
+    tx.store.change_sets.drop_of_stack(stack.id, kept=found.id)
+    tx.store.change_sets.put(found.but(execution_status=EXECUTE_IN_PROGRESS))
+    return {}
+
+
+def wait_for_execution(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> None:
+    wait_for_stack(tx, tx.store.stacks.get(find_change_set(tx, caller, params).stack_id))
+
+
+def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    given = params["ChangeSetName"]
+    if given.startswith("arn:"):
+        found = tx.store.change_sets.get(given)
+    else:
+        stack = named_stack(tx, caller, params)
+        if stack is None:
+            raise ValidationError(f"Stack [{params['StackName']}] does not exist")
+        found = tx.store.change_sets.named(stack.id, given)
+    if found is None:
+        return {}  # AWS does not report that the change set does not exist
+    stack = tx.store.stacks.get(found.stack_id)
+    if stack is not None and _execution_status(found, stack) == EXECUTE_IN_PROGRESS:
+        raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be deleted while it is executed")
+    tx.store.change_sets.drop(found.id)
+    return {}
+
+
+def describe_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found = find_change_set(tx, caller, params)
+    spec = msgspec.convert(found.spec, StackSpec)
+    numbered = {f"{at:05}": change for at, change in enumerate(found.changes)}
+    changes, more = PAGE.page(params, among(numbered))
+    values = spec.parameters
+    return {
+        **_summary(tx, found),
+        "Parameters": shown_parameters(values.texts, values.resolved_ssm, values.no_echo),
+        "NotificationARNs": list(spec.notification_arns),
+        "RollbackConfiguration": {},
+        "Capabilities": list(spec.capabilities),
+        "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
+        "Changes": changes,
+        **({"OnStackFailure": found.on_stack_failure} if found.on_stack_failure else {}),
+        **more,
+    }
+
+
+def list_change_sets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    stack = named_stack(tx, caller, params)
+    if stack is None:
+        raise ValidationError(f"Stack [{params['StackName']}] does not exist")
+
+    def candidates(after: str, limit: int) -> list[tuple[str, ChangeSet]]:
+        return [(each.name, each) for each in tx.store.change_sets.listed(stack.id, after, limit)]
+
+    found, more = PAGE.page(params, candidates)
+    return {"Summaries": [_summary(tx, each) for each in found], **more}
+
+
+def _summary(tx: Tx[Store], found: ChangeSet) -> dict[str, Any]:
+    """The members that DescribeChangeSet and ListChangeSets share."""
+    stack = tx.store.stacks.get(found.stack_id)
+    return {
+        "ChangeSetName": found.name,
+        "ChangeSetId": found.id,
+        "StackId": found.stack_id,
+        "StackName": found.stack_name,
+        "CreationTime": found.created_at_s,
+        "ExecutionStatus": _execution_status(found, stack) if stack is not None else OBSOLETE,
+        "Status": found.status,
+        **({"StatusReason": found.status_reason} if found.status_reason else {}),
+        **({"Description": found.description} if found.description else {}),
+        "IncludeNestedStacks": found.include_nested_stacks,
+    }
+
+
+def _execution_status(found: ChangeSet, stack: Stack) -> str:
+    """An executed change set has the outcome of its stack."""
+    if found.execution_status != EXECUTE_IN_PROGRESS:
+        return found.execution_status
+    if stack.change_set_id != found.id or stack.status in SUCCEEDED:
+        return "EXECUTE_COMPLETE"
+    return EXECUTE_IN_PROGRESS if stack.status.in_progress else "EXECUTE_FAILED"

@@ -1,0 +1,183 @@
+"""The types AWS::CloudFormation::…: nested stacks, wait conditions and custom resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.model.stack import STACK_TYPE, Stack, StackStatus
+from corral.services.caller import Caller
+from corral.services.cloudformation import stack_operations, wait_conditions
+from corral.services.cloudformation.generated_names import generated_name
+from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
+from corral.services.cloudformation.stack_requests import stack_spec
+from corral.services.cloudformation.template_requests import TEMPLATE, parsed
+from corral.services.cloudformation.template_sources import read_template_object, template_slices
+from corral.store import Store
+
+SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"  # a stored document: the template before the last update of the parent
+NO_UPDATES = "No updates are to be performed."
+COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
+VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
+NO_CUSTOM_RESOURCES = (
+    "Corral cannot run custom resources yet: they need a Lambda function or an SNS topic, which Corral does not serve. "
+    "ServiceToken: {}"
+)
+
+NestedStackFailed = api_error("NestedStackFailed")
+CustomResourceFailed = api_error("CustomResourceFailed")
+
+
+# Nested stacks
+
+
+def _parent(tx: Tx[Store], properties: Properties) -> Stack:
+    parent = tx.store.stacks.get(properties["_tags"]["aws:cloudformation:stack-id"])
+    assert parent is not None, "a resource has a stack"
+    return parent
+
+
+def _request(properties: Properties, parent: Stack, template: str) -> dict[str, Any]:
+    """Return the request for a nested stack. It has the capabilities of its parent."""
+    given = properties.get("Parameters", {})
+    parameters = [{"ParameterKey": name, "ParameterValue": _text(value)} for name, value in given.items()]
+    return {
+        TEMPLATE: parsed(template),
+        "Parameters": parameters,
+        "Capabilities": list(parent.version.capabilities),
+        "Tags": list(properties.get("Tags", ())),
+        "NotificationARNs": list(properties.get("NotificationARNs", ())),
+        "RoleARN": parent.version.role_arn,
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _create_stack(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    parent = _parent(tx, properties)
+    name = generated_name(tx, parent.name, properties["_tags"]["aws:cloudformation:logical-id"], NESTED_STACK, {})
+    template = read_template_object(tx, caller, properties["TemplateURL"])
+    spec = stack_spec(tx, caller, _request(properties, parent, template), name, expands=False)
+    # A nested stack that failed stays as it is. The rollback of its parent deletes it.
+    spec = replace(spec, on_failure="DO_NOTHING", timeout_minutes=properties.get("TimeoutInMinutes"))
+    return stack_operations.begin_create(tx, caller, spec, parent=parent).id
+
+
+def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
+    stack = tx.store.stacks.get(arn)
+    if stack is None or stack.deleted_at_s is not None:
+        raise NestedStackFailed(f"Stack [{arn}] does not exist")
+    if _parent(tx, new).status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS:
+        if stack.status is StackStatus.UPDATE_IN_PROGRESS:
+            stack_operations.cancel_update(tx, stack)
+        elif stack.is_held and stack.stable is not None:
+            stack_operations.roll_back_nested(tx, caller, stack)
+        return  # `_stack_settled` restores the stack when it is no longer in progress
+    now = tx.store.stacks.template(arn, stack.version.number)[0]
+    tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, arn, {"template": now}, tx.now_s)
+    _begin_update(tx, caller, stack, new, read_template_object(tx, caller, new["TemplateURL"]))
+
+
+def _begin_update(tx: Tx[Store], caller: Caller, stack: Stack, properties: Properties, template: str) -> bool:
+    """Begin to update a nested stack. Return False if nothing changes."""
+    request = _request(properties, _parent(tx, properties), template)
+    spec = stack_spec(tx, caller, request, stack.name, stack, expands=False)
+    try:
+        tx.attempt(lambda: stack_operations.begin_update(tx, caller, stack, spec))
+    except ApiError as error:
+        if error.message != NO_UPDATES:
+            raise
+        return False
+    return True
+
+
+def _delete_stack(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
+    stack = tx.store.stacks.get(arn)
+    tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, arn)
+    if stack is not None:
+        stack_operations.begin_delete(tx, caller, stack)
+
+
+def _template_revision(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    try:
+        return ",".join(each.blob for each in template_slices(tx, caller, str(properties.get("TemplateURL", ""))))
+    except ApiError:
+        return ""  # the update of the nested stack fails with this error
+
+
+def _stack_attributes(tx: Tx[Store], caller: Caller, arn: str) -> dict[str, Any]:
+    stack = tx.store.stacks.get(arn)
+    return {f"Outputs.{output.key}": output.value for output in stack.version.outputs} if stack is not None else {}
+
+
+def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    stack = tx.store.stacks.get(step.physical_id)
+    if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
+        raise NestedStackFailed(f"Embedded stack {step.physical_id} was deleted")
+    restores = step.is_rollback and step.action == "UPDATE"
+    if stack.is_held and (restores or stack.status is StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS):
+        return None
+    if stack.status.in_progress and not stack.is_held:
+        return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
+    if stack.status not in COMPLETE and not (restores and stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE):
+        raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
+    if restores and not step.memory.get("restored"):
+        step.memory["restored"] = True
+        # The object at the URL may have changed since the stack was updated, so the template was saved.
+        saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+        if saved is not None and _begin_update(tx, caller, stack, step.properties, saved["template"]):
+            return Waiting((stack.key,), "The nested stack is being restored.")
+    return None
+
+
+def _stack_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    stack = tx.store.stacks.get(step.physical_id)
+    if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
+        return None
+    if stack.status.in_progress:
+        return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
+    raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully deleted: {stack.status_reason}")
+
+
+# Custom resources
+
+
+def _refuse_custom_resource(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    raise CustomResourceFailed(NO_CUSTOM_RESOURCES.format(properties.get("ServiceToken", "(none)")))
+
+
+def _refuse_custom_update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    raise CustomResourceFailed(NO_CUSTOM_RESOURCES.format(new.get("ServiceToken", "(none)")))
+
+
+def _nothing_to_delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    """No custom resource was ever created."""
+
+
+def _no_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    return {}
+
+
+CUSTOM_RESOURCE = TemplateType(  # also the type of every resource whose type begins with Custom::
+    "AWS::CloudFormation::CustomResource", _refuse_custom_resource, _no_attributes, _refuse_custom_update, _nothing_to_delete
+)
+
+NESTED_STACK = TemplateType(
+    STACK_TYPE,
+    _create_stack,
+    _stack_attributes,
+    _update_stack,
+    _delete_stack,
+    settled=_stack_settled,
+    gone=_stack_gone,
+    revision=_template_revision,
+)
+
+TEMPLATE_TYPES = (NESTED_STACK, CUSTOM_RESOURCE, *wait_conditions.TEMPLATE_TYPES)

@@ -1,0 +1,37 @@
+"""Exports of stacks, the stacks that import them, and the limits of the account."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.cloudformation.errors import ValidationError
+from corral.services.cloudformation.stack_descriptions import PAGE
+from corral.services.pagination import among
+from corral.store import Store
+
+ACCOUNT_LIMITS = {"StackLimit": 2000, "StackOutputsLimit": 200, "ConcurrentResourcesLimit": 2500}  # AWS's defaults
+
+
+def list_exports(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    def candidates(after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
+        return [
+            (name, {"ExportingStackId": stack_id, "Name": name, "Value": value})
+            for name, value, stack_id in tx.store.stacks.exports(caller.region, after, limit)
+        ]
+
+    exports, more = PAGE.page(params, candidates)
+    return {"Exports": exports, **more}
+
+
+def list_imports(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    importers = tx.store.stacks.importers(caller.region, params["ExportName"])
+    if not importers:
+        raise ValidationError(f"Export '{params['ExportName']}' is not imported by any stack.")
+    names, more = PAGE.page(params, among({name: name for name in importers}))
+    return {"Imports": names, **more}
+
+
+def describe_account_limits(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return {"AccountLimits": [{"Name": name, "Value": value} for name, value in ACCOUNT_LIMITS.items()]}

@@ -1,0 +1,257 @@
+"""The templates of stacks with the values of parameters, of other resources and of exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from corral.core import Tx
+from corral.decide.templates import (
+    Evaluation,
+    ParameterValues,
+    ResourceDeclaration,
+    TemplateError,
+    compile_template,
+)
+from corral.errors import ApiError
+from corral.model.stack import ENDED, ResourceStatus, ResourceVersion, Stack, StackResource, StackVersion
+from corral.services.caller import Caller
+from corral.services.cloudformation.generated_names import generated_name
+from corral.services.cloudformation.resource_types import resource_type
+from corral.services.cloudformation.schemas import ValidationError, check_properties, has_schema, tag_property
+from corral.services.cloudformation.stack_events import caller_of
+from corral.services.ec2.zones import zone_names
+from corral.services.ssm.cloudformation_types import dynamic_value
+from corral.store import Store
+
+COMPLETE = frozenset({ResourceStatus.CREATE_COMPLETE, ResourceStatus.UPDATE_COMPLETE})
+Ref = Callable[[str], Any]
+GetAtt = Callable[[str, str], Any]
+
+
+class Lookups:
+    """What a template reads from the store: exports, SSM parameters and zones. `tx` is the transaction that is running."""
+
+    def __init__(self, tx: Tx[Store], caller: Caller) -> None:
+        self.tx, self.caller = tx, caller
+        self.imported_names: set[str] = set()
+
+    def zones(self, region: str) -> list[str]:
+        return zone_names(region or self.caller.region)
+
+    def imported(self, name: str) -> str:
+        export = self.tx.store.stacks.export(self.caller.region, name)
+        if export is None:
+            raise TemplateError(f"No export named {name} found.")
+        self.imported_names.add(name)
+        return export[0]
+
+    def dynamic(self, reference: str) -> str:
+        try:
+            return dynamic_value(self.tx, self.caller, reference)
+        except ApiError as error:
+            raise TemplateError(error.message) from error
+
+
+class StackWork:
+    """What the steps of one operation compute from rows and keep in memory, so that a template is compiled only once."""
+
+    def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str) -> None:
+        self.number, self.operation = stack.version.number, stack.operation
+        self.lookups = Lookups(tx, caller_of(stack))
+        self.evaluation = make_evaluation(self.lookups, stack, values, template)
+        # The resources that need nothing more in this operation.
+        self.done = {
+            resource.logical_id
+            for resource in tx.store.stacks.resources(stack.id).values()
+            if is_done(stack, resource) and resource.logical_id in self.evaluation.resources
+        }
+
+
+def is_done(stack: Stack, resource: StackResource) -> bool:
+    """Whether the present operation has created or updated a resource."""
+    is_current = resource.operation == stack.operation and not resource.leftover
+    return is_current and resource.step is None and resource.status in COMPLETE
+
+
+def make_evaluation(lookups: Lookups, stack: Stack, values: ParameterValues, template: str) -> Evaluation:
+    """Compile the template of a stack. Raise ValidationError if it is not valid for these parameters."""
+    try:
+        made = Evaluation(
+            compile_template(orjson.loads(template)),
+            values.values,
+            _pseudo(stack),
+            zones=lookups.zones,
+            imported=lookups.imported,
+            dynamic=lookups.dynamic,
+        )
+        made.check_rules()
+    except TemplateError as error:
+        raise ValidationError(error.message) from error
+    return made
+
+
+def _pseudo(stack: Stack) -> dict[str, Any]:
+    china = stack.region.startswith("cn-")
+    return {
+        "AWS::Region": stack.region,
+        "AWS::AccountId": stack.caller.account,
+        "AWS::StackName": stack.name,
+        "AWS::StackId": stack.id,
+        "AWS::Partition": "aws-cn" if china else "aws-us-gov" if stack.region.startswith("us-gov-") else "aws",
+        "AWS::URLSuffix": "amazonaws.com.cn" if china else "amazonaws.com",
+        "AWS::NotificationARNs": list(stack.version.notification_arns),
+    }
+
+
+def stored_values(version: StackVersion) -> ParameterValues:
+    return ParameterValues(version.values, version.parameters, version.resolved_ssm, frozenset(version.no_echo))
+
+
+def work_of(tx: Tx[Store], stack: Stack) -> StackWork:
+    """Return the work of the stack's last operation."""
+    work = tx.store.stacks.computed.get(stack.id)
+    if not isinstance(work, StackWork) or (work.number, work.operation) != (stack.version.number, stack.operation):
+        template = tx.store.stacks.template(stack.id, stack.version.number)[1]
+        work = StackWork(tx, stack, stored_values(stack.version), template)
+        tx.store.stacks.compute(stack.id, work)
+    work.lookups.tx = tx
+    return work
+
+
+def evaluation(tx: Tx[Store], caller: Caller, stack: Stack) -> Evaluation:
+    """Return the template of a stack with the values of its last operation."""
+    template = tx.store.stacks.template(stack.id, stack.version.number)[1]
+    return make_evaluation(Lookups(tx, caller), stack, stored_values(stack.version), template)
+
+
+def find_imports(evaluated: Evaluation, lookups: Lookups) -> tuple[str, ...]:
+    """Return the names of the exports that a template imports. Raise ValidationError if one does not exist."""
+
+    def search(raw: Any) -> None:
+        if isinstance(raw, list):
+            for each in raw:
+                search(each)
+        elif isinstance(raw, dict):
+            if len(raw) == 1 and "Fn::ImportValue" in raw:
+                evaluated.resolve(raw, no_ref, no_attribute)
+            elif len(raw) == 1 and "Fn::If" in raw and isinstance(raw["Fn::If"], list) and len(raw["Fn::If"]) == 3:
+                condition, then, otherwise = raw["Fn::If"]
+                search(then if evaluated.conditions.get(condition) else otherwise)
+            else:
+                for each in raw.values():
+                    search(each)
+
+    try:
+        for declared in evaluated.resources.values():
+            search(declared.properties)
+            search(declared.metadata)
+        for output in evaluated.template.outputs.values():
+            if output.condition is None or evaluated.conditions.get(output.condition):
+                search(output.value)
+    except TemplateError as error:
+        raise ValidationError(error.message) from error
+    return tuple(sorted(lookups.imported_names))
+
+
+def no_ref(logical_id: str) -> Any:
+    raise TemplateError(f"Template error: the value of {logical_id} is not known here")
+
+
+def no_attribute(logical_id: str, attribute: str) -> Any:
+    raise TemplateError(f"Template error: the value of {logical_id}.{attribute} is not known here")
+
+
+def references(resources: Mapping[str, StackResource]) -> tuple[Ref, GetAtt]:
+    """Return the functions that resolve Ref and Fn::GetAtt of the resources of a stack."""
+
+    def ref(logical_id: str) -> Any:
+        return _existing(resources, logical_id).version.physical_id
+
+    def get_att(logical_id: str, attribute: str) -> Any:
+        resource = _existing(resources, logical_id)
+        return attribute_of(logical_id, resource.version, attribute)
+
+    return ref, get_att
+
+
+def _existing(resources: Mapping[str, StackResource], logical_id: str) -> StackResource:
+    resource = resources.get(logical_id)
+    if resource is None or resource.version.physical_id is None or resource.status in ENDED:
+        raise TemplateError(f"Unresolved resource dependencies [{logical_id}] in the Resources block of the template")
+    return resource
+
+
+def attribute_of(logical_id: str, version: ResourceVersion, attribute: str) -> Any:
+    found: Any = version.attributes
+    if attribute in found:
+        return found[attribute]
+    for part in attribute.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            raise TemplateError(f"Template error: resource {logical_id} does not support attribute type {attribute} in Fn::GetAtt")
+        found = found[part]
+    return found
+
+
+def desired_version(
+    tx: Tx[Store], stack: Stack, evaluated: Evaluation, declared: ResourceDeclaration, now: ResourceVersion | None, ref: Ref,
+    get_att: GetAtt, *, plans: bool = False,
+) -> ResourceVersion:  # fmt: skip
+    """Return the version of a resource that the template wants. Raise an ApiError or a TemplateError if it is not valid.
+
+    `now` is the present version, if there is one: it has the generated name. `plans`: some references are not known yet, so the
+    properties are not checked, and no name is generated.
+    """
+    properties: dict[str, Any] = evaluated.resolve(declared.properties, ref, get_att)
+    type_ = resource_type(declared.type)
+    if has_schema(declared.type):
+        try:
+            properties = check_properties(declared.type, declared.logical_id, properties)
+        except ApiError:
+            if not plans:
+                raise
+    name = ""
+    if type_.name_property is not None and type_.name_property not in properties:
+        name = now.generated_name if now is not None else ""
+        name = name or ("" if plans else generated_name(tx, stack.name, declared.logical_id, type_, properties))
+        if name:
+            properties = {**properties, type_.name_property: name}
+    return ResourceVersion(
+        type=declared.type,
+        properties=_tagged(declared.type, properties, stack.version.tags),
+        dependencies=tuple(sorted(evaluated.dependencies[declared.logical_id])),
+        deletion_policy=declared.deletion_policy or "",
+        update_replace_policy=declared.update_replace_policy or "",
+        creation_policy=evaluated.resolve(declared.creation_policy, ref, get_att) or {},
+        update_policy=evaluated.resolve(declared.update_policy, ref, get_att) or {},
+        metadata=evaluated.resolve(declared.metadata, ref, get_att) or {},
+        generated_name=name,
+        revision=type_.revision(tx, caller_of(stack), properties) if type_.revision is not None else "",
+    )
+
+
+def _tagged(type_name: str, properties: dict[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
+    """Add the tags of the stack to the properties. The resource's own tags have precedence."""
+    found = tag_property(type_name) if tags else None
+    if found is None:
+        return properties
+    member, form = found
+    if form == "map":
+        return {**properties, member: {**tags, **properties.get(member, {})}}
+    own = list(properties.get(member, ()))
+    keys = {tag.get("Key") for tag in own if isinstance(tag, dict)}
+    more = {"PropagateAtLaunch": True} if type_name == "AWS::AutoScaling::AutoScalingGroup" else {}
+    return {**properties, member: own + [{"Key": key, "Value": value, **more} for key, value in tags.items() if key not in keys]}
+
+
+def given_properties(stack: Stack, logical_id: str, version: ResourceVersion) -> dict[str, Any]:
+    """Return the properties for the functions of a type. The members that begin with "_" are not properties of the template."""
+    tags = {
+        "aws:cloudformation:stack-name": stack.name,
+        "aws:cloudformation:stack-id": stack.id,
+        "aws:cloudformation:logical-id": logical_id,
+    }
+    policy = {"_update_policy": version.update_policy} if version.update_policy else {}
+    return {**version.properties, "_tags": tags, "_metadata": version.metadata, **policy}

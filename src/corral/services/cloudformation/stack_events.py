@@ -1,0 +1,88 @@
+"""Changes of the status of stacks and of their resources. Each change is an event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from msgspec.structs import asdict
+
+from corral.core import Tx
+from corral.model.stack import (
+    STACK_TYPE,
+    ResourceStatus,
+    Stack,
+    StackCaller,
+    StackEvent,
+    StackResource,
+    StackStatus,
+    StackVersion,
+)
+from corral.services.caller import Caller
+from corral.store import Store
+
+HIDDEN = "****"
+
+
+def caller_of(stack: Stack) -> Caller:
+    """Return the caller of the stack's last operation. The steps of the stack run as this caller."""
+    return Caller(**asdict(stack.caller))
+
+
+def stored_caller(caller: Caller) -> StackCaller:
+    return StackCaller(**{name: getattr(caller, name) for name in StackCaller.__struct_fields__})
+
+
+def set_status(tx: Tx[Store], stack: Stack, status: StackStatus, reason: str = "", **changes: Any) -> Stack:
+    """Set the status of a stack, write its event, and store the stack. Return it."""
+    stack = stack.but(status=status, status_reason=reason, **changes)
+    tx.store.stacks.put(stack)
+    _add(tx, stack, StackEvent("", stack.id, stack.name, stack.name, stack.id, STACK_TYPE, status.value, tx.now_s, reason))
+    return stack
+
+
+def set_resource(
+    tx: Tx[Store], stack: Stack, resource: StackResource, status: ResourceStatus, reason: str = "", **changes: Any
+) -> StackResource:
+    """Set the status of a resource, write its event, and store the resource. Return it."""
+    resource = resource.but(status=status, status_reason=reason, changed_at_s=tx.now_s, **changes)
+    tx.store.stacks.put_resource(resource)
+    add_event(tx, stack, resource, reason)
+    return resource
+
+
+def add_event(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str) -> None:
+    """Write an event of a resource, with its present status."""
+    physical_id, properties = resource.physical_id or "", _shown(stack, resource.version.properties)
+    given = (resource.logical_id, physical_id, resource.type, resource.status.value, tx.now_s, reason, properties)
+    _add(tx, stack, StackEvent("", stack.id, stack.name, *given))
+
+
+def _add(tx: Tx[Store], stack: Stack, event: StackEvent) -> None:
+    made = f"{event.logical_id}-{event.status}-{tx.ids.uuid()}" if event.type != STACK_TYPE else tx.ids.uuid()
+    values = {**asdict(event), "id": made, "client_token": stack.client_token}
+    tx.store.stacks.add_event(StackEvent(**values))
+    tx.changed(stack.key)
+
+
+def _shown(stack: Stack, properties: dict[str, Any]) -> str:
+    """Return properties as JSON, without the values of parameters with NoEcho."""
+    secrets = {secret for version in (stack.version, stack.stable) if version is not None for secret in _secrets(version)}
+    return orjson.dumps(_hide(properties, secrets) if secrets else properties).decode()
+
+
+def _secrets(version: StackVersion) -> list[str]:
+    values = [str(version.parameters[name]) for name in version.no_echo if name in version.parameters]
+    return [value for value in values if value]
+
+
+def _hide(value: Any, secrets: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _hide(each, secrets) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_hide(each, secrets) for each in value]
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, HIDDEN)
+        return value
+    return HIDDEN if str(value) in secrets else value

@@ -1,0 +1,290 @@
+"""Resource types for which Corral has no service. A stack stores such a resource, but the resource has no effect.
+
+Other resources can refer to it, so it has a physical id and attributes of the right form. The schema of the type says which: an
+ARN, an id such as `fs-0123456789abcdef0`, a name, a URL or a number. `reference_values.py` lists the exceptions. Except for times,
+the values depend only on the physical id and the properties, so an update in place does not change them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.cloudformation import schemas
+from corral.services.cloudformation.generated_names import generated_name
+from corral.services.cloudformation.reference_values import (
+    ARN_RESOURCES,
+    ATTRIBUTE_VALUES,
+    FORMS,
+    GLOBAL_SERVICES,
+    LOWER_CASE_NAMES,
+    PORTS,
+    REFERENCES,
+    RELATED,
+)
+from corral.services.cloudformation.resource_types import Properties, TemplateType
+from corral.services.cloudformation.schemas import Facts
+from corral.store import Store
+
+ALPHABETS = {
+    "x": "0123456789abcdef",
+    "d": "1234567890",
+    "a": "abcdefghijklmnopqrstuvwxyz0123456789",
+    "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+    "l": "abcdefghijklmnopqrstuvwxyz",
+    "U": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+}
+PLACEHOLDER = re.compile(r"\{(\d*)(\w+)\}")
+NESTED_MAX = 4
+STATES = ("ACTIVE", "AVAILABLE", "Active", "Available", "active", "available", "READY", "CREATED", "ENABLED", "SUCCEEDED")
+
+
+@lru_cache(maxsize=256)
+def stored_only_type(name: str) -> TemplateType:
+    """Return the type of a resource that only the stack knows."""
+
+    def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+        facts = schemas.facts(name)
+        values = Values(name, facts, caller, tx.now_s, tx.ids.hex32(), properties)
+        given = _own_name(name, facts, properties)
+        values.known["name"] = given if given is not None else _generated_name(tx, stored_only_type(name), properties)
+        identity = "|".join(_text(values.reference_part(path)) for path in _references(name, facts)) or values.known["name"]
+        return identity.lower() if name.split("::")[1] in LOWER_CASE_NAMES else identity
+
+    def attributes(tx: Tx[Store], caller: Caller, physical_id: str) -> dict[str, Any]:
+        return attributes_from(tx, caller, physical_id, {})
+
+    def attributes_from(tx: Tx[Store], caller: Caller, physical_id: str, properties: Properties) -> dict[str, Any]:
+        facts = schemas.facts(name)
+        values = Values(name, facts, caller, tx.now_s, physical_id, properties)
+        references = _references(name, facts)
+        values.learn(physical_id, references)
+        is_name = len(references) == 1 and references[0] not in facts.read_only
+        own = physical_id if is_name else _own_name(name, facts, properties) or re.split(r"[/:|]", physical_id)[-1]
+        values.known.setdefault("name", own)
+        return {attribute: values.at(attribute.replace(".", "/")) for attribute in facts.attributes}
+
+    return TemplateType(
+        name,
+        create,
+        attributes,
+        update=lambda tx, caller, physical_id, old, new: None,
+        delete=lambda tx, caller, physical_id, properties: None,
+        name_property=_name_property(name, schemas.facts(name)),
+        is_stored_only=True,
+        checks_permissions=True,  # there is no operation, so there is no permission to check
+        attributes_from=attributes_from,
+    )
+
+
+def _references(name: str, facts: Facts) -> tuple[str, ...]:
+    """Return the paths of the properties whose values form the physical id."""
+    return REFERENCES.get(name, facts.identifier)
+
+
+def _name_property(name: str, facts: Facts) -> str | None:
+    """Return the property that gives the physical id a name. None: AWS chooses the physical id."""
+    references = _references(name, facts)
+    if len(references) != 1 or "/" in references[0]:
+        return None
+    if references[0] not in facts.read_only:
+        return references[0] if not references[0].lower().endswith("arn") else None
+    forms = facts.forms | FORMS.get(name, {})
+    form = forms.get(references[0], ARN_RESOURCES.get(name, "{name}") if references[0].lower().endswith("arn") else "")
+    return next((each for each in _name_properties(name) if each in facts.properties), None) if "{name}" in form else None
+
+
+def _own_name(name: str, facts: Facts, properties: Properties) -> str | None:
+    """Return the name that the template gives to the resource."""
+    references = _references(name, facts)
+    identifiers = references if len(references) == 1 and references[0] not in facts.read_only else ()
+    for path in (*identifiers, *_name_properties(name)):
+        value = schemas.value_at(properties, path)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def _name_properties(name: str) -> tuple[str, ...]:
+    resource = name.split("::")[-1]
+    return f"{resource}Name", "Name", f"{resource}Identifier"
+
+
+def _generated_name(tx: Tx[Store], type_: TemplateType, properties: Properties) -> str:
+    tags = properties.get("_tags", {})
+    stack, logical_id = (tags.get(f"aws:cloudformation:{key}") for key in ("stack-name", "logical-id"))
+    return generated_name(tx, stack or "stack", logical_id or "resource", type_, properties)
+
+
+def _random(seed: str, key: str, length: int, alphabet: str) -> str:
+    digits = sha256(f"{seed}\n{key}".encode()).digest() * (length // 32 + 1)
+    return "".join(alphabet[digit % len(alphabet)] for digit in digits[:length])
+
+
+class Values:
+    """Values of the right form for the properties of one resource."""
+
+    def __init__(self, name: str, facts: Facts, caller: Caller, now_s: float, seed: str, properties: Properties) -> None:
+        self.name = name
+        self.facts = facts
+        self.caller = caller
+        self.seed = seed
+        self.properties = properties
+        self.forms = facts.forms | FORMS.get(name, {})
+        time = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        # Placeholder → value. All ids of a resource share these values, so its ARN contains its id.
+        self.known: dict[str, str] = {"region": caller.region, "account": caller.account, "time": time}
+        self.parts: dict[str, str] = {}  # path → value in the physical id
+
+    def learn(self, physical_id: str, references: tuple[str, ...]) -> None:
+        """Use the values in the physical id for the attributes too."""
+        found = physical_id.split("|") if len(references) > 1 else [physical_id]
+        if len(found) == len(references):
+            self.parts = dict(zip(references, found, strict=True))
+        for path, value in self.parts.items():
+            if path in self.facts.read_only:
+                self._learn_form(self.form_of(path), value)
+
+    def _learn_form(self, form: str, value: str) -> None:
+        pattern = re.sub(r"\\\{(\d*)\w+\\\}", lambda match: f"(.{{{match[1]}}})" if match[1] else "(.+?)", re.escape(form))
+        matched = re.fullmatch(pattern, value)
+        if matched is not None:
+            for (_, key), part in zip(_keys(form), matched.groups(), strict=True):
+                self.known.setdefault(key, part)
+
+    def reference_part(self, path: str) -> Any:
+        """Return the value at a path of the physical id. A property that the template omits has a generated name."""
+        given = schemas.value_at(self.properties, path)
+        if given is not None and not isinstance(given, list | Mapping):
+            return given
+        if path in self.facts.read_only:
+            return self.at(path)
+        return self.filled(self.form_of(path)) if path.lower().endswith("arn") else self.known["name"]
+
+    def at(self, path: str) -> Any:
+        """Return the value of an attribute."""
+        if path in self.parts:
+            return self._typed(path, self.parts[path])
+        given = schemas.value_at(self.properties, path) if "*" not in path else None
+        return given if given is not None else self._generated(path, 0)
+
+    def _is_omitted(self, path: str) -> bool:
+        """Return True if the template could have this property. The property has a default then, which the schema does not say."""
+        parts = path.split("/")
+        starts = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return path not in _name_properties(self.name) and not any(start in self.facts.read_only for start in starts)
+
+    def _typed(self, path: str, text: str) -> Any:
+        kind = self._kind(path)
+        if kind in ("integer", "number") and schemas.NUMBER.fullmatch(text):
+            return int(text) if schemas.INTEGER.fullmatch(text) else float(text)
+        return text
+
+    def _kind(self, path: str) -> str:
+        kind = self.facts.at(path)["type"]
+        return str(kind[0] if isinstance(kind, list) else kind)
+
+    def _generated(self, path: str, depth: int) -> Any:
+        node, kind = self.facts.at(path), self._kind(path)
+        is_omitted = self._is_omitted(path)
+        if kind == "object":
+            inner = node.get("properties", {}) if depth < NESTED_MAX and not is_omitted else {}
+            return {name: self._generated(f"{path}/{name}", depth + 1) for name in inner}
+        if kind == "array":
+            if is_omitted:
+                return []
+            items = self.facts.resolved(node.get("items", "any"))
+            return [self._generated(f"{path}/*", depth + 1)] if items["type"] == "string" else []
+        last = path.rpartition("/")[2].lower() if not path.endswith("/*") else path.split("/")[-2].lower().rstrip("s")
+        if kind in ("integer", "number"):
+            return self._number(last)
+        if kind == "boolean":
+            return False
+        if enum := node.get("enum"):
+            return next((state for state in STATES if state in enum), enum[0])
+        if last.endswith("port"):
+            return str(self._number(last))
+        return "" if is_omitted else self.filled(self.form_of(path, last))
+
+    def _number(self, last: str) -> int:
+        if last.endswith("port"):
+            given = str(self.properties.get("Port", ""))
+            engine = re.split(r"[-_]", str(self.properties.get("Engine", "")))[-1].lower()
+            service = self.name.split("::")[1].lower()
+            return int(given) if schemas.INTEGER.fullmatch(given) else PORTS.get(engine) or PORTS.get(service, 443)
+        return 1 if "version" in last or last.endswith(("id", "number")) else 0
+
+    def filled(self, form: str) -> str:
+        """Replace the placeholders of a form."""
+        text, start = "", 0
+        for match, key in _keys(form):
+            if key not in self.known:
+                related = RELATED.get(key)
+                value = self._related(*related) if related else _random(self.seed, key, int(match[1]), ALPHABETS[match[2]])
+                self.known[key] = value
+            text += form[start : match.start()] + self.known[key]
+            start = match.end()
+        return text + form[start:]
+
+    def _related(self, property_: str, default: str) -> str:
+        """Return the name or the ARN of another resource, which this resource belongs to."""
+        given = self.properties.get(property_)
+        if not isinstance(given, str):
+            return self.filled(default)
+        if property_ == "ListenerArn":
+            return given.replace(":listener/", ":listener-rule/")
+        if property_ == "LoadBalancerArn":
+            return given.replace(":loadbalancer/", ":listener/")
+        return given if property_.endswith("Arn") else given.rpartition(":")[2]
+
+    def form_of(self, path: str, last: str | None = None) -> str:
+        """Return the form of a text, from the schema, or from the name of the attribute."""
+        if path in self.forms:
+            return self.forms[path]
+        last = path.rpartition("/")[2].lower() if last is None else last
+        for ends, form in ATTRIBUTE_VALUES:
+            if last.endswith(ends):
+                return form
+        if last.endswith("arn"):
+            return self._arn_form(last)
+        prefix = schemas.arn_prefix(self.name)
+        if last.endswith(("url", "uri")):
+            return f"https://{{17x}}.{prefix}.{{region}}.amazonaws.com"
+        if last.endswith(("dnsname", "domainname", "endpoint", "address", "hostname", "dns", "domain")):
+            return f"{{17x}}.{prefix}.{{region}}.amazonaws.com"
+        if last.endswith("name"):
+            return "{name}"
+        return "{8x}-{4x}-{4x}-{4x}-{12x}" if last.endswith(("id", "identifier")) else "{17x}"
+
+    def _arn_form(self, last: str) -> str:
+        prefix, resource = schemas.arn_prefix(self.name), self.name.split("::")[-1]
+        region = "" if prefix in GLOBAL_SERVICES else "{region}"
+        is_own = last in ("arn", "resourcearn", f"{resource.lower()}arn")
+        usual = f"{kebab_case(resource)}/{{name}}" if is_own else f"{last.removesuffix('arn')}/{{name}}"
+        return f"arn:aws:{prefix}:{region}:{{account}}:{ARN_RESOURCES.get(self.name, usual) if is_own else usual}"
+
+
+def _keys(form: str) -> list[tuple[re.Match[str], str]]:
+    """Return the placeholders of a form, and a key for each: the second `{4x}` of a form differs from the first."""
+    found: list[tuple[re.Match[str], str]] = []
+    seen: Counter[str] = Counter()
+    for match in PLACEHOLDER.finditer(form):
+        key = match[1] + match[2]
+        seen[key] += 1
+        found.append((match, f"{key}#{seen[key]}" if match[1] and seen[key] > 1 else key))
+    return found
+
+
+def kebab_case(resource: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", resource).lower()
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -1,0 +1,237 @@
+"""Templates in requests: reading and checking them, ValidateTemplate, GetTemplate and GetTemplateSummary.
+
+YAML is slow to parse. So `prepare` parses and checks the template of a request in a thread, before the handler runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.decide.templates import (
+    Template,
+    TemplateError,
+    compile_template,
+    expand,
+    parameter_declarations,
+    read_template,
+)
+from corral.decide.templates.compilation import transform_names
+from corral.model.stack import Stack
+from corral.services.caller import Caller
+from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
+from corral.services.cloudformation.lookup import find_change_set, find_stack
+from corral.services.cloudformation.resource_types import is_known
+from corral.services.cloudformation.template_sources import template_text
+from corral.store import Store
+
+TEMPLATE = "_template"  # a parameter that `prepare` adds: a ParsedTemplate
+NO_TEMPLATE = "Either Template URL or Template Body must be specified."
+IAM, NAMED_IAM, AUTO_EXPAND = "CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"
+# The types that need a capability → the property with a name that the template chooses. With such a name, they need NAMED_IAM.
+IAM_TYPES = {
+    "AWS::IAM::AccessKey": None,
+    "AWS::IAM::Group": "GroupName",
+    "AWS::IAM::GroupPolicy": None,
+    "AWS::IAM::InstanceProfile": "InstanceProfileName",
+    "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
+    "AWS::IAM::Policy": None,
+    "AWS::IAM::Role": "RoleName",
+    "AWS::IAM::RolePolicy": None,
+    "AWS::IAM::User": "UserName",
+    "AWS::IAM::UserPolicy": None,
+    "AWS::IAM::UserToGroupAddition": None,
+}
+
+T = TypeVar("T")
+
+
+class CheckedTemplate(Struct, frozen=True):
+    """A template after its transforms."""
+
+    text: str  # as the caller has written it
+    processed: str  # JSON
+    template: Template
+
+
+class ParsedTemplate(Struct, frozen=True):
+    text: str
+    tree: dict[str, Any]
+    checked: CheckedTemplate | None = None  # None: the template has transforms, which may need the values of parameters
+
+
+def prepare(params: dict[str, Any]) -> dict[str, Any]:
+    """Parse the template in a request, and decode the stack policies that were read from S3."""
+    prepared = {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in params.items()}
+    if "TemplateBody" in params:
+        prepared[TEMPLATE] = parsed(template_text(params["TemplateBody"]))
+        del prepared["TemplateBody"]
+    return prepared
+
+
+def parsed(text: str) -> ParsedTemplate:
+    tree = refusing(lambda: read_template(text))
+    return ParsedTemplate(text, tree, None if refusing(lambda: transform_names(tree)) else _check(text, tree))
+
+
+def refusing(function: Callable[[], T]) -> T:
+    """Call a function of `decide/templates`. If it refuses the template, raise a ValidationError with its words."""
+    try:
+        return function()
+    except TemplateError as error:
+        raise ValidationError(error.message) from None
+
+
+def stored_template(tx: Tx[Store], stack: Stack) -> ParsedTemplate:
+    """The template of a stack. Transforms are applied again, because they depend on the values of parameters."""
+    original, processed = tx.store.stacks.template(stack.id, stack.version.number)
+    tree = orjson.loads(processed)
+    return parsed(original) if "Transform" in tree else ParsedTemplate(original, tree, _check(original, tree))
+
+
+def checked(given: ParsedTemplate, parameters: Mapping[str, Any]) -> CheckedTemplate:
+    """Apply the transforms of a template, and check the result."""
+    return given.checked or _check(given.text, refusing(lambda: expand(given.tree, parameters)))
+
+
+def _check(text: str, tree: dict[str, Any]) -> CheckedTemplate:
+    """Check the structure of a template and its resource types."""
+    template = refusing(lambda: compile_template(tree))
+    unknown = sorted({resource.type for resource in template.resources.values() if not is_known(resource.type)})
+    if unknown:
+        raise ValidationError(f"Template format error: Unrecognized resource types: [{', '.join(unknown)}]")
+    try:
+        processed = orjson.dumps(tree).decode()
+    except TypeError as error:  # an integer that has more than 64 bits
+        raise ValidationError(f"Template format error: {error}") from None
+    return CheckedTemplate(text, processed, template)
+
+
+def required_capabilities(template: Template) -> tuple[list[str], list[str]]:
+    """Return the capabilities that a template needs, and the types that need them."""
+    types = sorted({each.type for each in template.resources.values() if each.type in IAM_TYPES})
+    named = any(
+        IAM_TYPES[each.type] in each.properties for each in template.resources.values() if IAM_TYPES.get(each.type) is not None
+    )
+    needed = [NAMED_IAM if named else IAM] if types else []
+    return needed + ([AUTO_EXPAND] if template.transforms else []), types
+
+
+def require_capabilities(template: Template, given: Iterable[str], *, expands: bool) -> None:
+    """Raise an error if the caller has not acknowledged what a template does. `expands`: transforms need a capability too."""
+    acknowledged = set(given)
+    if NAMED_IAM in acknowledged:
+        acknowledged.add(IAM)
+    needed, _ = required_capabilities(template)
+    lacking = [each for each in needed if each not in acknowledged and (expands or each != AUTO_EXPAND)]
+    if lacking:
+        raise InsufficientCapabilitiesException(f"Requires capabilities : [{', '.join(lacking)}]")
+
+
+# Operations
+
+
+def validate_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    template = _described_template(_given(params))
+    return {
+        "Parameters": [
+            {
+                "ParameterKey": each.name,
+                **({"DefaultValue": each.default} if each.default is not None else {}),
+                "NoEcho": each.no_echo,
+                **({"Description": each.description} if each.description else {}),
+            }
+            for each in template.parameters.values()
+        ],
+        **_common(template),
+    }
+
+
+def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if "StackSetName" in params:
+        raise ValidationError("Corral has no stack sets. Pass StackName, TemplateBody or TemplateURL.")
+    if "StackName" in params:
+        if TEMPLATE in params:
+            raise ValidationError("Specify only one of StackName, TemplateBody and TemplateURL.")
+        stack = find_stack(tx, caller, params["StackName"])
+        _require_template(stack)
+        given = stored_template(tx, stack)
+    else:
+        given = _given(params)
+    template, version = _described_template(given), given.tree.get("AWSTemplateFormatVersion")
+    return {
+        "Parameters": [
+            {
+                "ParameterKey": each.name,
+                **({"DefaultValue": each.default} if each.default is not None else {}),
+                "ParameterType": each.type,
+                "NoEcho": each.no_echo,
+                **({"Description": each.description} if each.description else {}),
+                "ParameterConstraints": {"AllowedValues": list(each.allowed_values)} if each.allowed_values is not None else {},
+            }
+            for each in template.parameters.values()
+        ],
+        **_common(template),
+        "ResourceTypes": list(dict.fromkeys(each.type for each in template.resources.values())),
+        **({"Version": str(version)} if version else {}),
+        **({"Metadata": orjson.dumps(template.metadata).decode()} if template.metadata else {}),
+    }
+
+
+def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if "ChangeSetName" in params:
+        original, processed = _template_of_change_set(tx, params, caller)
+    elif "StackName" in params:
+        stack = find_stack(tx, caller, params["StackName"], deleted=True)
+        _require_template(stack)
+        original, processed = tx.store.stacks.template(stack.id, stack.version.number)
+    else:
+        raise ValidationError("Either StackName or ChangeSetName must be specified.")
+    # Without transforms, AWS returns the template as it was written, in both stages.
+    is_processed = params.get("TemplateStage") == "Processed" and "Transform" in orjson.loads(processed)
+    return {"TemplateBody": processed if is_processed else original, "StagesAvailable": ["Original", "Processed"]}
+
+
+def _template_of_change_set(tx: Tx[Store], params: Mapping[str, Any], caller: Caller) -> tuple[str, str]:
+    found = find_change_set(tx, caller, params)
+    return found.spec["template_text"], found.spec["template"]
+
+
+def _require_template(stack: Stack) -> None:
+    if not stack.version.number:
+        raise ValidationError(f"Stack {stack.name} has no template: execute its change set first.")
+
+
+def _given(params: Mapping[str, Any]) -> ParsedTemplate:
+    given: ParsedTemplate | None = params.get(TEMPLATE)
+    if given is None:
+        raise ValidationError(NO_TEMPLATE)
+    return given
+
+
+def _described_template(given: ParsedTemplate) -> Template:
+    """The template for a description, without the values of its parameters.
+
+    AWS does not apply transforms here. So only the sections that need none are described.
+    """
+    if given.checked is not None:
+        return given.checked.template
+    declarations = refusing(lambda: parameter_declarations(given.tree))
+    transforms = refusing(lambda: transform_names(given.tree))
+    return Template({}, str(given.tree.get("Description") or ""), declarations, transforms=transforms)
+
+
+def _common(template: Template) -> dict[str, Any]:
+    """The members that ValidateTemplate and GetTemplateSummary share."""
+    needed, types = required_capabilities(template)
+    reason = f"The following resource(s) require capabilities: [{', '.join(types)}]" if types else ""
+    return {
+        **({"Description": template.description} if template.description else {}),
+        **({"Capabilities": needed} if needed else {}),
+        **({"CapabilitiesReason": reason} if reason else {}),
+        **({"DeclaredTransforms": list(template.transforms)} if template.transforms else {}),
+    }

@@ -1,0 +1,123 @@
+"""Templates and stack policies in S3. A request refers to them by URL, and Corral reads them from its own S3.
+
+The server reads the objects of a request outside the lane (`fetch`). A nested stack reads its template in the lane, because the URL
+is known only when its stack reaches the resource.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from msgspec import Struct
+
+from corral.blobs import read_slices
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.model.blob import Slice
+from corral.services.caller import Caller
+from corral.services.cloudformation.errors import ValidationError
+from corral.services.s3.lookup import existing_bucket, existing_version
+from corral.store import Store
+
+TEMPLATE_MAX_BYTES = 1_000_000
+POLICY_MAX_BYTES = 16_384
+TOO_LARGE = "Template may not exceed {} bytes in size."
+POLICY_TOO_LARGE = "Stack policy may not exceed {} bytes in size."
+S3_ERROR = "S3 error: {}\nFor more information check http://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"
+
+_S3_HOST = re.compile(r"(?:(?P<bucket>.+)\.)?s3(?:[.-][a-z0-9.-]+)?\.amazonaws\.com(?:\.cn)?")
+_LOCAL_HOST = re.compile(r"(?:(?P<bucket>.+)\.)?localhost")
+# Request member with a URL → the parameter that receives the bytes, the maximum size, and the text if the object is larger.
+_MEMBERS = {
+    "TemplateURL": ("TemplateBody", TEMPLATE_MAX_BYTES, TOO_LARGE),
+    "StackPolicyURL": ("StackPolicyBody", POLICY_MAX_BYTES, POLICY_TOO_LARGE),
+    "StackPolicyDuringUpdateURL": ("StackPolicyDuringUpdateBody", POLICY_MAX_BYTES, POLICY_TOO_LARGE),
+}
+
+
+class ObjectAddress(Struct, frozen=True):
+    bucket: str
+    key: str
+    version_id: str | None = None
+
+
+def object_of_url(tx: Tx[Store], url: str) -> ObjectAddress:
+    """Return the object that a URL names. The host is a host of S3, or Corral's own with any name.
+
+    The signature of a presigned URL is ignored, because the caller's own permissions apply.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        own_port = urlsplit(tx.settings.endpoint_url).port
+    except ValueError:
+        raise ValidationError("TemplateURL must be a supported URL.") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValidationError("TemplateURL must be a supported URL.")
+    found = _S3_HOST.fullmatch(host) or (_LOCAL_HOST.fullmatch(host) if port == own_port else None)
+    if found is None and port != own_port:
+        raise ValidationError(f"S3 error: Domain name specified in {host} is not a valid S3 domain")
+    path = unquote(parts.path).removeprefix("/")
+    bucket = found["bucket"] if found is not None else None
+    if bucket is None:
+        bucket, _, path = path.partition("/")
+    version = parse_qs(parts.query).get("versionId", [None])[0]
+    return ObjectAddress(bucket, path, version)
+
+
+def addresses(tx: Tx[Store], params: Mapping[str, Any]) -> list[ObjectAddress]:
+    """The objects to which a request refers. Invalid URLs are left out: the handler refuses them."""
+    found = []
+    for member in _MEMBERS:
+        if member in params:
+            try:
+                found.append(object_of_url(tx, params[member]))
+            except ApiError:
+                continue
+    return found
+
+
+def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
+    """Return the bytes of the objects to which a request refers by URL, by the parameter that receives them."""
+    found = {}
+    for member, (body, max_bytes, too_large) in _MEMBERS.items():
+        if member not in params:
+            continue
+        if body in params:
+            raise ValidationError(f"Specify either {body} or {member}, not both.")
+        found[body] = _slices(tx, caller, params[member], max_bytes, too_large)
+    return found
+
+
+def read_template_object(tx: Tx[Store], caller: Caller, url: str) -> str:
+    """Read a template in the lane. Its file exists: blobs are erased only after the commit that deletes their row."""
+    return template_text(read_slices(tx.settings.blobs_folder, template_slices(tx, caller, url)))
+
+
+def template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
+    return _slices(tx, caller, url, TEMPLATE_MAX_BYTES, TOO_LARGE)
+
+
+def template_text(body: bytes | str) -> str:
+    """Decode a template. A template in S3 arrives as bytes."""
+    if isinstance(body, str):
+        return body
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValidationError("Template format error: the template is not valid UTF-8.") from None
+
+
+def _slices(tx: Tx[Store], caller: Caller, url: str, max_bytes: int, too_large: str) -> tuple[Slice, ...]:
+    address = object_of_url(tx, url)
+    try:
+        bucket = existing_bucket(tx, {"Bucket": address.bucket}, caller)
+        version = existing_version(tx, bucket, address.key, address.version_id)
+    except ApiError as error:
+        raise ValidationError(S3_ERROR.format(error.message)) from None
+    if version.size > max_bytes:
+        raise ValidationError(too_large.format(max_bytes))
+    return tuple(tx.store.objects.slices(version.content, 0, version.size)) if version.content is not None else ()

@@ -1,0 +1,117 @@
+"""SQS resource types of CloudFormation templates: queues and their policies."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.cloudformation.api_calls import call
+from corral.services.cloudformation.api_types import Params, Tagging, api_type, changed, json_text
+from corral.services.cloudformation.resource_types import Properties, TemplateType
+from corral.services.sqs.errors import QueueDoesNotExist
+from corral.services.sqs.queue_attributes import DEFAULTS, FIFO_DEFAULTS, POLICIES
+from corral.services.sqs.queue_names import url_of
+from corral.store import Store
+
+MISSING = (QueueDoesNotExist.code,)
+NOT_ATTRIBUTES = ("QueueName", "Tags")
+
+
+def _attributes(properties: Properties) -> dict[str, str]:
+    """Return the attributes of a queue. `FifoQueue: false` is omitted, because SQS accepts only true."""
+    given = {name: value for name, value in properties.items() if name[0] != "_" and name not in NOT_ATTRIBUTES}
+    return {name: _text(name, value) for name, value in given.items() if (name, value) != ("FifoQueue", False)}
+
+
+def _text(name: str, value: Any) -> str:
+    if name in POLICIES:
+        return json_text(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _changed_attributes(url: str, old: Properties, new: Properties) -> dict[str, Any]:
+    """Return the changed attributes. An attribute that the template no longer has gets its default."""
+    defaults = {**DEFAULTS, **FIFO_DEFAULTS, "KmsDataKeyReusePeriodSeconds": "300", "SqsManagedSseEnabled": "true"}
+    attributes = _attributes(new)
+    names = [name for name in changed(old, new) if name not in NOT_ATTRIBUTES]
+    return {"QueueUrl": url, "Attributes": {name: attributes.get(name, defaults.get(name, "")) for name in names}}
+
+
+def _read_queue(tx: Tx[Store], caller: Caller, url: str) -> dict[str, Any]:
+    found = call(tx, caller, "sqs", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["QueueArn"]})["Attributes"]
+    return {"Arn": found["QueueArn"], "QueueName": found["QueueArn"].rpartition(":")[2], "QueueUrl": url}
+
+
+# Policies. A policy of a template replaces the whole policy of a queue, as on AWS.
+
+
+def _set_policy(tx: Tx[Store], caller: Caller, url: str, attributes: dict[str, str]) -> None:
+    call(tx, caller, "sqs", "SetQueueAttributes", {"QueueUrl": url, "Attributes": attributes})
+
+
+def _remove_policy(tx: Tx[Store], caller: Caller, url: str) -> None:
+    with suppress(QueueDoesNotExist):  # the policy was deleted with the queue
+        _set_policy(tx, caller, url, {"Policy": ""})
+
+
+def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _update_policy(tx, caller, "", {}, properties)
+    return f"sqs-policy-{tx.ids.uuid()}"
+
+
+def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    for url in old.get("Queues", ()):
+        if url not in new["Queues"]:
+            _remove_policy(tx, caller, url)
+    for url in new["Queues"]:
+        _set_policy(tx, caller, url, {"Policy": json_text(new["PolicyDocument"])})
+
+
+def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    for url in properties["Queues"]:
+        _remove_policy(tx, caller, url)
+
+
+def _inline_request(caller: Caller, properties: Properties) -> Params:
+    return {"QueueUrl": properties["Queue"], "Attributes": {"Policy": json_text(properties["PolicyDocument"])}}
+
+
+TEMPLATE_TYPES = (
+    api_type(
+        "AWS::SQS::Queue",
+        "sqs",
+        identity=lambda tx, caller, properties: url_of(tx, caller, properties["QueueName"]),
+        target=lambda identity, properties: {"QueueUrl": identity},
+        create="CreateQueue",
+        request=lambda caller, properties: {"QueueName": properties["QueueName"], "Attributes": _attributes(properties)},
+        delete="DeleteQueue",
+        missing=MISSING,
+        exists=lambda tx, caller, properties: tx.store.queues.queue(caller.region, properties["QueueName"]) is not None,
+        update="SetQueueAttributes",
+        update_request=_changed_attributes,
+        tagging=Tagging("TagQueue", "UntagQueue", lambda caller, identity: {"QueueUrl": identity}, shape=dict),
+        attributes=_read_queue,
+        name_property="QueueName",
+    ),
+    TemplateType(
+        "AWS::SQS::QueuePolicy",
+        _create_policy,
+        lambda tx, caller, name: {"Id": name},
+        _update_policy,
+        _delete_policy,
+        checks_permissions=True,
+    ),
+    api_type(
+        "AWS::SQS::QueueInlinePolicy",
+        "sqs",
+        identity=lambda tx, caller, properties: str(properties["Queue"]),
+        target=lambda identity, properties: {"QueueUrl": identity, "Attributes": {"Policy": ""}},
+        create="SetQueueAttributes",
+        request=_inline_request,
+        delete="SetQueueAttributes",
+        missing=MISSING,
+        update="SetQueueAttributes",
+    ),
+)

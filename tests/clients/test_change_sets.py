@@ -1,0 +1,176 @@
+"""Change sets, by boto3 and `aws cloudformation deploy`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, WaiterError
+
+from forkserver import forkserver
+from harness import Corral
+
+QUICKLY = {"Delay": 0.1, "MaxAttempts": 300}
+EMPTY = "The submitted information didn't contain changes. Submit different information to create a change set."
+TEMPLATE = """
+Parameters: {Delay: {Type: Number, Default: 1}, Name: {Type: String, Default: changed}}
+Resources:
+  Q: {Type: AWS::SQS::Queue, Properties: {QueueName: !Ref Name, DelaySeconds: !Ref Delay}}
+  T: {Type: AWS::SNS::Topic}
+Outputs: {Name: {Value: !GetAtt Q.QueueName}}
+"""
+
+
+@pytest.fixture
+def cloudformation(corral: Corral) -> Any:
+    return corral.client("cloudformation")
+
+
+def refused(call: Callable[[], Any]) -> tuple[str, str]:
+    with pytest.raises(ClientError) as caught:
+        call()
+    return caught.value.response["Error"]["Code"], caught.value.response["Error"]["Message"]
+
+
+def wait(cloudformation: Any, name: str, for_: str) -> None:
+    cloudformation.get_waiter(f"stack_{for_}_complete").wait(StackName=name, WaiterConfig=QUICKLY)
+
+
+def status(cloudformation: Any, name: str) -> str:
+    return str(cloudformation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
+
+
+def changes(described: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+    found = [each["ResourceChange"] for each in described["Changes"]]
+    return {each["LogicalResourceId"]: (each["Action"], each.get("Replacement")) for each in found}
+
+
+def test_change_sets(cloudformation: Any) -> None:
+    def create(name: str, type_: str = "UPDATE", template: str = TEMPLATE, **values: str) -> Any:
+        return cloudformation.create_change_set(
+            StackName="planned", ChangeSetName=name, ChangeSetType=type_, TemplateBody=template,
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()],
+        )  # fmt: skip
+
+    assert refused(lambda: create("c1")) == ("ValidationError", "Stack [planned] does not exist")
+    assert "import" in refused(lambda: create("c1", "IMPORT"))[1]
+    made = create("c1", "CREATE")
+    cloudformation.get_waiter("change_set_create_complete").wait(ChangeSetName=made["Id"], WaiterConfig=QUICKLY)
+    assert status(cloudformation, "planned") == "REVIEW_IN_PROGRESS"
+    assert create("c1", "CREATE")["Id"] == made["Id"], "the same request again"
+    assert refused(lambda: create("c1", "CREATE", Delay="3"))[0] == "AlreadyExistsException"
+    create("c2", "CREATE", Delay="5")
+    described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="c2")
+    assert changes(described) == {"Q": ("Add", None), "T": ("Add", None)}
+    assert (described["Status"], described["ExecutionStatus"]) == ("CREATE_COMPLETE", "AVAILABLE")
+    assert {each["ParameterKey"]: each["ParameterValue"] for each in described["Parameters"]} == {"Delay": "5", "Name": "changed"}
+    listed = cloudformation.list_change_sets(StackName="planned")["Summaries"]
+    assert [each["ChangeSetName"] for each in listed] == ["c1", "c2"]
+    cloudformation.execute_change_set(StackName="planned", ChangeSetName="c2")
+    wait(cloudformation, "planned", "create")
+    executed = cloudformation.describe_change_set(ChangeSetName=described["ChangeSetId"])
+    assert (executed["Status"], executed["ExecutionStatus"]) == ("CREATE_COMPLETE", "EXECUTE_COMPLETE")
+    assert "EXECUTE_COMPLETE" in refused(lambda: cloudformation.execute_change_set(ChangeSetName=executed["ChangeSetId"]))[1]
+    assert [each["ChangeSetName"] for each in cloudformation.list_change_sets(StackName="planned")["Summaries"]] == ["c2"]
+    assert "already exists and cannot be created again with the changeSet [c3]." in refused(lambda: create("c3", "CREATE"))[1]
+
+    create("same", Delay="5")
+    with pytest.raises(WaiterError):
+        cloudformation.get_waiter("change_set_create_complete").wait(
+            StackName="planned", ChangeSetName="same", WaiterConfig=QUICKLY
+        )
+    described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="same")
+    assert (described["Status"], described["StatusReason"], described["ExecutionStatus"]) == ("FAILED", EMPTY, "UNAVAILABLE")
+    code, message = refused(lambda: cloudformation.execute_change_set(StackName="planned", ChangeSetName="same"))
+    assert code == "InvalidChangeSetStatus" and message.endswith("cannot be executed in its current status of [FAILED]")
+
+    create("modify", Delay="6")
+    create("replace", Delay="6", Name="other", template=TEMPLATE.replace("  T: {Type: AWS::SNS::Topic}\n", ""))
+    described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="modify")
+    assert changes(described) == {"Q": ("Modify", "False")}
+    [detail] = described["Changes"][0]["ResourceChange"]["Details"]
+    assert detail["Target"]["Name"] == "DelaySeconds" and detail["Target"]["RequiresRecreation"] == "Never"
+    described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="replace")
+    assert changes(described) == {"Q": ("Modify", "True"), "T": ("Remove", None)}
+    body = cloudformation.get_template(StackName="planned", ChangeSetName="replace")["TemplateBody"]
+    assert "SNS" not in body
+    cloudformation.delete_change_set(StackName="planned", ChangeSetName="replace")
+    cloudformation.delete_change_set(StackName="planned", ChangeSetName="replace")  # no error, as on AWS
+    assert refused(lambda: cloudformation.describe_change_set(StackName="planned", ChangeSetName="replace")) == (
+        "ChangeSetNotFound", "ChangeSet [replace] does not exist",
+    )  # fmt: skip
+    cloudformation.update_stack(
+        StackName="planned", TemplateBody=TEMPLATE, Parameters=[{"ParameterKey": "Delay", "ParameterValue": "7"}]
+    )
+    wait(cloudformation, "planned", "update")
+    assert "[OBSOLETE]" in refused(lambda: cloudformation.execute_change_set(StackName="planned", ChangeSetName="modify"))[1]
+    create("last", Delay="8")
+    cloudformation.execute_change_set(StackName="planned", ChangeSetName="last")
+    wait(cloudformation, "planned", "update")
+    cloudformation.delete_stack(StackName="planned")
+    wait(cloudformation, "planned", "delete")
+
+
+def test_a_stack_in_review_can_be_deleted(cloudformation: Any) -> None:
+    cloudformation.create_change_set(StackName="review", ChangeSetName="c", ChangeSetType="CREATE", TemplateBody=TEMPLATE)
+    cloudformation.delete_stack(StackName="review")
+    wait(cloudformation, "review", "delete")
+
+
+def test_deploy(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
+    """`aws cloudformation deploy` creates, changes nothing, updates, and takes a large template by way of S3."""
+    template = tmp_path / "template.yaml"
+    template.write_text(TEMPLATE)
+
+    def deploy(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [forkserver().program("aws"), "cloudformation", "deploy", "--stack-name", "deployed"]
+        return subprocess.run(
+            [*command, "--template-file", str(template), *arguments], env=corral.environment, capture_output=True, text=True
+        )
+
+    done = deploy("--parameter-overrides", "Name=deployed", "--tags", "team=red")
+    assert done.returncode == 0, done.stderr
+    assert status(cloudformation, "deployed") == "CREATE_COMPLETE"
+    tags = ("--tags", "team=red")  # without tags, deploy removes the tags of the stack
+    done = deploy("--no-fail-on-empty-changeset", *tags)
+    assert done.returncode == 0 and "No changes to deploy" in done.stdout + done.stderr
+    assert deploy("--fail-on-empty-changeset", *tags).returncode != 0
+    corral.client("s3").create_bucket(Bucket="artifacts")
+    done = deploy("--parameter-overrides", "Delay=9", "--s3-bucket", "artifacts", "--force-upload")
+    assert done.returncode == 0, done.stderr
+    assert status(cloudformation, "deployed") == "UPDATE_COMPLETE"
+    [queue] = corral.client("sqs").list_queues(QueueNamePrefix="deployed")["QueueUrls"]
+    found = corral.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["DelaySeconds"])["Attributes"]
+    assert found == {"DelaySeconds": "9"}
+    shown = corral.aws(
+        "cloudformation", "describe-stacks", "--stack-name", "deployed",
+        "--query", "Stacks[0].Outputs[?OutputKey=='Name'].OutputValue | [0]",
+    )  # fmt: skip
+    assert shown == "deployed"
+    corral.aws("cloudformation", "delete-stack", "--stack-name", "deployed")
+    corral.aws("cloudformation", "wait", "stack-delete-complete", "--stack-name", "deployed")
+
+
+def test_package_and_deploy_a_nested_stack(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
+    """`aws cloudformation package` uploads the template of the nested stack, and deploy finds it in Corral's S3."""
+    (tmp_path / "child.yaml").write_text(TEMPLATE)
+    parent = (
+        "Resources: {Child: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: child.yaml, Parameters: {Name: packed}}}}"
+    )
+    (tmp_path / "parent.yaml").write_text(parent)
+    corral.client("s3").create_bucket(Bucket="packages")
+    packed = str(tmp_path / "packed.yaml")
+    for arguments in (
+        ("package", "--template-file", str(tmp_path / "parent.yaml"), "--s3-bucket", "packages", "--output-template-file", packed),
+        ("deploy", "--template-file", packed, "--stack-name", "packed"),
+    ):
+        command = [forkserver().program("aws"), "cloudformation", *arguments]
+        done = subprocess.run(command, env=corral.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert corral.client("sqs").get_queue_url(QueueName="packed")["QueueUrl"]
+    cloudformation.delete_stack(StackName="packed")
+    wait(cloudformation, "packed", "delete")
+    assert not corral.client("sqs").list_queues(QueueNamePrefix="packed").get("QueueUrls")
