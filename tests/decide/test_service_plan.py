@@ -54,6 +54,21 @@ def test_protected_tasks_are_not_stopped():
     assert replica_plan([first, second], NEW, 0, Percentages(), protected={first.id, second.id}).stop == ()
 
 
+def test_busy_tasks_stop_last():
+    first, second, third, waiting = task(), task(), task(), task(state="PROVISIONING")
+    late = {first.id: 1, third.id: 2, waiting.id: 2}  # the newest task would stop first
+    plans = [replica_plan([first, second, third, waiting], NEW, desired, Percentages(), late=late) for desired in (3, 2, 1, 0)]
+    assert [plan.stop for plan in plans[:3]] == [
+        (waiting.id,), (waiting.id, second.id), (waiting.id, second.id, first.id)
+    ]  # fmt: skip
+    assert len(plans[3].stop) == 4
+    old = [task(OLD, instance=each) for each in "ab"]
+    percentages = Percentages(50, 100)
+    for busy, idle in (old, old[::-1]):
+        assert replica_plan(old, NEW, 2, percentages, late={busy.id: 2}).stop == (idle.id,)
+        assert daemon_plan(old, NEW, {"a", "b"}, percentages, late={busy.id: 2}).stop == (idle.id,)
+
+
 def test_a_task_on_a_draining_instance_is_replaced_before_it_stops():
     there, here = task(instance="drains"), task()
     plan = replica_plan([there, here], NEW, 2, Percentages(), draining={"drains"})

@@ -7,6 +7,8 @@ from msgspec import Struct, field
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, TypeMapping
 from corral.model.session import SessionValidity
 
+BUSY_WAIT_S = 900.0
+
 
 class Settings(Struct, frozen=True):
     """The settings. `repr` does not show the keys."""
@@ -22,6 +24,7 @@ class Settings(Struct, frozen=True):
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
+    busy_wait_s: float = BUSY_WAIT_S  # from corral.toml: how long a scale-in or a rollout waits for a busy task; 0: not at all
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:

@@ -232,6 +232,12 @@ CREATE TABLE lease (
     FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
 ) WITHOUT ROWID;
 INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507');
+CREATE TABLE leaving_task (
+    task_id   TEXT NOT NULL REFERENCES task (id),
+    chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
+    chosen_at REAL NOT NULL,
+    PRIMARY KEY (task_id, chosen_by)
+) WITHOUT ROWID;
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     message_id TEXT NOT NULL,
@@ -546,7 +552,7 @@ CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
-CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX place_task ON place (task_id, visible_ms) WHERE task_id IS NOT NULL;
 CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 CREATE INDEX deduplication_expires ON deduplication (expires_ms);
 CREATE INDEX receive_attempt_expires ON receive_attempt (expires_ms);

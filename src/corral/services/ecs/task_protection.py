@@ -1,7 +1,8 @@
 """Task protection: a protected task is not chosen when its service scales in.
 
 There are two APIs for it. A client calls UpdateTaskProtection of ECS. A task that protects itself calls ECS's agent
-(`ECS_AGENT_URI`). A protected task is also not stopped by a new deployment of its service. ECS protects only tasks of services;
+(`ECS_AGENT_URI`). A protected task is also not stopped by a new deployment of its service, and an Auto Scaling group waits for it
+before it terminates the instance of the task (`services/leaving_tasks.py`). ECS protects only tasks of services;
 Corral accepts every task. As on ECS, StopTask also stops a protected task.
 """
 
@@ -19,6 +20,7 @@ from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.services.ecs.task_progress import mark_service
+from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120
@@ -42,6 +44,7 @@ def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller
         if enabled:
             details["protectedUntil"] = tx.now_s + minutes * 60
         mark_service(tx, task)
+        mark_leaving(tx, task.id)
         changed.append(_protection(caller, tx.store.tasks.set_details(task, details), tx.now_s))
     return {"protectedTasks": changed, "failures": failures}
 
