@@ -146,7 +146,8 @@ def unresolved(names: str, block: str = "Resources") -> str:
         (PROPERTY + "!ImportValue {'Fn::Sub': '${Missing}-x'}", IMPORT),
         (PROPERTY + "!ImportValue {'Fn::Select': [0, !GetAZs '']}", IMPORT),
         (PROPERTY + "!Cidr [10.0.0.0/16, 1]",
-         "Template error: every Fn::Cidr object requires three parameters, (1) an IP block, (2) a count between 1 and 256 and (3) the number of subnet bits"),
+         "Template error: every Fn::Cidr object requires three parameters, (1) an IP block, (2) "
+         "a count between 1 and 256 and (3) the number of subnet bits"),
         # cycles
         ("Resources: {A: {Type: X, DependsOn: A}}", "Circular dependency between resources: [A]"),
         ("Resources: {A: {Type: X, DependsOn: B}, B: {Type: X, Properties: {P: !Sub '${A.Arn}'}}, C: {Type: X, DependsOn: A}}",
