@@ -221,8 +221,6 @@ def _converted(kind: str, value: Any) -> Any:
     if kind == "string":
         if isinstance(value, bool):
             return "true" if value else "false"
-        if isinstance(value, float) and value.is_integer():
-            return str(int(value))
         return str(value) if isinstance(value, int | float) else WRONG
     if kind == "boolean":
         return BOOLEANS.get(value.lower(), WRONG) if isinstance(value, str) else WRONG

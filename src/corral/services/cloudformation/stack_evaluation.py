@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -20,6 +20,7 @@ from corral.decide.templates import (
 from corral.errors import ApiError
 from corral.model.stack import ENDED, ResourceStatus, ResourceVersion, Stack, StackResource, StackVersion
 from corral.services.caller import Caller
+from corral.services.cloudformation.account_values import AccountValues
 from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.resource_types import resource_type
 from corral.services.cloudformation.schemas import ValidationError, check_properties, has_schema, tag_property
@@ -67,10 +68,10 @@ class Lookups:
 class StackWork:
     """What the steps of one operation compute from rows and keep in memory, so that a template is compiled only once."""
 
-    def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str) -> None:
+    def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True) -> None:
         self.number, self.operation = stack.version.number, stack.operation
         self.lookups = Lookups(tx, caller_of(stack))
-        self.evaluation = make_evaluation(self.lookups, stack, values, template)
+        self.evaluation = make_evaluation(self.lookups, stack, values, template, checks_rules=checks_rules)
         # The resources that need nothing more in this operation.
         self.done = {
             resource.logical_id
@@ -85,33 +86,41 @@ def is_done(stack: Stack, resource: StackResource) -> bool:
     return is_current and resource.step is None and resource.status in COMPLETE
 
 
-def make_evaluation(lookups: Lookups, stack: Stack, values: ParameterValues, template: str) -> Evaluation:
-    """Compile the template of a stack. Raise ValidationError if it is not valid for these parameters."""
+def make_evaluation(
+    lookups: Lookups, stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True
+) -> Evaluation:
+    """Compile the template of a stack. Raise ValidationError if it is not valid for these parameters.
+
+    Rules can depend on resources outside of the stack. So they are only checked when an operation begins.
+    """
     try:
         made = Evaluation(
             compile_template(orjson.loads(template)),
             values.values,
-            _pseudo(stack),
+            pseudo_parameters(stack.region, stack.caller.account, stack.name, stack.id, stack.version.notification_arns),
             zones=lookups.zones,
             imported=lookups.imported,
             dynamic=lookups.dynamic,
         )
-        made.check_rules()
+        if checks_rules and made.template.rules:
+            account = AccountValues(lookups.tx, lookups.caller)
+            made.check_rules(account.all_values, account.attribute_of)
     except TemplateError as error:
         raise ValidationError(error.message) from error
     return made
 
 
-def _pseudo(stack: Stack) -> dict[str, Any]:
-    china = stack.region.startswith("cn-")
+def pseudo_parameters(region: str, account: str, name: str, stack_id: str | None, topics: Iterable[str]) -> dict[str, Any]:
+    """Return the values of the pseudo parameters. A stack that does not exist yet has no id."""
+    china = region.startswith("cn-")
     return {
-        "AWS::Region": stack.region,
-        "AWS::AccountId": stack.caller.account,
-        "AWS::StackName": stack.name,
-        "AWS::StackId": stack.id,
-        "AWS::Partition": "aws-cn" if china else "aws-us-gov" if stack.region.startswith("us-gov-") else "aws",
+        "AWS::Region": region,
+        "AWS::AccountId": account,
+        "AWS::StackName": name,
+        **({"AWS::StackId": stack_id} if stack_id is not None else {}),
+        "AWS::Partition": "aws-cn" if china else "aws-us-gov" if region.startswith("us-gov-") else "aws",
         "AWS::URLSuffix": "amazonaws.com.cn" if china else "amazonaws.com",
-        "AWS::NotificationARNs": list(stack.version.notification_arns),
+        "AWS::NotificationARNs": list(topics),
     }
 
 
@@ -124,7 +133,7 @@ def work_of(tx: Tx[Store], stack: Stack) -> StackWork:
     work = tx.store.stacks.computed.get(stack.id)
     if not isinstance(work, StackWork) or (work.number, work.operation) != (stack.version.number, stack.operation):
         template = tx.store.stacks.template(stack.id, stack.version.number)[1]
-        work = StackWork(tx, stack, stored_values(stack.version), template)
+        work = StackWork(tx, stack, stored_values(stack.version), template, checks_rules=False)
         tx.store.stacks.compute(stack.id, work)
     work.lookups.tx = tx
     return work
@@ -133,7 +142,7 @@ def work_of(tx: Tx[Store], stack: Stack) -> StackWork:
 def evaluation(tx: Tx[Store], caller: Caller, stack: Stack) -> Evaluation:
     """Return the template of a stack with the values of its last operation."""
     template = tx.store.stacks.template(stack.id, stack.version.number)[1]
-    return make_evaluation(Lookups(tx, caller), stack, stored_values(stack.version), template)
+    return make_evaluation(Lookups(tx, caller), stack, stored_values(stack.version), template, checks_rules=False)
 
 
 def find_imports(evaluated: Evaluation, lookups: Lookups) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from corral.errors import api_error
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
+from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 from corral.store import Store
 
@@ -100,6 +101,12 @@ def create_condition(tx: Tx[Store], caller: Caller, properties: Properties) -> s
     return identity
 
 
+def refuse_update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    """Raise an error if an update changes a property. AWS does not support this either."""
+    if any(old.get(name) != new.get(name) for name in ("Count", "Handle", "Timeout")):
+        raise ValidationError("Update to resource type AWS::CloudFormation::WaitCondition is not supported.")
+
+
 def delete_condition(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
     tx.store.stored.drop(SERVICE, CONDITION, caller.region, identity)
 
@@ -175,7 +182,7 @@ TEMPLATE_TYPES = (
         "AWS::CloudFormation::WaitCondition",
         create_condition,
         condition_attributes,
-        never_updated,
+        refuse_update,
         delete_condition,
         settled=condition_settled,
     ),
