@@ -47,11 +47,11 @@ def rows(bench: Bench) -> list[Row]:
 
 
 def _stored_only(count: int, changed: int) -> str:
-    """Topics of a service that Corral does not have. Each needs the topic 25 places before, so 25 of them are created at a time."""
+    """Keys of a service that Corral does not have. Each needs the key 25 places before, so 25 of them are created at a time."""
     resources = {
         f"T{at}": {
-            "Type": "AWS::SNS::Topic",
-            "Properties": {"DisplayName": f"{changed if at == count // 2 else 0}"},
+            "Type": "AWS::KMS::Key",
+            "Properties": {"Description": f"{changed if at == count // 2 else 0}"},
             **({"DependsOn": f"T{at - 25}"} if at >= 25 else {}),
         }
         for at in range(count)

@@ -64,13 +64,13 @@ def test_create_and_delete() -> None:
 
 def test_update() -> None:
     world = World()
-    first = resources(Vpc=vpc(), Net=subnet(), Topic={"Type": "AWS::SNS::Topic"}, Old={"Type": "AWS::SQS::Queue"})
+    first = resources(Vpc=vpc(), Net=subnet(), Topic={"Type": "AWS::KMS::Key"}, Old={"Type": "AWS::SQS::Queue"})
     world.create(first)
     before = world.rows(world.stack())
     second = resources(
         Vpc=vpc(EnableDnsHostnames=True),
         Net=subnet("10.0.2.0/24"),
-        Topic={"Type": "AWS::SNS::Topic"},
+        Topic={"Type": "AWS::KMS::Key"},
         New={"Type": "AWS::SQS::Queue", "Properties": {"DelaySeconds": "5"}, "DependsOn": "Net"},
     )
     count = len(world.events(world.stack()))
