@@ -67,7 +67,7 @@ class World:
         for handover, _ in outcome.handed:
             [payload] = json.loads(handover.payload)
             assert (handover.lane, handover.kind, handover.key) == ("state", "scaling requests", payload["alarm"])
-            self.requests[payload["alarm"].rpartition(":")[2]] = payload["requests"]
+            self.requests[payload["alarm"].rpartition(":")[2]] = [each[:4] for each in payload["requests"]]
         return outcome
 
     def call(self, operation: str, **params: Any) -> dict[str, Any]:
@@ -206,9 +206,7 @@ def test_requests_to_a_policy_follow_the_value_while_the_alarm_stays() -> None:
     world.publish(QUEUE, 0, 130)
     assert asks() == [("OK", 0.0, 0.0)]
     done = world.history(HistoryItemType="Action")
-    assert len(done) == 3, "told once for each time it came into a state"
-    assert done[0] == f"Failed to execute action {POLICY}. Reason: Corral does not serve Auto Scaling yet: nothing was done."
-    assert done[1] == f"Failed to execute action {TOPIC}. Reason: Corral does not serve Amazon SNS yet: nothing was done."
+    assert done == [f"Failed to execute action {TOPIC}. Reason: Corral does not serve Amazon SNS yet: nothing was done."]
     data = json.dumps({"recentDatapoints": [7]})
     world.call("SetAlarmState", AlarmName="busy", StateValue="ALARM", StateReason="for a test", StateReasonData=data)
     assert asks() == [("ALARM", 7.0, None)]

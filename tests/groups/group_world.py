@@ -27,10 +27,14 @@ GPUS_1, GPUS_4, GPUS_8 = "g5.xlarge", "p3.8xlarge", "p3.16xlarge"
 
 
 class GroupWorld:
+    core_type: type[Core[Any]] = Core
+
     def __init__(self, gpus: int = 8, settings: Settings | None = None) -> None:
         self.store = Store(None)
         self.clock = VirtualClock(1_767_225_600.0)  # 2026-01-01T00:00:00Z
-        self.core = Core(self.store, settings=settings or Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE)
+        self.core = self.core_type(
+            self.store, settings=settings or Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE
+        )
         self.run(lambda tx: hosts.hello(tx, hello("h", gpus)))
         self.host_reports_until(1e12)
 

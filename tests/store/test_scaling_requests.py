@@ -19,7 +19,7 @@ def test_the_last_request_of_each_alarm_counts() -> None:
     tx = Tx(Store(None), 0.0, SeededIds(Random(0)), Settings())
 
     def say(alarm: str, *requests: list[Any]) -> None:
-        receive_scaling_requests(tx, {"alarm": alarm, "requests": list(requests), "asked_s": 1.0})
+        receive_scaling_requests(tx, {"alarm": alarm, "policies": [POLICY], "requests": list(requests), "asked_s": 1.0})
 
     say("a", [POLICY, "ALARM", None, 5.0], [OTHER, "ALARM", None, 5.0])
     say("b", [POLICY, "OK", 0.0, None])

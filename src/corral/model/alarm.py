@@ -89,9 +89,27 @@ class HistoryItem(Struct, frozen=True):
 
 
 class ScalingRequest(Struct, frozen=True):
-    """The current request of an alarm to a scaling policy. The policy uses the value that adds more capacity."""
+    """The current request of an alarm to a scaling policy. It stays until the alarm leaves its state."""
 
     policy: str  # ARN
     state: AlarmState
     period_value: float | None  # value of the newest window that has ended
     newest_value: float | None  # value of the newest second; None if another client publishes the metric
+    peak_value: float | None = None  # the second of the last period that breaches most; None as for `newest_value`
+    threshold: float = 0.0
+    since_s: float = 0.0  # when the alarm entered its state
+    whole: bool = True  # False if only a second has caused the state, and the complete windows have another state
+
+
+class Progress(Struct, frozen=True):
+    """What a scaling policy has done with a request.
+
+    A policy is applied once in each interval of a minute. Within the interval, a new value changes the adjustment of the interval,
+    and does not add to it. So both bases are those of the beginning of the interval.
+    """
+
+    since_s: float | None = None  # `since_s` of the request; None if the request is new
+    at_s: float | None = None  # the beginning of the interval; None if the policy was not applied yet
+    out_base: int = 0  # the capacity that a scale-out is added to
+    in_base: int = 0  # the capacity that a scale-in is subtracted from
+    told: str | None = None  # what the history of the alarm says: an error, empty for a success, None if it says nothing yet

@@ -92,6 +92,8 @@ class Group(Struct, frozen=True):
     paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
     scaled_at_s: float | None = None  # when the last scaling activity ended, which is when a cooldown begins
     cooldown_s: float | None = None  # the cooldown of the last applied policy; None means the group's default
+    policy_desired: int | None = None  # the desired capacity after the last decision on scaling policies; None if there was none
+    policies_wait_until_s: float = 0.0  # no policy is applied again before this time, because something else set `desired`
 
     @property
     def key(self) -> str:
@@ -164,6 +166,11 @@ class InstanceRefresh(Struct, frozen=True):
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+
+def scaling_key(region: str, name: str) -> str:
+    """Return the key of the reconciler that applies the scaling policies of a group."""
+    return f"scaling:{region}/{name}"
 
 
 def group_key(region: str, name: str) -> str:

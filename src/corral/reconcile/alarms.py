@@ -31,7 +31,7 @@ from corral.decide.statistics import value_of
 from corral.errors import ApiError
 from corral.model.alarm import COMPOSITE, Alarm, AlarmEvaluation, AlarmState, Datapoint
 from corral.model.metric import RETENTION_S, Summary
-from corral.services.cloudwatch.alarm_actions import request_scaling, update_newest_value
+from corral.services.cloudwatch.alarm_actions import SCALING, last_period_value, peak_of, request_scaling, update_newest_value
 from corral.services.cloudwatch.alarm_config import AlarmConfig, alarm_config, stored_params
 from corral.services.cloudwatch.alarm_state import newest_second_reason, reason_data, reason_of, set_state
 from corral.services.cloudwatch.composite_alarms import evaluate_composite
@@ -80,7 +80,15 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
         alarm = _change_state(tx, alarm, config, evaluation, "period" if fast else "")
     tx.store.alarms.set_evaluated(alarm.id, end_s)
     _schedule_next(tx, alarm, config, windows, end_s)
-    request_scaling(tx, alarm, windows[-1][1], _newest(tx, config)[1] if fast else None)
+    newest = _newest(tx, config)[1] if fast else None
+    peak = _peak(tx, alarm, config) if fast and alarm.state is AlarmState.ALARM else None
+    request_scaling(tx, alarm, _period_value(tx, alarm, windows), newest, peak, whole=evaluation.state in (alarm.state, None))
+
+
+def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint]) -> float | None:
+    """Return the value of the newest window with data. If no window has data, the last value of the alarm's state is still valid."""
+    newest = next((value for _, value in reversed(windows) if value is not None), None)
+    return newest if newest is not None else last_period_value(tx, alarm)
 
 
 def _is_accepted(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, evaluation: AlarmEvaluation, end_s: int) -> bool:
@@ -244,7 +252,16 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
 
 
 def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
-    """Whether any second of the last period breaches the threshold. Values per second are stored for RETENTION_S[1] seconds."""
+    """Whether any second of the last period breaches the threshold."""
+    return any(breaches(value, config.criteria) for value in _seconds(tx, config).values())
+
+
+def _peak(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> float | None:
+    """Return the second of the last period that breaches most. Only requests to scaling policies need it."""
+    return peak_of(list(_seconds(tx, config).values()), alarm) if SCALING in alarm.config else None
+
+
+def _seconds(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
+    """Return the values per second of the last period. They are stored for RETENTION_S[1] seconds."""
     now_s = int(tx.now_s) + 1
-    found = _values(tx, config, now_s - min(config.period_s, RETENTION_S[1]), now_s, 1)
-    return any(breaches(value, config.criteria) for value in found.values())
+    return _values(tx, config, now_s - min(config.period_s, RETENTION_S[1]), now_s, 1)

@@ -5,18 +5,31 @@ A lane is the thread that writes one database. The table has the receivers by la
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from corral.core import Receiver, Tx
 from corral.model.alarm import AlarmState, ScalingRequest
+from corral.model.group import scaling_key
 from corral.services.cloudwatch.metric_writes import receive_points
 from corral.store import Store
 
 
 def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
-    """Replace the requests of one alarm to scaling policies with the given requests. Nothing acts on the requests yet."""
+    """Replace the requests of one alarm to scaling policies, and the policies that its actions name."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
-    tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])
+    tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
+    for region, group in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
+        tx.mark(scaling_key(region, group))
+
+
+def _once_needed(module: str, name: str) -> Receiver:
+    """Return a receiver that imports its module on the first call."""
+
+    def receive(tx: Tx[Any], payload: Any) -> None:
+        getattr(import_module(f"corral.services.cloudwatch.{module}"), name)(tx, payload)
+
+    return receive
 
 
 def run_stack_step(tx: Tx[Any], payload: dict[str, Any]) -> None:
@@ -36,5 +49,10 @@ def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
 RECEIVERS: dict[str, dict[str, Receiver]] = {
     "state": {"scaling requests": receive_scaling_requests, "stack step result": receive_stack_result},
     "logs": {"stack step": run_stack_step},
-    "metrics": {"points": receive_points, "stack step": run_stack_step},
+    "metrics": {
+        "points": receive_points,
+        "stack step": run_stack_step,
+        "action results": _once_needed("alarm_actions", "receive_action_results"),
+        "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
+    },
 }

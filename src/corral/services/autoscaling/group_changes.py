@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.alarm_scaling import Block
 from corral.decide.group_capacity import Why, capacity_of, next_zone
 from corral.decide.scaling_policies import limited
 from corral.model.group import (
@@ -21,14 +22,15 @@ from corral.model.group import (
     LifecycleState,
     Member,
     ScalingActivity,
+    scaling_key,
 )
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services import instances
-from corral.services.autoscaling import activities
+from corral.services.autoscaling import activities, target_tracking
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault
 from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
 from corral.services.autoscaling.lifecycle_hooks import start_actions
-from corral.services.autoscaling.names import drop_documents
+from corral.services.autoscaling.names import POLICY, documents_of, drop_documents
 from corral.store import Store
 
 RETRY_S, RETRY_MAX_S = 15.0, 600.0  # the delay after a failed launch, doubled by each further failure up to the maximum
@@ -65,21 +67,29 @@ def set_desired(tx: Tx[Store], group: Group, desired: int, cause: str, **changes
 
 
 def put(tx: Tx[Store], group: Group) -> Group:
-    """Store a changed group and mark it, so that its reconciler runs."""
+    """Store a changed group and mark it, so that its reconcilers run."""
     tx.store.groups.put(group)
     tx.mark(group.key)
+    tx.mark(scaling_key(group.region, group.name))
     return group
 
 
 def check_cooldown(tx: Tx[Store], group: Group) -> None:
-    """Refuse a scaling request while an activity or the cooldown is in progress."""
-    ongoing = tx.store.groups.activities(group.region, group.name, ended=False, limit=1)
-    if ongoing:
-        raise ScalingActivityInProgressFault(f"Scaling activity {ongoing[0][1].id} is in progress and blocks this action")
+    """Refuse a request while an activity or the cooldown is in progress."""
+    if (block := cooldown_block(tx, group)) is not None:
+        raise ScalingActivityInProgressFault(block.reason)
+
+
+def cooldown_block(tx: Tx[Store], group: Group) -> Block | None:
+    """Return the activity or the cooldown that is in progress, or None. A launch that waits for GPUs may wait for ever."""
+    for _, activity in tx.store.groups.activities(group.region, group.name, ended=False):
+        if activity.status != activities.WAITING:
+            return Block(f"Scaling activity {activity.id} is in progress and blocks this action")
     cooldown_s = group.cooldown_s if group.cooldown_s is not None else group.settings.get("DefaultCooldown", COOLDOWN_S)
-    if group.scaled_at_s is not None and tx.now_s < group.scaled_at_s + cooldown_s:
-        until = activities.stamp(group.scaled_at_s + cooldown_s)
-        raise ScalingActivityInProgressFault(f"The cooldown of AutoScalingGroup {group.name} lasts until {until}.")
+    if group.scaled_at_s is None or tx.now_s >= group.scaled_at_s + cooldown_s:
+        return None
+    until_s = group.scaled_at_s + cooldown_s
+    return Block(f"The cooldown of AutoScalingGroup {group.name} lasts until {activities.stamp(until_s)}.", until_s)
 
 
 def within_limits(group: Group, desired: int) -> int:
@@ -193,6 +203,7 @@ def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks:
     actions = start_actions(tx, group, member, TERMINATING_HOOK) if hooks and served and runs else {}
     if actions:
         activities.advance(tx, activity.id, activities.MID_HOOK)
+        tx.due(group.key, min(action.deadline_s for action in actions.values()))
         return move(tx, member, LifecycleState.TERMINATING_WAIT, actions=actions, activity=activity.id), activity
     ending = move(tx, member, LifecycleState.TERMINATING, actions={}, activity=activity.id)
     _shut_down(tx, group, instance, cause)
@@ -234,10 +245,11 @@ def release(tx: Tx[Store], member: Member) -> None:
 
 
 def _scaled(tx: Tx[Store], group: Group) -> None:
-    """Store that an activity has ended, which is when a cooldown begins."""
+    """Store that an activity has ended, which is when a cooldown begins. Policies may wait for this."""
     current = tx.store.groups.get(group.region, group.name)
     if current is not None:
         tx.store.groups.put(current.but(scaled_at_s=tx.now_s))
+        tx.mark(scaling_key(group.region, group.name))
 
 
 # Deletion
@@ -245,6 +257,8 @@ def _scaled(tx: Tx[Store], group: Group) -> None:
 
 def delete(tx: Tx[Store], group: Group) -> None:
     """Delete a group that has no members, and its hooks, policies and scheduled actions."""
+    for policy in documents_of(tx, group.region, POLICY, group.name):
+        target_tracking.delete_alarms(tx, group.region, policy)
     drop_documents(tx, group.region, group.name)
     tx.store.groups.drop(group)
     tx.changed(f"group:{group.region}/{group.name}")

@@ -1,4 +1,7 @@
-"""Operations on scaling policies: put, describe, delete, execute. `apply_policy` applies a policy to its group."""
+"""Operations on scaling policies: put, describe, delete, execute. Also what a policy does with a value (`rule_of`).
+
+The reconciler `scaling` (`reconcile/scaling.py`) applies policies when alarms request it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.decide.scaling_policies import ADJUSTMENT_TYPES, PERCENT, Step, adjusted, problem_of_steps, step_for, tracked
-from corral.model.group import Group
-from corral.services.autoscaling import group_changes
+from corral.decide.alarm_scaling import Rule
+from corral.decide.scaling_policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for, tracked
+from corral.model.group import Group, scaling_key
+from corral.services.autoscaling import group_changes, target_tracking
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import (
     PAGES,
@@ -22,6 +26,7 @@ from corral.services.autoscaling.names import (
     put_document,
 )
 from corral.services.caller import Caller
+from corral.services.cloudwatch.common import alarm_name
 from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
@@ -59,12 +64,16 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
         "AutoScalingGroupName": group.name,
         "PolicyName": name,
         "PolicyARN": before["PolicyARN"] if before is not None else _arn(tx, group, name),
-        "Alarms": [],
         "Enabled": params.get("Enabled", True),
-        **_checked(params),
+        **_checked(params, group),
     }
+    if policy["PolicyType"] == TRACKING:
+        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, group, policy, before)
+    elif before is not None:
+        target_tracking.delete_alarms(tx, group.region, before)
     put_document(tx, group.region, POLICY, group.name, name, policy)
-    return {"PolicyARN": policy["PolicyARN"], "Alarms": []}
+    tx.mark(scaling_key(group.region, group.name))
+    return {"PolicyARN": policy["PolicyARN"], "Alarms": target_tracking.alarms_of(policy)}
 
 
 def _arn(tx: Tx[Store], group: Group, name: str) -> str:
@@ -73,7 +82,7 @@ def _arn(tx: Tx[Store], group: Group, name: str) -> str:
     return f"{prefix}:autoScalingGroupName/{group.name}:policyName/{name}"
 
 
-def _checked(params: Params) -> Document:
+def _checked(params: Params, group: Group) -> Document:
     """Check a request. Return the members that a policy of this type has."""
     kind = params.get("PolicyType", SIMPLE)
     if kind not in TYPES:
@@ -97,18 +106,8 @@ def _checked(params: Params) -> Document:
             raise ValidationError(problem)
         found.setdefault("MetricAggregationType", "Average")
     if kind == TRACKING:
-        _check_tracking(params["TargetTrackingConfiguration"])
+        target_tracking.check_configuration(group, params["TargetTrackingConfiguration"])
     return {"PolicyType": kind, **found}
-
-
-def _check_tracking(configuration: Document) -> None:
-    metrics = [each for each in ("PredefinedMetricSpecification", "CustomizedMetricSpecification") if configuration.get(each)]
-    if len(metrics) != 1:
-        raise ValidationError(
-            "A TargetTrackingConfiguration must have either a PredefinedMetricSpecification or a CustomizedMetricSpecification."
-        )
-    if configuration["TargetValue"] <= 0:
-        raise ValidationError(f"TargetValue must be greater than 0: {configuration['TargetValue']} is not valid.")
 
 
 def describe_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -131,12 +130,21 @@ def describe_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str
         return found if limit < 0 else found[:limit]
 
     found, more = PAGES.page(params, candidates)
-    return {"ScalingPolicies": found, **more}
+    return {"ScalingPolicies": [_view(tx, policy) for policy in found], **more}
+
+
+def _view(tx: Tx[Store], policy: Document) -> Document:
+    """Return a policy as responses show it, with the alarms whose actions name it."""
+    shown = {member: value for member, value in policy.items() if member[0] != "_"}
+    arns = tx.store.scaling.alarms_of(policy["PolicyARN"])
+    return {**shown, "Alarms": [{"AlarmName": alarm_name(arn), "AlarmARN": arn} for arn in arns]}
 
 
 def delete_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     group, policy = _find(tx, params, caller)
     drop_document(tx, group.region, POLICY, group.name, policy["PolicyName"])
+    target_tracking.delete_alarms(tx, group.region, policy)
+    tx.mark(scaling_key(group.region, group.name))
     return {}
 
 
@@ -194,6 +202,24 @@ def apply_policy(tx: Tx[Store], group: Group, policy: Document, breach: Breach) 
     if desired != group.desired:
         group_changes.set_desired(tx, group, desired, breach.cause, cooldown_s=cooldown)
     return True
+
+
+def rule_of(policy: Document, threshold: float) -> Rule:
+    """Return what a policy does with the value of an alarm that has this threshold."""
+
+    def wanted(capacity: int, value: float | None) -> int | None:
+        return wanted_capacity(policy, capacity, Breach("", value, threshold))
+
+    kind = policy["PolicyType"]
+    return Rule(wanted, exact=kind == STEP and policy["AdjustmentType"] == EXACT, simple=kind == SIMPLE)
+
+
+def warmup_s(group: Group, policy: Document) -> float:
+    """Return how long a new instance warms up: the policy's time, else the group's default warm-up, else its default cooldown."""
+    for given in (policy.get("EstimatedInstanceWarmup"), group.settings.get("DefaultInstanceWarmup")):
+        if given is not None and given >= 0:
+            return float(given)
+    return float(group.settings.get("DefaultCooldown", group_changes.COOLDOWN_S))
 
 
 def wanted_capacity(policy: Document, capacity: int, breach: Breach) -> int | None:

@@ -1,14 +1,17 @@
 """The actions of alarms: checks at creation, execution on a state change, and requests to scaling policies.
 
-Corral supports no target of actions yet. So every execution is recorded in the history of the alarm as failed, with the name of the
-missing service. Requests to scaling policies are sent to the state lane, the thread that writes state.db
-(`reconcile/receivers.py`). They are sent when the state of the alarm changes, and again when a value changes.
+Requests to scaling policies are sent to the state lane, the thread that writes state.db (`reconcile/scaling.py`). They are sent
+when the state of the alarm changes, and again when a value changes. The state lane sends back what the policy did, and the history
+of the alarm contains it. Corral supports no other target of actions yet. So every other execution is recorded in the history as
+failed, with the name of the missing service.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import astuple
 
 from corral.core import Tx
 from corral.model.alarm import Alarm, AlarmState, ScalingRequest
@@ -47,35 +50,88 @@ def check_actions(params: Mapping[str, Any], unsupported: Sequence[str], alarm: 
 
 
 def run_actions(tx: Tx[MetricStore], alarm: Alarm) -> None:
-    """Run the actions for the new state of the alarm."""
+    """Run the actions for the new state of the alarm, except scaling policies."""
     if not alarm.actions_enabled:
         return
     for action in _current_actions(alarm):
-        service = action.split(":")[2]
-        why = f"Corral does not serve {SERVICES.get(service, service)} yet: nothing was done."
-        data: dict[str, Any] = {"actionState": "Failed", "notificationResource": action, "error": why}
-        add_item(tx, alarm, "Action", f"Failed to execute action {action}. Reason: {why}", data)
+        if SCALING not in action:
+            service = action.split(":")[2]
+            add_result(tx, alarm, action, f"Corral does not serve {SERVICES.get(service, service)} yet: nothing was done.")
 
 
-def request_scaling(tx: Tx[MetricStore], alarm: Alarm, period_value: float | None, newest_value: float | None) -> None:
-    """Replace the requests of the alarm to scaling policies."""
+def add_result(tx: Tx[MetricStore], alarm: Alarm, action: str, error: str) -> None:
+    """Add the result of an action to the history of the alarm. `error` is empty if the action succeeded."""
+    data: dict[str, Any] = {
+        "actionState": "Failed" if error else "Succeeded",
+        "stateUpdateTimestamp": int(alarm.transitioned_s * 1000),
+        "notificationResource": action,
+        "publishedMessage": None,
+        "error": error or None,
+    }
+    failed = f"Failed to execute action {action}. Reason: {error}"
+    add_item(tx, alarm, "Action", failed if error else f"Successfully executed action {action}", data)
+
+
+# Requests to scaling policies
+
+
+def request_scaling(
+    tx: Tx[MetricStore],
+    alarm: Alarm,
+    period_value: float | None,
+    newest_value: float | None,
+    peak_value: float | None = None,
+    *,
+    whole: bool = True,
+) -> None:
+    """Replace the requests of the alarm to scaling policies. ScalingRequest describes the parameters."""
     if SCALING in alarm.config:
         actions = dict.fromkeys(_current_actions(alarm)) if alarm.actions_enabled else ()
+        threshold = stored_params(alarm.config)["Threshold"]
+        values = period_value, newest_value, peak_value, threshold, alarm.transitioned_s, whole
         policies = [action for action in actions if SCALING in action]
-        _request(tx, alarm, [ScalingRequest(policy, alarm.state, period_value, newest_value) for policy in policies])
+        _request(tx, alarm, [ScalingRequest(policy, alarm.state, *values) for policy in policies])
 
 
 def update_newest_value(tx: Tx[MetricStore], alarm: Alarm, newest_value: float) -> None:
-    """Send the requests of the alarm again, with the value of the newest second and an unchanged period value."""
-    if SCALING in alarm.config:
-        known = tx.store.alarms.requested(alarm.id)
-        request_scaling(tx, alarm, known[0].period_value if known else None, newest_value)
+    """Send the requests of an alarm in ALARM again, with the value of the newest second. The period value does not change."""
+    if SCALING not in alarm.config:
+        return
+    last = _last_request(tx, alarm)
+    if last is None:
+        request_scaling(tx, alarm, None, newest_value, newest_value, whole=False)
+        return
+    peak = newest_value if last.peak_value is None else peak_of([last.peak_value, newest_value], alarm)
+    request_scaling(tx, alarm, last.period_value, newest_value, peak, whole=last.whole)
 
 
-def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm) -> None:
-    """Withdraw the requests of an alarm when the alarm is disabled, deleted or changed."""
+def last_period_value(tx: Tx[MetricStore], alarm: Alarm) -> float | None:
+    """Return the period value of the last requests in the current state of the alarm."""
+    last = _last_request(tx, alarm)
+    return last.period_value if last is not None else None
+
+
+def _last_request(tx: Tx[MetricStore], alarm: Alarm) -> ScalingRequest | None:
+    known = tx.store.alarms.requested(alarm.id)
+    return known[0] if known and known[0].since_s == alarm.transitioned_s else None
+
+
+def peak_of(values: Sequence[float], alarm: Alarm) -> float | None:
+    """Return the value that is furthest in the direction of the alarm's comparison: the largest or the smallest."""
+    extreme = max if stored_params(alarm.config)["ComparisonOperator"].startswith("Greater") else min
+    return extreme(values, default=None)
+
+
+def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = None) -> None:
+    """Tell the state lane which policies a new or changed alarm names, and withdraw the alarm's requests. An evaluation follows."""
+    if SCALING in alarm.config or (before is not None and SCALING in before.config):
+        _request(tx, alarm, [], again=True)
+
+
+def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm, *, deleted: bool = False) -> None:
+    """Withdraw the requests of an alarm when the alarm is disabled or deleted."""
     if SCALING in alarm.config:
-        _request(tx, alarm, [])
+        _request(tx, alarm, [], again=deleted, deleted=deleted)
 
 
 def _current_actions(alarm: Alarm) -> list[str]:
@@ -84,10 +140,24 @@ def _current_actions(alarm: Alarm) -> list[str]:
     return found
 
 
-def _request(tx: Tx[MetricStore], alarm: Alarm, requests: Sequence[ScalingRequest]) -> None:
-    if tx.store.alarms.requested(alarm.id) == tuple(requests):
+def _request(
+    tx: Tx[MetricStore], alarm: Alarm, requests: Sequence[ScalingRequest], *, again: bool = False, deleted: bool = False
+) -> None:
+    """Send the requests of an alarm, and all policies that it names. Unless `again` is set, unchanged requests are not sent."""
+    if not again and tx.store.alarms.requested(alarm.id) == tuple(requests):
         return
     tx.store.alarms.set_requested(alarm.id, requests)
     arn = alarm_arn(alarm.region, tx.settings.account, alarm.name)
-    rows = [(each.policy, each.state.value, each.period_value, each.newest_value) for each in requests]
-    tx.hand_over("state", "scaling requests", {"alarm": arn, "requests": rows, "asked_s": tx.now_s}, key=arn)
+    params = stored_params(alarm.config)
+    actions = () if deleted else (action for member in ACTION_MEMBERS.values() for action in params.get(member, ()))
+    policies = list(dict.fromkeys(action for action in actions if SCALING in action))
+    payload = {"alarm": arn, "policies": policies, "requests": [astuple(each) for each in requests], "asked_s": tx.now_s}
+    tx.hand_over("state", "scaling requests", payload, key=arn)
+
+
+def receive_action_results(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
+    """Add what a scaling policy did with the request of an alarm to the history of the alarm."""
+    region, _, _, name = payload["alarm"].split(":", 6)[3:]
+    alarm = tx.store.alarms.get(region, name)
+    if alarm is not None:
+        add_result(tx, alarm, payload["action"], payload["error"])

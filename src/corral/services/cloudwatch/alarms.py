@@ -18,6 +18,7 @@ from corral.services.cloudwatch.alarm_state import set_state
 from corral.services.cloudwatch.common import ALARM_PAGES, alarm_arn, dimensions_of
 from corral.services.cloudwatch.composite_alarms import rule_alarm_names, suppression_members
 from corral.services.cloudwatch.errors import InvalidFormatFault, ResourceNotFound, ValidationException
+from corral.services.cloudwatch.metric_alarms import store_alarm
 from corral.telemetry import MetricStore
 
 RELATIVES = ("ChildrenOfAlarmName", "ParentsOfAlarmName")
@@ -70,13 +71,27 @@ def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -
     for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):
         if tx.store.alarms.named_in_rules(caller.region, alarm.name):
             raise ValidationException(f"Cannot delete {alarm.name} as there are composite alarm(s) depending on it.")
-        withdraw_requests(tx, alarm)
-        tx.store.alarms.remove(alarm)
-        tx.store.tags.put(_arn(alarm, caller), {})
-        add_configuration_item(tx, alarm, "Delete")
-        for parent in tx.store.alarms.parents(caller.region, alarm.name):
-            tx.mark(f"alarm:{parent.id}")
+        _delete(tx, alarm)
     return {}
+
+
+def _delete(tx: Tx[MetricStore], alarm: Alarm) -> None:
+    withdraw_requests(tx, alarm, deleted=True)
+    tx.store.alarms.remove(alarm)
+    tx.store.tags.put(alarm_arn(alarm.region, tx.settings.account, alarm.name), {})
+    add_configuration_item(tx, alarm, "Delete")
+    for parent in tx.store.alarms.parents(alarm.region, alarm.name):
+        tx.mark(f"alarm:{parent.id}")
+
+
+def receive_tracking_alarms(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
+    """Create, update and delete the alarms of target tracking policies."""
+    for name in payload["delete"]:
+        alarm = tx.store.alarms.get(payload["region"], name)
+        if alarm is not None:
+            _delete(tx, alarm)
+    for params in payload["put"]:
+        store_alarm(tx, params, payload["region"])
 
 
 def set_alarm_state(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from corral.decide.statistics import parse_statistic
 from corral.model.alarm import METRIC, Alarm
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S, WEEK_S
 from corral.services.caller import Caller
-from corral.services.cloudwatch.alarm_actions import check_actions, withdraw_requests
+from corral.services.cloudwatch.alarm_actions import announce_policies, check_actions
 from corral.services.cloudwatch.alarm_config import alarm_config, config_json, other_alarm_type, queries_of
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.common import alarm_arn, dimension_faults
@@ -38,29 +38,38 @@ ALARM_SHORT_PERIODS_S = (10, 20, 30)
 
 def put_metric_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Create an alarm, or replace the configuration of an existing alarm. An existing alarm keeps its state."""
-    name, alarms = params["AlarmName"], tx.store.alarms
+    if queries := check_config(params, caller.region):
+        _check_computes(tx, queries, caller.region)
+    store_alarm(tx, params, caller.region)
+    return {}
+
+
+def check_config(params: dict[str, Any], region: str) -> list[MetricDataQuery]:
+    """Check the parameters of PutMetricAlarm. Return the queries in Metrics."""
     _check_unserved(params)
-    _check_source(tx, params, caller.region)
+    queries = _check_source(params, region)
     _check_criteria(params)
     check_actions(params, ("automate", "swf") if "Metrics" in params else (), "an alarm on several metrics")
+    return queries
+
+
+def store_alarm(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> None:
+    name, alarms = params["AlarmName"], tx.store.alarms
     config, enabled = config_json(params, STORED_MEMBERS), params.get("ActionsEnabled", True)
-    before = alarms.get(caller.region, name)
+    before = alarms.get(region, name)
     if before is None:
-        alarm = Alarm(
-            0, caller.region, name, METRIC, config, tx.now_s, tx.now_s, enabled, updated_s=tx.now_s, transitioned_s=tx.now_s
-        )
+        alarm = Alarm(0, region, name, METRIC, config, tx.now_s, tx.now_s, enabled, updated_s=tx.now_s, transitioned_s=tx.now_s)
         alarm = alarms.add(alarm, alarm_config(alarm).metrics)
-        tag_new(tx, alarm_arn(caller.region, caller.account, name), params)
+        tag_new(tx, alarm_arn(region, tx.settings.account, name), params)
         add_configuration_item(tx, alarm, "Create")
     else:
         if before.kind != METRIC:
             raise other_alarm_type(name)
         alarm = before.but(config=config, configured_s=tx.now_s, actions_enabled=enabled)
-        withdraw_requests(tx, before)
         alarms.change(alarm, alarm_config(alarm).metrics)
         add_configuration_item(tx, alarm, "Update")
+    announce_policies(tx, alarm, before)
     tx.mark(f"alarm:{alarm.id}")
-    return {}
 
 
 def _check_unserved(params: dict[str, Any]) -> None:
@@ -71,16 +80,15 @@ def _check_unserved(params: dict[str, Any]) -> None:
         raise ValidationException("ThresholdMetricId is not supported: Corral has no anomaly detection models.")
 
 
-def _check_source(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> None:
-    """Check what the alarm evaluates: one metric with a statistic and a period, or the queries in Metrics."""
+def _check_source(params: dict[str, Any], region: str) -> list[MetricDataQuery]:
+    """Check what the alarm evaluates: one metric with a statistic and a period, or the queries in Metrics, which are returned."""
     if "Metrics" in params:
         for member in ONE_METRIC:
             if member in params:
                 raise InvalidParameterCombinationException(
                     f"The parameters {member} and Metrics are mutually exclusive and you have specified both."
                 )
-        _check_computes(tx, _check_queries(params["Metrics"], region), region)
-        return
+        return _check_queries(params["Metrics"], region)
     if "MetricName" not in params:
         raise MissingRequiredParameterException("At least one of the parameters MetricName or Metrics must be specified.")
     for member in ("Namespace", "Period"):
@@ -96,6 +104,7 @@ def _check_source(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> N
         _check_statistic(params["ExtendedStatistic"], "ExtendedStatistic")
     _check_dimensions(params.get("Dimensions", []))
     _check_period(params["Period"])
+    return []
 
 
 def _check_queries(listed: list[dict[str, Any]], region: str) -> list[MetricDataQuery]:
