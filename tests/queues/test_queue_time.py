@@ -430,7 +430,7 @@ def test_the_messages_that_a_task_has_in_flight() -> None:
     receive(world, url)
 
     def held() -> int:
-        return len(world.store.queues.in_flight_of("t1", round(world.clock.now_s() * 1000)))
+        return world.store.queues.held_by("t1", round(world.clock.now_s() * 1000))
 
     assert held() == 2
     world.call("DeleteMessage", worker, QueueUrl=url, ReceiptHandle=first[0]["ReceiptHandle"])

@@ -44,7 +44,7 @@ def everything(world: World, suffix: str) -> None:
     world.call("ListQueues", QueueNamePrefix="q")
     world.call("ListDeadLetterSourceQueues", QueueUrl=url)
     world.run(lambda tx: tx.store.queues.activity(tx.now_s))
-    world.run(lambda tx: tx.store.queues.in_flight_of("t", 0))
+    world.run(lambda tx: tx.store.queues.held_by("t", 0))
     world.call("SendMessage", QueueUrl=url, MessageBody="old", **group)
     world.advance(400)
     world.call("SendMessage", QueueUrl=url, MessageBody="purged", **group)

@@ -131,6 +131,7 @@ class MessageState(NamedTuple):
     receives: int
     received_ms: int | None
     group_id: str | None  # only in a FIFO queue
+    task_id: str | None  # the task that received it last
 
     def is_in_flight(self, now_ms: int) -> bool:
         return self.visible_ms is not None and self.visible_ms > now_ms

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.model.queue import MessageDraft, MoveTask, Queue
+from corral.services.leaving_tasks import messages_gone
 from corral.services.sqs.move_tasks import RUNNING
 from corral.services.sqs.queue_names import now_ms, queue_with_arn, wait_key
 from corral.services.sqs.send_message import put_all
@@ -37,8 +38,10 @@ def expire_messages(tx: Tx[Store], queue_id: str) -> None:
     if queue is None:
         return
     expired = store.expired(queue, at_ms, ROWS_MAX)
-    for group in store.drop(queue.pile, expired, at_ms):
+    dropped = store.drop(queue.pile, expired, at_ms)
+    for group in dropped.groups:
         store.update_group(queue.pile, group, at_ms)
+    messages_gone(tx, dropped.tasks)
     oldest_ms = store.oldest_ms(queue.pile)
     if oldest_ms is not None:
         due_s = (oldest_ms + queue.retention_ms + 1) / 1000
@@ -95,7 +98,7 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
         target = queue_with_arn(tx, arn)
         if target is None or target.is_fifo != source.is_fifo:
             return moved, "AWS.SimpleQueueService.NonExistentQueue"
-        for group in store.drop(source.pile, [message.id], at_ms):
+        for group in store.drop(source.pile, [message.id], at_ms).groups:
             store.update_group(source.pile, group, at_ms)
         draft = MessageDraft(
             message_id=tx.ids.uuid(),

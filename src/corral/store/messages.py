@@ -9,6 +9,7 @@ received. Otherwise it is in flight or delayed. For FIFO queues, see `store/mess
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from corral.database import Database, Row
 from corral.model.queue import ID_STEP, MessageDraft, MessageState, Queue, QueueMessage, sent_at_ms
@@ -20,6 +21,21 @@ MESSAGE_COLUMNS = (
 )
 RECEIVE_MAX_BYTES = 1024 * 1024  # bytes in one response; SQS may return fewer messages than requested
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
+
+
+class Dropped(NamedTuple):
+    """The owners of deleted messages."""
+
+    groups: list[str]  # message groups of a FIFO queue
+    tasks: list[str]  # tasks that received the messages
+
+
+class HeldMessages(NamedTuple):
+    """The messages of one queue that a task has received and that are in flight."""
+
+    queue: str
+    count: int
+    until_ms: int  # when the last of them becomes visible again
 
 
 class Messages:
@@ -107,24 +123,27 @@ class Messages:
     def message_state(self, pile: int, id: int) -> MessageState | None:
         """The state of a message; None if the pile does not have the message."""
         row = self._database.execute(
-            "SELECT visible_ms, receives, received_ms, group_id FROM place WHERE pile = ? AND id = ?", (pile, id)
+            "SELECT visible_ms, receives, received_ms, group_id, task_id FROM place WHERE pile = ? AND id = ?", (pile, id)
         ).fetchone()
         return None if row is None else MessageState(*row)
 
-    def drop(self, pile: int, ids: Sequence[int], now_ms: int) -> list[str]:
-        """Delete messages of a pile, and return their message groups. Messages that were moved to another pile are not deleted."""
-        counter, groups, gone = self.counters.of(pile, now_ms), dict[str, None](), list[tuple[int]]()
+    def drop(self, pile: int, ids: Sequence[int], now_ms: int) -> Dropped:
+        """Delete messages of a pile. Messages that were moved to another pile are not deleted."""
+        counter, gone = self.counters.of(pile, now_ms), list[tuple[int]]()
+        groups, tasks = dict[str, None](), dict[str, None]()
         for id in ids:
             found = self._database.execute(
-                "DELETE FROM place WHERE pile = ? AND id = ? RETURNING visible_ms, receives, group_id", (pile, id)
+                "DELETE FROM place WHERE pile = ? AND id = ? RETURNING visible_ms, receives, group_id, task_id", (pile, id)
             ).fetchall()
-            for visible_ms, receives, group in found:
+            for visible_ms, receives, group, task_id in found:
                 gone.append((id,))
                 counter.remove(visible_ms, receives)
                 if group is not None:
                     groups[group] = None
+                if task_id is not None:
+                    tasks[task_id] = None
         self._database.executemany("DELETE FROM message WHERE id = ?", gone)
-        return list(groups)
+        return Dropped(list(groups), list(tasks))
 
     def count_deleted(self, pile: int, count: int, now_ms: int) -> None:
         counter = self.counters.of(pile, now_ms)
@@ -199,11 +218,26 @@ class Messages:
             self._database.execute("DELETE FROM pile WHERE id = ?", (pile,))
         return True
 
-    def in_flight_of(self, task_id: str, now_ms: int) -> list[tuple[int, int, int]]:
-        """(pile, id, visible_ms) of each message that the task has received and that is still in flight."""
-        return self._database.execute(
-            "SELECT pile, id, visible_ms FROM place WHERE task_id = ? AND visible_ms > ? ORDER BY pile, id", (task_id, now_ms)
-        ).fetchall()
+    def held_by(self, task_id: str, now_ms: int) -> int:
+        """How many messages the task has received that are still in flight. Messages of purged and deleted queues do not count."""
+        (count,) = self._database.execute(
+            "SELECT count(*) FROM place JOIN queue ON queue.pile = place.pile WHERE task_id = ? AND visible_ms > ?",
+            (task_id, now_ms),
+        ).fetchone()
+        return int(count)
+
+    def held_by_each(self, task_ids: Iterable[str], now_ms: int) -> dict[str, list[HeldMessages]]:
+        """The messages that tasks hold in flight, by task. Tasks that hold none are left out."""
+        found: dict[str, list[HeldMessages]] = {}
+        for task_id in task_ids:
+            rows = self._database.execute(
+                "SELECT queue.name, count(*), max(visible_ms) FROM place JOIN queue ON queue.pile = place.pile "
+                "WHERE task_id = ? AND visible_ms > ? GROUP BY queue.id ORDER BY queue.name",
+                (task_id, now_ms),
+            ).fetchall()
+            if rows:
+                found[task_id] = [HeldMessages(*row) for row in rows]
+        return found
 
 
 def fit_response(rows: Iterable[Row]) -> list[QueueMessage]:

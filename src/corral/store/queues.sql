@@ -51,7 +51,7 @@ CREATE TABLE place (
 ) WITHOUT ROWID;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
-CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX place_task ON place (task_id, visible_ms) WHERE task_id IS NOT NULL;
 
 -- A message group of a FIFO queue, and the time from which it may be served. No message of the group may be in flight then.
 CREATE TABLE message_group (

@@ -144,6 +144,14 @@ CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', '
 CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 
+-- Tasks that are chosen to stop, but may still have to finish their messages. They receive no further messages from SQS.
+CREATE TABLE leaving_task (
+    task_id   TEXT NOT NULL REFERENCES task (id),
+    chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
+    chosen_at REAL NOT NULL,
+    PRIMARY KEY (task_id, chosen_by)
+) WITHOUT ROWID;
+
 CREATE TABLE run (
     id         TEXT PRIMARY KEY,
     task_id    TEXT NOT NULL REFERENCES task (id) ON DELETE CASCADE,

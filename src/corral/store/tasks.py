@@ -17,6 +17,7 @@ from corral.store.claims import Claims
 from corral.store.deployment_counts import DeploymentCounts
 from corral.store.fleet import Fleet
 from corral.store.instances import Instances
+from corral.store.leaving_tasks import LeavingTasks
 from corral.store.task_rows import (
     INSERT_RUN,
     INSERT_TASK,
@@ -52,6 +53,7 @@ class Tasks:
         self._cached_by_run: dict[str, str] = {}  # run id → task id
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
+        self.leaving = LeavingTasks(database)
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
@@ -154,6 +156,7 @@ class Tasks:
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
             self._journal.on_commit(partial(self.live.discard, before.id))
+            self.leaving.drop(before.id)
             if before.instance_id is None:
                 self._claims.remove(TASK, before.id)
         if before.instance_id is not None and (freed or ended):

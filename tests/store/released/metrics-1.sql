@@ -73,7 +73,7 @@ CREATE TABLE series (
     namespace  TEXT NOT NULL,
     name       TEXT NOT NULL,
     dimensions TEXT NOT NULL,               -- JSON: [[name, value], ...], sorted
-    active_s   INTEGER NOT NULL,            -- last new datapoint, to half an hour
+    active_s   INTEGER NOT NULL,            -- time of the last new datapoint, with a precision of half an hour
     entity     TEXT,                        -- JSON, from the last PutMetricData with an entity
     UNIQUE (region, namespace, name, dimensions)
 );

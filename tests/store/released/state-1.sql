@@ -5,13 +5,13 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether it has these documents (bucket_document): every change of an object
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- must know, and most buckets have none
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- these two columns save a query of bucket_document
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- at each change of an object
 );
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- the Id of the document, for kinds of which a bucket can have several
+    name TEXT NOT NULL,  -- the Id of the document, if a bucket can have several documents of the kind
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
@@ -212,7 +212,7 @@ CREATE TABLE instance_usage (
     type          TEXT NOT NULL,
     group_name    TEXT NOT NULL,            -- its Auto Scaling group; empty: none
     stack         TEXT NOT NULL,            -- its CloudFormation stack; empty: none
-    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- that the launch requested
+    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- the market that the launch requested
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
     billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
@@ -232,6 +232,12 @@ CREATE TABLE lease (
     FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
 ) WITHOUT ROWID;
 INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507');
+CREATE TABLE leaving_task (
+    task_id   TEXT NOT NULL REFERENCES task (id),
+    chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
+    chosen_at REAL NOT NULL,
+    PRIMARY KEY (task_id, chosen_by)
+) WITHOUT ROWID;
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     message_id TEXT NOT NULL,
@@ -377,7 +383,7 @@ CREATE TABLE scaling_activity (
     number   INTEGER PRIMARY KEY,               -- in the order in which they began
     id       TEXT NOT NULL UNIQUE,
     region   TEXT NOT NULL,
-    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    name     TEXT NOT NULL,                     -- the name of the group, which may have been deleted
     ended_at REAL,                              -- NULL: in progress
     record   TEXT NOT NULL
 );
@@ -462,7 +468,7 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- an instance; its row is deleted later than those of its tasks
+    instance_id    TEXT,                    -- the row of an instance is deleted later than those of its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
@@ -477,7 +483,7 @@ CREATE TABLE task (
     stop_code      TEXT,
     stopped_reason TEXT,
     details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
-    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: its definition decides about its runs (Task.plain)
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- see Task.plain
     time_limit     REAL,                    -- seconds since its start
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
@@ -534,7 +540,7 @@ CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
-CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX place_task ON place (task_id, visible_ms) WHERE task_id IS NOT NULL;
 CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 CREATE INDEX deduplication_expires ON deduplication (expires_ms);
 CREATE INDEX receive_attempt_expires ON receive_attempt (expires_ms);

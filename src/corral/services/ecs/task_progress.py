@@ -17,6 +17,7 @@ from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
+from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
 
 
@@ -65,6 +66,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     `before` is the stored task. `task` and `runs` contain the changes that were decided or reported.
     """
     progress = advance(task, runs, tx.now_s, rules_by_container(tx, task))
+    mark_leaving(tx, before.id)
     tx.store.tasks.change(before, progress.task)
     tx.changed(f"task:{before.id}")
     mark_service(tx, before)

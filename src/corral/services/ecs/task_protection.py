@@ -19,6 +19,7 @@ from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.services.ecs.task_progress import mark_service
+from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120
@@ -42,6 +43,7 @@ def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller
         if enabled:
             details["protectedUntil"] = tx.now_s + minutes * 60
         mark_service(tx, task)
+        mark_leaving(tx, task.id)
         changed.append(_protection(caller, tx.store.tasks.set_details(task, details), tx.now_s))
     return {"protectedTasks": changed, "failures": failures}
 

@@ -9,6 +9,7 @@ from corral.core import Tx
 from corral.model.queue import Queue
 from corral.model.queue_limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from corral.services.caller import Caller
+from corral.services.leaving_tasks import mark_leaving, messages_gone
 from corral.services.sqs.batches import BatchEntry, check_ids, run_batch
 from corral.services.sqs.errors import InvalidParameterValue, MessageNotInflight, ReceiptHandleIsInvalid, invalid
 from corral.services.sqs.queue_names import now_ms, queue_at, wait_key
@@ -100,9 +101,11 @@ def _delete(tx: Tx[Store], queue: Queue, ids: list[int | None]) -> None:
     store.count_deleted(queue.pile, len(ids), at_ms)
     if store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX:
         tx.changed(wait_key(queue))  # the limit of messages in flight allows another receive now
-    for group in store.drop(queue.pile, existing, at_ms):
+    dropped = store.drop(queue.pile, existing, at_ms)
+    for group in dropped.groups:
         store.update_group(queue.pile, group, at_ms)
         tx.changed(wait_key(queue))  # the next message of the group can be received now
+    messages_gone(tx, dropped.tasks)
 
 
 def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:
@@ -120,6 +123,8 @@ def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:
     store.set_visible_from(receipt.pile, receipt.id, until_ms, at_ms)
     if state.group_id is not None:
         store.update_group(receipt.pile, state.group_id, at_ms)
+    if state.task_id is not None:
+        mark_leaving(tx, state.task_id)
     if timeout_s:
         tx.changes_at(wait_key(queue), until_ms / 1000)
     else:

@@ -10,6 +10,7 @@ from corral.core import Tx
 from corral.model.queue import Queue, queue_arn
 from corral.model.queue_limits import PAGE_MAX, PURGE_INTERVAL_S
 from corral.services.caller import Caller
+from corral.services.leaving_tasks import messages_gone
 from corral.services.pagination import Pagination, names
 from corral.services.sqs.errors import (
     InvalidAttributeValue,
@@ -56,6 +57,7 @@ def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 def delete_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue = queue_at(tx, params, caller)
     tx.store.queues.drop_queue(queue)
+    messages_gone(tx, tx.store.tasks.leaving)
     tx.due("piles:", tx.now_s)
     tx.changed(wait_key(queue))  # long polls of this queue end with QueueDoesNotExist
     return {}
@@ -108,6 +110,7 @@ def purge_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     if queue.purged_ms is not None and now_ms(tx) - 1000 * PURGE_INTERVAL_S < queue.purged_ms <= now_ms(tx):
         raise PurgeQueueInProgress(f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds.")
     tx.store.queues.purge_queue(queue, now_ms(tx))
+    messages_gone(tx, tx.store.tasks.leaving)
     tx.due("piles:", tx.now_s)
     return {}
 

@@ -10,7 +10,9 @@ from msgspec import Struct
 from corral.core import Tx, Wait
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
 from corral.model.queue_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
+from corral.services import leaving_tasks
 from corral.services.caller import Caller
+from corral.services.leaving_tasks import messages_gone
 from corral.services.sqs.errors import NOT_FOR_THIS_TYPE, OverLimit, invalid
 from corral.services.sqs.message_content import digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of
@@ -33,6 +35,8 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     request, wait_s = _receive_request(params, queue, caller, at_ms), _wait_s(params, queue)
     names = _system_names(params)
     received, cleared = _received_before(tx, queue, params, request), 0
+    if not received and caller.task_id is not None and leaving_tasks.receives_nothing(tx, caller.task_id):
+        return _receive_nothing(tx, queue, caller.task_id, wait_s)
     full = store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX
     while not received and not full and cleared < CLEARED_MAX:
         received, now_cleared = _from_groups(tx, queue, request) if queue.is_fifo else _from_queue(tx, queue, request)
@@ -54,6 +58,15 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         tx.due("duplicates:", (at_ms + DEDUPLICATION_MS) / 1000)
     wanted = params.get("MessageAttributeNames", [])
     return {"Messages": [_response_of(queue, message, names, wanted) for message in received]}
+
+
+def _receive_nothing(tx: Tx[Store], queue: Queue, task_id: str, wait_s: int) -> dict[str, Any]:
+    """Return no messages to a task that is chosen to stop. Its long poll waits, so that the task does not call again and again."""
+    if wait_s and not tx.final:
+        tx.changed(wait_key(queue))  # if a message woke this long poll, it wakes the next one instead
+        raise Wait([leaving_tasks.wait_key(task_id)], tx.now_s + wait_s, keep=True)
+    tx.store.queues.count_empty_receive(queue.pile, now_ms(tx))
+    return {}
 
 
 def _receive_request(params: dict[str, Any], queue: Queue, caller: Caller, at_ms: int) -> ReceiveRequest:
@@ -116,7 +129,7 @@ def _clear(tx: Tx[Store], queue: Queue, candidates: list[QueueMessage]) -> tuple
             dead += 1
         else:
             live.append(message)
-    tx.store.queues.drop(queue.pile, expired, at_ms)
+    messages_gone(tx, tx.store.queues.drop(queue.pile, expired, at_ms).tasks)
     return live, len(expired) + dead
 
 
