@@ -9,7 +9,7 @@ import pytest
 from command import Cli
 from corral.errors import Refused
 from corral.model.instance import TypeMapping
-from corral.server.configuration import read_instance_types
+from corral.server.configuration import BUSY_WAIT_MAX_S, Configuration, read_configuration
 
 HEAD = "# sizes on this machine\n[instance-types]\n"
 WRONG = {  # content → what the error says
@@ -27,29 +27,40 @@ WRONG = {  # content → what the error says
     HEAD + "p3.16xlarge = {memory_gib = 1e300}\n": "memory_gib of p3.16xlarge",
     HEAD + '"lab.large" = {gpus = 1}\n': "line 3: lab.large is not a type of AWS, so it also needs vcpus and memory_gib",
     HEAD + '"lab.large"."x" = {gpus = 1}\n': "line 3: lab.large has the unknown key 'x'",
+    "scaling = 1\n": "line 1: scaling is not a table",
+    "[scaling]\nbusy_wait = 1\n": "line 2: .scaling. has the unknown key 'busy_wait'",
+    "[scaling]\nbusy_wait_s = -1\n": "line 2: busy_wait_s is -1, but it must be a number from 0 to 172800",
+    "[scaling]\nbusy_wait_s = true\n": "line 2: busy_wait_s is True",
 }
 
 
 def test_types_are_read(tmp_path: Path) -> None:
-    assert read_instance_types(tmp_path) == {}
+    assert read_configuration(tmp_path) == Configuration()
     (tmp_path / "corral.toml").write_text(
         HEAD + 'p3.16xlarge = {gpus = 4}\n"m5.large" = {memory_gib = 0.5}\n'
         "[instance-types.lab.large]\ngpus = 1\nvcpus = 2\nmemory_gib = 8\n"
     )
-    assert read_instance_types(tmp_path) == {
+    assert read_configuration(tmp_path).instance_types == {
         "p3.16xlarge": TypeMapping(gpus=4),
         "m5.large": TypeMapping(memory_gib=0.5),
         "lab.large": TypeMapping(1, 2, 8.0),
     }
     (tmp_path / "corral.toml").write_text("")
-    assert read_instance_types(tmp_path) == {}
+    assert read_configuration(tmp_path) == Configuration()
+
+
+def test_the_wait_for_busy_tasks_is_read(tmp_path: Path) -> None:
+    assert read_configuration(tmp_path).busy_wait_s == 900
+    for given in (0, 0.5, BUSY_WAIT_MAX_S):
+        (tmp_path / "corral.toml").write_text(f"{HEAD}\n[scaling]\nbusy_wait_s = {given}\n")
+        assert read_configuration(tmp_path) == Configuration(busy_wait_s=given)
 
 
 @pytest.mark.parametrize("content", WRONG)
 def test_errors_name_the_line_and_the_key(tmp_path: Path, content: str) -> None:
     (tmp_path / "corral.toml").write_text(content)
     with pytest.raises(Refused, match=WRONG[content]) as caught:
-        read_instance_types(tmp_path)
+        read_configuration(tmp_path)
     assert str(tmp_path / "corral.toml") in str(caught.value)
 
 
@@ -66,4 +77,4 @@ def test_the_file_is_part_of_a_backup(own: Cli, tmp_path: Path) -> None:
     (own.data / "corral.toml").write_text(HEAD + "p3.16xlarge = {gpus = 4}\n")
     own("backup", str(tmp_path / "saved"))
     own("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "restored"))
-    assert read_instance_types(tmp_path / "restored") == {"p3.16xlarge": TypeMapping(gpus=4)}
+    assert read_configuration(tmp_path / "restored").instance_types == {"p3.16xlarge": TypeMapping(gpus=4)}

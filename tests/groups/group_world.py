@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core
+from corral.core import Command, Core, Outcome
 from corral.errors import ApiError
 from corral.ids import RandomIds
 from corral.model.instance import InstanceState
@@ -29,14 +30,27 @@ GPUS_1, GPUS_4, GPUS_8 = "g5.xlarge", "p3.8xlarge", "p3.16xlarge"
 class GroupWorld:
     core_type: type[Core[Any]] = Core
 
-    def __init__(self, gpus: int = 8, settings: Settings | None = None) -> None:
-        self.store = Store(None)
+    def __init__(self, gpus: int = 8, settings: Settings | None = None, path: Path | None = None) -> None:
         self.clock = VirtualClock(1_767_225_600.0)  # 2026-01-01T00:00:00Z
-        self.core = self.core_type(
-            self.store, settings=settings or Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE
-        )
+        self.settings, self.path = settings or Settings(), path
+        self.start()
         self.run(lambda tx: hosts.hello(tx, hello("h", gpus)))
         self.host_reports_until(1e12)
+
+    def start(self) -> None:
+        """Start the server on the rows of the store."""
+        self.store = Store(self.path)
+        self.core = self.core_type(self.store, settings=self.settings, clock=self.clock, ids=RandomIds(), reconcilers=STATE)
+
+    def restart(self) -> None:
+        """Kill the server and start it again: only the rows survive."""
+        self.store.close()
+        self.start()
+
+    def batch(self, commands: Sequence[Command]) -> Outcome:
+        outcome = self.core.batch(commands)
+        assert not outcome.faults, outcome.faults[0]
+        return outcome
 
     def host_reports_until(self, at_s: float) -> None:
         """The last report of the host: it is silent SILENT_S later."""
@@ -44,9 +58,8 @@ class GroupWorld:
         self.run(lambda tx: tx.mark("host:h"))
 
     def run(self, handler: Any) -> Any:
-        outcome = self.core.batch([Command(handler, lambda answer: None)])
-        assert not outcome.faults, outcome.faults[0]
-        answer = outcome.answers[0][1]
+        command = Command(handler, lambda answer: None)
+        answer = next(answer for each, answer in self.batch([command]).answers if each is command)
         if isinstance(answer, ApiError):
             raise answer
         assert self.store.fleet.snapshot() == derived_fleet(self.store).snapshot()
@@ -71,8 +84,7 @@ class GroupWorld:
             if due_s is None or due_s > self.clock.now_s() + 0.005:
                 return
             self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
-            outcome = self.core.batch([])
-            assert not outcome.faults, outcome.faults[0]
+            self.batch([])
         raise AssertionError("work is due again and again")
 
     def wait(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.decide.instance_mix import surplus_market
 from corral.decide.termination_policies import Candidate, ScaleIn, choose
@@ -51,6 +52,7 @@ class CapacityRequest(Struct, frozen=True):
 
 class CapacityPlan(Struct, frozen=True):
     terminate: tuple[tuple[str, Why], ...] = ()
+    keep: tuple[str, ...] = ()  # instances that wait for busy tasks before they terminate, but are needed again
     missing: int = 0  # units to launch
     again_s: float | None = None  # when to plan again, if nothing changes earlier
 
@@ -91,13 +93,25 @@ def plan_capacity(
     surplus = capacity_of(left) - group.desired - group.surge
     if surplus > 0 and may_terminate:
         ends |= dict.fromkeys(_scale_in(group, left, surplus, scale_in, waiting, limit - len(ends)), Why.SURPLUS)
-    missing = max(0, -surplus)
+    keep = _taken_back(members, -surplus) if not group.outdated else []
+    missing = max(0, -surplus - sum(member.weight for member in keep))
     if "Launch" in group.suspended:
         missing = 0
     elif missing and group.retry_at_s is not None and now_s < group.retry_at_s:
         again.append(group.retry_at_s)
         missing = 0
-    return CapacityPlan(tuple(ends.items())[:limit], missing, min(again, default=None))
+    kept = tuple(member.instance_id for member in keep)
+    return CapacityPlan(tuple(ends.items())[:limit], kept, missing, min(again, default=None))
+
+
+def _taken_back(members: Iterable[Member], missing: int) -> list[Member]:
+    """Choose instances of an unfinished scale-in that the group needs again. They wait for busy tasks, so they still run."""
+    keep: list[Member] = []
+    for member in members:
+        if member.task_wait is not None and member.task_wait.is_surplus and 0 < member.weight <= missing and not member.unhealthy:
+            keep.append(member)
+            missing -= member.weight
+    return keep
 
 
 def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
@@ -156,7 +170,7 @@ def _scale_in(
         about = scale_in
         if group.distribution is not None:
             share = surplus_market(*on_demand_units(left), group.distribution.base, group.distribution.percentage_above)
-            about = ScaleIn(scale_in.now_s, scale_in.current, share, scale_in.type_rank, is_mixed=True)
+            about = replace(scale_in, surplus_market=share, is_mixed=True)
         named = [candidates[each.instance_id] for each in outdated or fitting]
         victim = choose(named, [each.zone for each in left], group.policies, about)
         if victim is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
 
 from msgspec import Struct
@@ -41,32 +41,34 @@ class Percentages(Struct, frozen=True):
 
 def replica_plan(
     tasks: Sequence[ServiceTask], primary: str, desired: int, percentages: Percentages, *,
-    draining: Collection[str] = (), protected: Collection[str] = (),
+    draining: Collection[str] = (), protected: Collection[str] = (), late: Mapping[str, int] | None = None,
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy REPLICA, which keeps a number of tasks running.
 
     `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments and
-    tasks on draining instances, within the percentages. It never stops `protected` tasks.
+    tasks on draining instances, within the percentages. It never stops `protected` tasks. `late` is the rank of tasks that should
+    stop after others, for example because they are busy; all other tasks have the rank 0.
     """
     current = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
     kept = {task.id for task in current}
     old = [task for task in tasks if task.id not in kept]
     start = max(0, min(desired - len(current), max(desired, percentages.most(desired)) - len(tasks)))
-    excess = _stop_order(current, protected)[: max(0, len(current) - desired)]
-    stop = tuple(task.id for task in [*_replaceable(old, current, desired, percentages, protected), *excess])
+    excess = _stop_order(current, protected, late or {})[: max(0, len(current) - desired)]
+    replaceable = _replaceable(_stop_order(old, protected, late or {}), [*old, *current], current, desired, percentages)
+    stop = tuple(task.id for task in [*replaceable, *excess])
     waits = any(task.id in protected for task in old) or any(task.state != TaskState.RUNNING.value for task in current)
     return ServicePlan(start, stop, not start and not stop and not waits and len(current) < desired)
 
 
 def daemon_plan(
     tasks: Sequence[ServiceTask], primary: str, eligible: Collection[str], percentages: Percentages, *,
-    leaving: Collection[str] = (),
+    leaving: Collection[str] = (), late: Mapping[str, int] | None = None,
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
     A task that waits for capacity has no instance yet. It counts as the task of an eligible instance without a task. The plan stops
     the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old task of an instance
-    stops before the new one starts.
+    stops before the new one starts. Tasks with a high rank in `late` stop last.
     """
     current = [task for task in tasks if task.deployment == primary]
     old = [task for task in tasks if task.deployment != primary]
@@ -78,41 +80,45 @@ def daemon_plan(
     stop += [task for task in old if task.instance_id is None or task.instance_id in leaving]
     running_old = [task for task in old if task.instance_id is not None and task.instance_id not in leaving]
     running = sum(task.state == TaskState.RUNNING.value for task in tasks)
-    stop += _oldest(running_old)[: max(0, running - percentages.least(len(eligible)))]
+    stop += _oldest(running_old, late or {})[: max(0, running - percentages.least(len(eligible)))]
     stop += [task for task in running_old if task.state != TaskState.RUNNING.value and task not in stop]
     return ServicePlan(max(0, vacant - len(waiting)), tuple(dict.fromkeys(task.id for task in stop)))
 
 
 def _replaceable(
-    old: Sequence[ServiceTask], current: Sequence[ServiceTask], desired: int, percentages: Percentages, protected: Collection[str]
-) -> list[ServiceTask]:
-    """Return the old tasks that can stop now: tasks that do not run yet, and running tasks above the minimum number."""
-    candidates = _stop_order(old, protected)
+    candidates: Sequence[ServiceTask], tasks: Sequence[ServiceTask], current: Sequence[ServiceTask], desired: int,
+    percentages: Percentages,
+) -> list[ServiceTask]:  # fmt: skip
+    """Return the old tasks that can stop now: tasks that do not run yet, and running tasks above the minimum number.
+
+    `candidates` are old tasks in the order in which they stop.
+    """
     running = [task for task in candidates if task.state == TaskState.RUNNING.value]
-    up = sum(task.state == TaskState.RUNNING.value for task in [*old, *current])
+    up = sum(task.state == TaskState.RUNNING.value for task in tasks)
     spare = max(0, up - min(percentages.least(desired), desired))
     if len([task for task in current if task.state == TaskState.RUNNING.value]) >= desired:
         spare = len(running)
     return [task for task in candidates if task.state != TaskState.RUNNING.value] + running[:spare]
 
 
-def _stop_order(tasks: Sequence[ServiceTask], protected: Collection[str]) -> list[ServiceTask]:
+def _stop_order(tasks: Sequence[ServiceTask], protected: Collection[str], late: Mapping[str, int]) -> list[ServiceTask]:
     """Sort the unprotected tasks in the order in which they stop.
 
-    Tasks that do not run yet are first. Then tasks on the instance with the most tasks of the service follow. Newer tasks are
-    before older ones.
+    Tasks that do not run yet are first. Then tasks with a low rank in `late`, and tasks on the instance with the most tasks of the
+    service follow. Newer tasks are before older ones.
     """
     left = [task for task in tasks if task.id not in protected]
     crowd = Counter(task.instance_id for task in left)  # instance → how many of its tasks are not sorted yet
-    ranked: list[tuple[tuple[int, int, float, str], ServiceTask]] = []
+    ranked: list[tuple[tuple[int, int, int, float, str], ServiceTask]] = []
     for task in sorted(left, key=lambda task: (STATE_ORDER[task.state], -task.created_at_s, task.id)):
-        ranked.append(((STATE_ORDER[task.state], -crowd[task.instance_id], -task.created_at_s, task.id), task))
+        rank = STATE_ORDER[task.state], late.get(task.id, 0), -crowd[task.instance_id], -task.created_at_s, task.id
+        ranked.append((rank, task))
         crowd[task.instance_id] -= 1
     return [task for _, task in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _oldest(tasks: Iterable[ServiceTask]) -> list[ServiceTask]:
-    return sorted(tasks, key=lambda task: (task.created_at_s, task.id))
+def _oldest(tasks: Iterable[ServiceTask], late: Mapping[str, int]) -> list[ServiceTask]:
+    return sorted(tasks, key=lambda task: (late.get(task.id, 0), task.created_at_s, task.id))
 
 
 def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:

@@ -1,8 +1,8 @@
 """Termination policies: decides which instance of an Auto Scaling group a scale-in terminates.
 
-The candidates are the instances in the zones with the most instances. Then the policies of the group are applied one after the
-other, until one candidate is left. If several candidates are left after the last policy, AWS chooses one at random. Corral chooses
-the oldest one, so that the same state always gives the same decision.
+The candidates are the instances in the zones with the most instances. If some of them have no busy tasks, only these are left. Then
+the policies of the group are applied one after the other, until one candidate is left. If several candidates are left after the
+last policy, AWS chooses one at random. Corral chooses the oldest one, so that the same state always gives the same decision.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class ScaleIn(Struct, frozen=True):
     surplus_market: str | None = None  # on-demand or spot: the market that has too many instances
     type_rank: Mapping[str, int] = {}  # instance type → its rank in the allocation strategy; 0 is best
     is_mixed: bool = False
+    busy: frozenset[str] = frozenset()  # instances with busy tasks, for which a termination would wait
 
 
 Policy = Callable[[Sequence[Candidate], ScaleIn], Sequence[Candidate]]
@@ -56,6 +57,7 @@ def choose(candidates: Sequence[Candidate], zones: Iterable[str], policies: Sequ
     if len(sizes) > 1:
         largest = max(sizes[each.zone] for each in candidates)
         left = [each for each in candidates if sizes[each.zone] == largest]
+    left = [each for each in left if each.id not in group.busy] or left
     for name in policies or ("Default",):
         if len(left) == 1:
             break

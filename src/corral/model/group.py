@@ -34,7 +34,7 @@ class LifecycleState(StrEnum):
     PENDING_WAIT = "Pending:Wait"  # the instance waits for lifecycle hooks
     IN_SERVICE = "InService"
     STANDBY = "Standby"
-    TERMINATING_WAIT = "Terminating:Wait"
+    TERMINATING_WAIT = "Terminating:Wait"  # the instance waits for busy tasks, and then for lifecycle hooks
     TERMINATING = "Terminating"  # the instance shuts down
     TERMINATING_PROCEED = "Terminating:Proceed"  # the instance shuts down, and its lifecycle hooks have ended
 
@@ -47,7 +47,7 @@ MEMBER_MOVES: dict[LifecycleState, frozenset[LifecycleState]] = {
     LifecycleState.PENDING_WAIT: _ENDS | {LifecycleState.IN_SERVICE},
     LifecycleState.IN_SERVICE: _ENDS | {LifecycleState.STANDBY},
     LifecycleState.STANDBY: _ENDS | {LifecycleState.IN_SERVICE},
-    LifecycleState.TERMINATING_WAIT: frozenset({LifecycleState.TERMINATING_PROCEED}),
+    LifecycleState.TERMINATING_WAIT: _ENDS | {LifecycleState.TERMINATING_PROCEED, LifecycleState.IN_SERVICE},
     LifecycleState.TERMINATING: frozenset(),
     LifecycleState.TERMINATING_PROCEED: frozenset(),
 }
@@ -72,6 +72,14 @@ class LifecycleAction(Struct, frozen=True):
     last_deadline_s: float  # heartbeats cannot extend the deadline beyond this time
     default_result: str
     result: str = ""  # CONTINUE, ABANDON, or empty while the action waits
+
+
+class TaskWait(Struct, frozen=True):
+    """An instance that its group has chosen to terminate waits for its busy tasks (`services/leaving_tasks.py`)."""
+
+    since_s: float
+    is_surplus: bool  # the group chose it in a scale-in, and takes it back if it needs the capacity again
+    drained: bool  # the group has set the container instance to DRAINING
 
 
 class Group(Struct, frozen=True):
@@ -122,6 +130,7 @@ class Member(Struct, frozen=True):
     in_service_at_s: float | None = None
     impaired_since_s: float | None = None  # the host of the instance has not reported since then
     actions: dict[str, LifecycleAction] = field(default_factory=dict)  # name of the hook → its action
+    task_wait: TaskWait | None = None  # only in the state Terminating:Wait
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)

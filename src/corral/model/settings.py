@@ -7,6 +7,8 @@ from msgspec import Struct, field
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, TypeMapping
 from corral.model.session import SessionValidity
 
+BUSY_WAIT_S = 900.0
+
 
 class Settings(Struct, frozen=True):
     """The settings. `repr` does not show the keys."""
@@ -23,7 +25,9 @@ class Settings(Struct, frozen=True):
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
-    busy_wait_s: float = 900.0  # from corral.toml: how long a scale-in or a rollout waits for a busy task; 0: it does not wait
+    busy_wait_s: float = (
+        BUSY_WAIT_S  # from corral.toml: how long a scale-in or a rollout waits for a busy task; 0: it does not wait
+    )
 
     def __repr__(self) -> str:
         return f"Settings({self.account!r}, {self.cluster!r}, {self.endpoint_url!r})"

@@ -39,6 +39,7 @@ from corral.services.ecs.tags import merge_tags
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_progress import begin_stop
 from corral.services.ecs.task_spec import task_spec
+from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
 
 STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
@@ -104,8 +105,10 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
         tasks = tx.store.ecs_services.tasks(service)
         protected = _protected(tx, service, tasks)
         plan = replica_plan(
-            tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected
-        )
+            tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected,
+            late=_late(tx, tasks),
+        )  # fmt: skip
+    _withdraw(tx, service, plan.stop)
     if plan.is_blocked:
         service = _report(tx, service, BLOCKED)
     capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), current) if plan.start else None
@@ -134,6 +137,7 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     if service.desired != eligible_count:
         service = service.but(desired=eligible_count, is_steady=False)
         tx.store.ecs_services.put(service)
+    _withdraw(tx, service, [task_id for plan in plans.values() for task_id in plan.stop])
     for pool, plan in plans.items():
         service = _apply(tx, caller, service, plan, Capacity("EC2", (pool,), waits=True))
 
@@ -142,10 +146,11 @@ def _daemon_plans(
     tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
 ) -> dict[str, ServicePlan]:  # fmt: skip
     tasks, plans = tx.store.ecs_services.tasks(service), dict[str, ServicePlan]()
+    late = _late(tx, tasks)
     for pool, (slots, eligible) in pools.items():
         in_pool = [task for task in tasks if task.pool == pool]
         leaving = _leaving(slots, in_pool, eligible)
-        plans[pool] = daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)
+        plans[pool] = daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving, late=late)
     return plans
 
 
@@ -188,14 +193,15 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 
 def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
     """Stop and start the tasks of a plan, a limited number at a time, and write events."""
-    for task_id in plan.stop[:STOPS_MAX]:
+    idle = _wait_for_busy(tx, service, plan.stop)
+    for task_id in idle[:STOPS_MAX]:
         _stop(tx, service, task_id)
-    if plan.stop:
-        _event(tx, service, f"has stopped {len(plan.stop[:STOPS_MAX])} running tasks: {_names(plan.stop[:STOPS_MAX])}.")
+    if idle:
+        _event(tx, service, f"has stopped {len(idle[:STOPS_MAX])} running tasks: {_names(idle[:STOPS_MAX])}.")
     started = 0
     if plan.start and capacity is not None:
         service, started = _start(tx, caller, service, min(plan.start, STARTS_MAX), capacity)
-    if len(plan.stop) > STOPS_MAX or (started and plan.start > started):
+    if len(idle) > STOPS_MAX or (started and plan.start > started):
         service = _pace(tx, service)
     if plan.stop or plan.start:
         if service.is_steady:
@@ -203,6 +209,39 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
             tx.store.ecs_services.put(service)
         return service
     return _settle(tx, service)
+
+
+def _wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
+    """Mark the busy ones of the chosen tasks as leaving. Return the tasks that can stop now.
+
+    The service is reconciled again when a busy task becomes idle, and when it has been awaited for the longest time allowed.
+    """
+    key = f"service:{service.key}"
+    since = tx.store.tasks.leaving.chosen_by(key)
+    awaited, again_s = still_awaited(tx, {task_id: since.get(task_id, tx.now_s) for task_id in chosen})
+    if again_s is not None:
+        tx.due(key, again_s)
+    new = [each for each in awaited if each.id not in since]
+    if new:
+        choose(tx, [each.id for each in new], key)
+        _event(tx, service, f"is waiting to stop {named(new)}.")
+    waiting = {each.id for each in awaited}
+    stopped = [task_id for task_id in chosen if task_id not in waiting]
+    if late := busy_of(tx, [task_id for task_id in stopped if task_id in since]):
+        _event(tx, service, f"has waited for {tx.settings.busy_wait_s:g} s, and stops {named(late)}.")
+    return stopped
+
+
+def _withdraw(tx: Tx[Store], service: EcsService, chosen: Collection[str]) -> None:
+    """Let busy tasks continue that were chosen earlier, but do not have to stop any more."""
+    key, kept = f"service:{service.key}", set(chosen)
+    withdraw(tx, [task_id for task_id in tx.store.tasks.leaving.chosen_by(key) if task_id not in kept], key)
+
+
+def _late(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
+    """Return the ranks of busy tasks. Idle tasks stop first, then busy tasks that are already leaving, then other busy tasks."""
+    busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
+    return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 
 
 def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
@@ -281,13 +320,21 @@ def _stop(tx: Tx[Store], service: EcsService, task_id: str) -> None:
 
 
 def _drain(tx: Tx[Store], service: EcsService) -> None:
-    """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE."""
+    """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE.
+
+    Busy tasks that were leaving before the deletion may finish their messages, unless the deletion was forced.
+    """
     tasks = tx.store.ecs_services.tasks(service)
-    for task in tasks[:STOPS_MAX]:
-        _stop(tx, service, task.id)
-    if len(tasks) > STOPS_MAX:
+    awaited, again_s = still_awaited(tx, tx.store.tasks.leaving.chosen_by(f"service:{service.key}"))
+    waiting = {task.id for task in awaited}
+    ending = [task.id for task in tasks if task.id not in waiting]
+    for task_id in ending[:STOPS_MAX]:
+        _stop(tx, service, task_id)
+    if again_s is not None:
+        tx.due(f"service:{service.key}", again_s)
+    if len(ending) > STOPS_MAX:
         _pace(tx, service)
-    elif not tx.store.ecs_services.still_stopping(service):
+    elif not waiting and not tx.store.ecs_services.still_stopping(service):
         tx.store.ecs_services.put(service.but(status=INACTIVE, deleted_at_s=tx.now_s))
         tx.due("services:", tx.now_s + INACTIVE_SHOWN_S)
 
@@ -344,8 +391,6 @@ def _percentages(service: EcsService) -> Percentages:
 
 def _protected(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
     """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
-    if len(tasks) <= service.desired and all(task.deployment == service.primary.id for task in tasks):
-        return set()  # no task has to stop
     protected = set[str]()
     for each in tasks:
         task = tx.store.tasks.get(each.id)

@@ -22,12 +22,14 @@ from corral.model.group import (
     InstanceRefresh,
     LifecycleState,
     Member,
+    TaskWait,
 )
 from corral.model.instance import Instance, InstanceState
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
+from corral.services.leaving_tasks import busy_of, named, still_awaited
 from corral.store import Store
 
 STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
@@ -87,6 +89,8 @@ def _follow(
         group_changes.drop(tx, group, member)
         return None
     if member.state is LifecycleState.TERMINATING_WAIT:
+        if member.task_wait is not None:
+            return _follow_task_wait(tx, group, member, member.task_wait, again)
         if _result(tx, member, again) is None:
             return member
         return group_changes.proceed(tx, group, member)
@@ -96,6 +100,16 @@ def _follow(
     if member.state is LifecycleState.IN_SERVICE and not member.unhealthy and "HealthCheck" not in group.suspended:
         return _check_health(tx, group, member, instance, again, silent)
     return member
+
+
+def _follow_task_wait(tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float]) -> Member:
+    """Continue the termination of an instance when its tasks are idle, or when the wait has reached its limit."""
+    tasks = [task.id for task in tx.store.tasks.on(member.instance_id)]
+    awaited, again_s = still_awaited(tx, dict.fromkeys(tasks, wait.since_s))
+    if awaited:
+        again += [again_s] if again_s is not None else []
+        return member
+    return group_changes.end_task_wait(tx, group, member, named(busy_of(tx, tasks)))
 
 
 def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance, again: list[float]) -> Member:
@@ -177,12 +191,19 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
     )
     scale_in = ScaleIn(tx.now_s)
     if capacity_of(members) > group.desired + surge:  # only a scale-in needs these facts
-        scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(tx, settings))
+        scale_in = ScaleIn(
+            tx.now_s,
+            current_source(tx, group.region, settings),
+            type_rank=type_rank(tx, settings),
+            busy=frozenset(tx.store.tasks.leaving.busy_instances((member.instance_id for member in members), tx.now_s)),
+        )
     plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
     if plan.again_s is not None:
         again.append(plan.again_s)
     present = {member.instance_id: member for member in members}
     causes = list(group.replacement_causes)
+    for instance_id in plan.keep:
+        present[instance_id] = group_changes.take_back(tx, group, present[instance_id])
     for instance_id, why in plan.terminate:
         ended = group_changes.terminate_for(tx, group, present[instance_id], why, list(present.values()))
         present[instance_id] = ended

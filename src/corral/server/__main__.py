@@ -55,7 +55,7 @@ from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
-from corral.server.configuration import read_instance_types
+from corral.server.configuration import read_configuration
 from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
@@ -117,7 +117,7 @@ async def _serve(options: ServerOptions) -> None:
     files_limit = raise_open_files_limit()
     data = Path(options.data).resolve()
     _validate_data(data, options)
-    instance_types = read_instance_types(data)
+    configuration = read_configuration(data)
     listeners = [_listen(options.host, options.port)]  # bind the port before anything is written
     lock_folder(data)  # the lock is held until the process ends
     close_to_others(data)
@@ -146,7 +146,8 @@ async def _serve(options: ServerOptions) -> None:
         isolate=options.isolate,
         secrets_key=_stored_key(data / SECRETS, LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
-        instance_types=instance_types,
+        instance_types=configuration.instance_types,
+        busy_wait_s=configuration.busy_wait_s,
         blobs_folder=str(data / "blobs"),
     )
 

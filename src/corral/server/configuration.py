@@ -3,6 +3,9 @@
 [instance-types]
 p3.16xlarge = {gpus = 4}                               # an AWS type, with fewer GPUs
 lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does not have
+
+[scaling]
+busy_wait_s = 900                                      # how long a scale-in waits for a task that holds messages; 0: not at all
 """
 
 from __future__ import annotations
@@ -11,25 +14,36 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from corral.data_folder import CONFIGURATION
 from corral.errors import Refused
 from corral.model.instance import TypeMapping
+from corral.model.settings import BUSY_WAIT_S
 from corral.services.ec2.instance_types import is_known
 
-TYPES = "instance-types"
+TYPES, SCALING, BUSY_WAIT = "instance-types", "scaling", "busy_wait_s"
+BUSY_WAIT_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 FIELDS = ("gpus", "vcpus", "memory_gib")
 GPUS_MAX, VCPUS_MAX, MEMORY_MAX_GIB = 1024, 65_536, 1_048_576.0
 FILE_MAX_BYTES = 1024 * 1024
 
 
-def read_instance_types(data: Path) -> dict[str, TypeMapping]:
-    """Return the instance types that corral.toml defines. The result is empty if the file does not exist."""
+class Configuration(Struct, frozen=True):
+    """The content of corral.toml, with defaults for missing keys."""
+
+    instance_types: dict[str, TypeMapping] = field(default_factory=dict)
+    busy_wait_s: float = BUSY_WAIT_S
+
+
+def read_configuration(data: Path) -> Configuration:
+    """Read corral.toml. If the file does not exist, return the defaults."""
     path = data / CONFIGURATION
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return {}
+        return Configuration()
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}.") from None
     import tomllib  # not at the top: most data folders have no corral.toml
@@ -43,12 +57,25 @@ def read_instance_types(data: Path) -> dict[str, TypeMapping]:
         raise Refused(f"{path} is not valid TOML: {error}. Correct or delete it.") from None
     file = _TomlFile(path, text)
     for table in document:
-        if table != TYPES:
-            raise file.error(table, f"the table [{table}] is unknown. Corral reads [{TYPES}] only")
-    types = document.get(TYPES, {})
+        if table not in (TYPES, SCALING):
+            raise file.error(table, f"the table [{table}] is unknown. Corral reads [{TYPES}] and [{SCALING}]")
+    types, scaling = document.get(TYPES, {}), document.get(SCALING, {})
     if not isinstance(types, dict):
         raise file.error(TYPES, f"{TYPES} is not a table. Write [{TYPES}] and one line per type below it")
-    return {name: _mapping(file, name, value) for name, value in _by_type(types).items()}
+    if not isinstance(scaling, dict):
+        raise file.error(SCALING, f"{SCALING} is not a table. Write [{SCALING}], and {BUSY_WAIT} = 900 below it")
+    mappings = {name: _mapping(file, name, value) for name, value in _by_type(types).items()}
+    return Configuration(mappings, _busy_wait_s(file, scaling))
+
+
+def _busy_wait_s(file: _TomlFile, scaling: dict[str, Any]) -> float:
+    for key in scaling:
+        if key != BUSY_WAIT:
+            raise file.error(key, f"[{SCALING}] has the unknown key '{key}'. Use {BUSY_WAIT}")
+    given = scaling.get(BUSY_WAIT, BUSY_WAIT_S)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= BUSY_WAIT_MAX_S:
+        raise file.error(BUSY_WAIT, f"{BUSY_WAIT} is {given!r}, but it must be a number from 0 to {BUSY_WAIT_MAX_S}")
+    return float(given)
 
 
 class _TomlFile:

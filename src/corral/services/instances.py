@@ -16,7 +16,7 @@ from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable
 from corral.model.task import Demand, StopCode
 from corral.services.ecs.lookup import is_active_cluster
-from corral.services.ecs.task_progress import begin_stop
+from corral.services.ecs.task_progress import begin_stop, mark_service
 from corral.store import Store
 
 TERMINATED = "the instance was terminated"  # why tasks of an instance were stopped
@@ -205,6 +205,19 @@ def join_created_cluster(tx: Tx[Store], region: str, cluster: str) -> None:
             joined = tx.store.instances.join(instance, cluster)
             tx.mark(f"pool:{joined.pool}")
             _changed(tx, joined)
+
+
+def set_status(tx: Tx[Store], instance: Instance, status: str) -> None:
+    """Set a container instance to ACTIVE or DRAINING.
+
+    A draining instance gets no new tasks, and services replace their tasks on it.
+    """
+    tx.store.instances.set_status(instance.id, status)
+    if instance.pool is not None:
+        tx.mark(f"pool:{instance.pool}")  # a waiting task may fit on an instance that is active again
+        tx.mark(f"daemons:{instance.pool}")
+    for task in tx.store.tasks.on(instance.id):
+        mark_service(tx, task)
 
 
 def deregister(tx: Tx[Store], instance: Instance) -> None:

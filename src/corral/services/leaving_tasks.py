@@ -1,9 +1,10 @@
 """Tasks that are chosen to stop, and the wait until they are idle.
 
-A task is busy while it holds messages of SQS in flight, or is protected (UpdateTaskProtection). A task holds the messages that it has
-received with its own credentials, until it deletes or returns them or their visibility timeout ends. A scale-in, a rollout, and the end
-of an instance do not stop a busy task at once. They mark the task as leaving in the transaction of the decision. From then on its
-ReceiveMessage calls return no messages, so it becomes idle. It stops when it is idle, or `Settings.busy_wait_s` after the decision.
+A task is busy while it holds messages of SQS in flight, or is protected (UpdateTaskProtection). A task holds the messages that it
+has received with its own credentials, until it deletes or returns them, or their visibility timeout ends. A scale-in, a rollout and
+the end of an instance do not stop a busy task at once. They mark the task as leaving in the transaction of the decision. From then
+on its ReceiveMessage calls return no messages, so it becomes idle. It stops when it is idle, or `Settings.busy_wait_s` after the
+decision.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class BusyTask(Struct, frozen=True):
         return max([each.until_ms / 1000 for each in self.held] + [self.protected_until_s or 0.0])
 
     def __str__(self) -> str:
-        reasons = [f"holds {_messages(each.count)} of {each.queue}" for each in self.held]
+        reasons = [f"holds {_messages(each.messages)} of {each.queue}" for each in self.held]
         if self.protected_until_s is not None:
             reasons.append(f"is protected until {strftime('%Y-%m-%dT%H:%M:%SZ', gmtime(self.protected_until_s))}")
         return f"task {self.id}, which {' and '.join(reasons)}"

@@ -1,7 +1,7 @@
 """SQL of leaving tasks: tasks that a scale-in, a rollout or the end of their instance has chosen to stop.
 
-A leaving task receives no further messages. It stops when it is idle, or after a time limit (`services/leaving_tasks.py`). A task can
-be chosen several times: by its service, and by the Auto Scaling group of its instance.
+A leaving task receives no further messages. It stops when it is idle, or after a time limit (`services/leaving_tasks.py`). A task
+can be chosen several times: by its service, and by the Auto Scaling group of its instance.
 """
 
 from __future__ import annotations

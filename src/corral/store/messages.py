@@ -34,7 +34,7 @@ class HeldMessages(NamedTuple):
     """The messages of one queue that a task has received and that are in flight."""
 
     queue: str
-    count: int
+    messages: int
     until_ms: int  # when the last of them becomes visible again
 
 

@@ -18,6 +18,7 @@ from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group, group_arn
 from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
+from corral.services.leaving_tasks import busy_on, named
 from corral.services.stored_resources import Params
 from corral.store import Store
 
@@ -76,7 +77,7 @@ def finish(tx: Tx[Store], activity_id: str, status: str = SUCCESSFUL, message: s
     activity = tx.store.groups.activity(activity_id) if activity_id else None
     if activity is None or activity.ended_at_s is not None:
         return activity
-    ended = activity.but(status=status, message=message, progress=100, ended_at_s=tx.now_s)
+    ended = activity.but(status=status, message=message or activity.message, progress=100, ended_at_s=tx.now_s)
     tx.store.groups.put_activity(ended)
     tx.due("activities:", tx.now_s + SHOWN_S)
     return ended
@@ -188,6 +189,12 @@ def activity_view(tx: Tx[Store], activity: ScalingActivity) -> dict[str, Any]:
 
 
 def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
-    """Return why a launch waits for GPUs, or an empty text. The reason is computed for each request, so it is always current."""
+    """Return why a launch waits for GPUs or a termination waits for tasks, or an empty text.
+
+    The reason is computed for each request, so it is always current.
+    """
+    member = tx.store.groups.member(activity.instance_id) if activity.status == IN_PROGRESS else None
+    if member is not None and member.task_wait is not None and (busy := busy_on(tx, member.instance_id)):
+        return f"Waiting for {named(busy)}."
     claim = tx.store.claims.get(INSTANCE, activity.instance_id) if activity.status == WAITING else None
     return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""

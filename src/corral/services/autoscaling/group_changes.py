@@ -22,6 +22,7 @@ from corral.model.group import (
     LifecycleState,
     Member,
     ScalingActivity,
+    TaskWait,
     scaling_key,
 )
 from corral.model.instance import Instance, InstanceState, ec2_id
@@ -31,6 +32,7 @@ from corral.services.autoscaling.errors import ScalingActivityInProgressFault
 from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
 from corral.services.autoscaling.lifecycle_hooks import start_actions
 from corral.services.autoscaling.names import POLICY, documents_of, drop_documents
+from corral.services.leaving_tasks import choose, still_awaited, withdraw
 from corral.store import Store
 
 RETRY_S, RETRY_MAX_S = 15.0, 600.0  # the delay after a failed launch, doubled by each further failure up to the maximum
@@ -187,34 +189,93 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
     if why is Why.SURPLUS:
         cause = f"{group.cause}  {cause}" if group.cause else cause
         cause += "  " + activities.sentence(tx, f"instance {ec2_id(member.instance_id)} was selected for termination.")
-    return terminate(tx, group, member, cause)[0]
+    return _terminate_chosen(tx, group, member, cause, is_surplus=why is Why.SURPLUS)
+
+
+def _terminate_chosen(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool) -> Member:
+    """Terminate an instance that the group itself chose. The termination waits for busy tasks first, and then for lifecycle hooks.
+
+    While it waits, the tasks of the instance receive no messages, and it gets no new tasks.
+    """
+    instance = tx.store.instances.get(member.instance_id)
+    runs = instance is not None and instance.state is InstanceState.RUNNING
+    tasks = [task.id for task in tx.store.tasks.on(member.instance_id)] if runs else []
+    if still_awaited(tx, dict.fromkeys(tasks, tx.now_s))[0]:
+        activity = _begin_termination(tx, group, member, cause)
+        wait = TaskWait(tx.now_s, is_surplus, drained=_take_no_work(tx, group, member, tasks))
+        tx.mark(group.key)  # its reconciler schedules the end of the wait
+        return move(tx, member, LifecycleState.TERMINATING_WAIT, activity=activity.id, task_wait=wait)
+    ending, _ = terminate(tx, group, member, cause)
+    if ending.state is LifecycleState.TERMINATING_WAIT:
+        _take_no_work(tx, group, member, tasks)
+    return ending
+
+
+def _take_no_work(tx: Tx[Store], group: Group, member: Member, tasks: list[str]) -> bool:
+    """Give no messages to the tasks of an instance, and no new tasks to the instance. Return True if it was set to DRAINING."""
+    choose(tx, tasks, group.key)
+    instance = tx.store.instances.get(member.instance_id)
+    if instance is None or instance.status != "ACTIVE" or not instance.cluster:
+        return False
+    instances.set_status(tx, instance, "DRAINING")
+    return True
+
+
+def end_task_wait(tx: Tx[Store], group: Group, member: Member, still_busy: str = "") -> Member:
+    """Continue a termination that waited for busy tasks. `still_busy` names the tasks that are stopped although they are busy."""
+    activity = tx.store.groups.activity(member.activity)
+    assert activity is not None, "a member that waits has an activity"
+    if still_busy:
+        waited_s = round(tx.now_s - member.task_wait.since_s if member.task_wait is not None else 0)
+        activity = activity.but(message=f"Stopped after a wait of {waited_s} s: {still_busy}.")
+        tx.store.groups.put_activity(activity)
+    return _end(tx, group, member, activity, hooks=True)
+
+
+def take_back(tx: Tx[Store], group: Group, member: Member) -> Member:
+    """Cancel a termination that waits for busy tasks, because the group needs the instance again."""
+    assert member.task_wait is not None
+    activities.finish(tx, member.activity, activities.CANCELLED, "The group needs the instance again, so it stays in service.")
+    withdraw(tx, [task.id for task in tx.store.tasks.on(member.instance_id)], group.key)
+    instance = tx.store.instances.get(member.instance_id)
+    if member.task_wait.drained and instance is not None and instance.status == "DRAINING":
+        instances.set_status(tx, instance, "ACTIVE")
+    return move(tx, member, LifecycleState.IN_SERVICE, activity="", task_wait=None)
 
 
 def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks: bool = True) -> tuple[Member, ScalingActivity]:
     """Terminate an instance of a group, after its lifecycle hooks. `cause` is the complete text of the activity's cause."""
-    instance = tx.store.instances.get(member.instance_id)
+    activity = _begin_termination(tx, group, member, cause)
+    return _end(tx, group, member, activity, hooks=hooks), activity
+
+
+def _begin_termination(tx: Tx[Store], group: Group, member: Member, cause: str) -> ScalingActivity:
     if member.state in LAUNCH_STATES:
         activities.finish(tx, member.activity, activities.CANCELLED, "The instance was terminated before it entered service.")
     description = f"Terminating EC2 instance: {ec2_id(member.instance_id)}"
     details = {"Availability Zone": member.zone}
-    activity = activities.begin(tx, group, description, cause, instance_id=member.instance_id, details=details)
-    served = member.state in (LifecycleState.IN_SERVICE, LifecycleState.STANDBY)
+    return activities.begin(tx, group, description, cause, instance_id=member.instance_id, details=details)
+
+
+def _end(tx: Tx[Store], group: Group, member: Member, activity: ScalingActivity, *, hooks: bool) -> Member:
+    instance = tx.store.instances.get(member.instance_id)
+    served = member.state not in LAUNCH_STATES
     runs = instance is not None and instance.state is InstanceState.RUNNING
     actions = start_actions(tx, group, member, TERMINATING_HOOK) if hooks and served and runs else {}
     if actions:
         activities.advance(tx, activity.id, activities.MID_HOOK)
         tx.due(group.key, min(action.deadline_s for action in actions.values()))
-        return move(tx, member, LifecycleState.TERMINATING_WAIT, actions=actions, activity=activity.id), activity
-    ending = move(tx, member, LifecycleState.TERMINATING, actions={}, activity=activity.id)
-    _shut_down(tx, group, instance, cause)
-    return ending, activity
+        return move(tx, member, LifecycleState.TERMINATING_WAIT, actions=actions, activity=activity.id, task_wait=None)
+    ending = move(tx, member, LifecycleState.TERMINATING, actions={}, activity=activity.id, task_wait=None)
+    _shut_down(tx, group, instance, activity.cause)
+    return ending
 
 
 def proceed(tx: Tx[Store], group: Group, member: Member) -> Member:
-    """Shut down an instance after the lifecycle hooks of its termination."""
+    """Shut down an instance without a further wait, for example after the lifecycle hooks of its termination."""
     activity = tx.store.groups.activity(member.activity)
     activities.advance(tx, member.activity, activities.IN_PROGRESS)
-    ending = move(tx, member, LifecycleState.TERMINATING_PROCEED, actions={})
+    ending = move(tx, member, LifecycleState.TERMINATING_PROCEED, actions={}, task_wait=None)
     _shut_down(tx, group, tx.store.instances.get(member.instance_id), activity.cause if activity is not None else "")
     return ending
 

@@ -218,13 +218,19 @@ def terminate_instance_in_auto_scaling_group(tx: Tx[Store], params: Params, call
             "group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's min size."
         )
     for member in members:
-        if member.state in TERMINATION_STATES:
+        if member.state in TERMINATION_STATES and member.task_wait is None:
             raise ScalingActivityInProgressFault(f"Scaling activity {member.activity} is in progress and blocks this action")
     before = capacity_of(tx.store.groups.members(group.region, group.name))
     if decrement:
         group = group_changes.put(tx, group.but(desired=group.desired - units))
     done = []
     for member in members:
+        if member.task_wait is not None:  # a user does not have to wait for busy tasks
+            group_changes.end_task_wait(tx, group, member)
+            activity = tx.store.groups.activity(member.activity)
+            assert activity is not None
+            done.append(activity)
+            continue
         text = f"instance {ec2_id(member.instance_id)} was taken out of service in response to a user request"
         if decrement and member.state in COUNTED:
             text += f", shrinking the capacity from {before} to {before - member.weight}"

@@ -8,7 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.termination_policies import TYPES as TERMINATION_POLICIES
 from corral.errors import ApiError
-from corral.model.group import DELETING, Group, Member
+from corral.model.group import DELETING, Group, LifecycleState, Member
 from corral.model.instance import ec2_id
 from corral.services import stored_resources
 from corral.services.autoscaling import group_changes
@@ -268,7 +268,7 @@ def delete_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def _end(tx: Tx[Store], group: Group, member: Member, cause: str) -> None:
-    if member.actions and member.state.value.startswith("Terminating"):
+    if member.state is LifecycleState.TERMINATING_WAIT:
         group_changes.proceed(tx, group, member)
     elif not member.state.value.startswith("Terminating"):
         group_changes.terminate(tx, group, member, cause, hooks=False)

@@ -27,7 +27,6 @@ from corral.services.ecs.errors import (
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short, slots_of
 from corral.services.ecs.placement_constraints import check_expression
 from corral.services.ecs.tags import instance_tags
-from corral.services.ecs.task_progress import mark_service
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
@@ -66,12 +65,8 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
     def update(slot: Slot) -> dict[str, Any]:
         instance = tx.store.instances.get(slot.id)
         if instance is not None and instance.status != "INACTIVE":  # a deregistered instance leaves when its tasks have ended
-            tx.store.instances.set_status(slot.id, status)
-        pool, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
-        tx.mark(f"pool:{pool}")  # a waiting task may fit on an instance that is active again
-        tx.mark(f"daemons:{pool}")
-        for task in tx.store.tasks.on(slot.id):
-            mark_service(tx, task)  # the service replaces its tasks on a draining instance
+            instances.set_status(tx, instance, status)
+        _, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
         return _description(tx, caller, cluster, renewed, ())
 
     return _for_each_slot(tx, caller, cluster, given, update)

@@ -23,6 +23,7 @@ from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
+from corral.services.leaving_tasks import withdraw
 from corral.services.pagination import Pagination, names
 from corral.store import Store
 
@@ -127,6 +128,9 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if service.status == ACTIVE:
         if service.strategy == REPLICA and service.desired and not params.get("force"):
             raise InvalidParameterException("The service cannot be stopped while it is scaled above 0.")
+        if params.get("force"):
+            key = f"service:{service.key}"
+            withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, also busy ones
         service = service.but(status=DRAINING, desired=0, is_steady=False)
         _write(tx, service)
     return {"service": service_description(tx, service)}
