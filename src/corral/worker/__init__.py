@@ -1,0 +1,8 @@
+"""A worker for SQS queues: batches for the GPU, S3 objects already fetched. It needs only boto3 and also runs on AWS."""
+
+from corral.worker.errors import WorkerError
+from corral.worker.items import Batch, Item, S3Object
+from corral.worker.queue_worker import QueueWorker
+from corral.worker.worker_metrics import Totals
+
+__all__ = ["Batch", "Item", "QueueWorker", "S3Object", "Totals", "WorkerError"]

@@ -1,0 +1,179 @@
+"""Calls `predict` for a batch and decides what becomes of each item."""
+
+from __future__ import annotations
+
+import traceback
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from corral.worker.errors import LOG, WorkerError
+from corral.worker.items import Batch, Item
+from corral.worker.results import ItemResult, ResultTarget, result_of
+from corral.worker.settlement import Fate, Settlement
+
+Predict = Callable[[Batch], Any]
+Settle = Callable[[int, list[Settlement]], None]  # a feeder's number, and what becomes of its items
+GROUPS_MAX = 10_000
+TRACEBACKS_MAX = 100
+
+
+class BatchRun:
+    """Runs batches one after the other.
+
+    In a FIFO queue an item behind a failed item of its group goes back too, for the order of the group. An item that has no
+    receive left goes to the dead-letter queue, so the items behind it can go on.
+    """
+
+    def __init__(
+        self,
+        predict: Predict,
+        prepare: Predict | None,
+        results: ResultTarget | None,
+        result_key: Callable[[Item], str] | None,
+        receives_max: int | None,
+        failures_max: int,
+        settle: Settle,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._predict = predict
+        self._prepare = prepare
+        self._results = results
+        self._result_key = result_key
+        self._receives_max = receives_max
+        self._failures_max = failures_max
+        self._settle = settle
+        self._is_stopping = is_stopping
+        self._failures = 0  # messages in a row for which `predict` raised an exception
+        self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()  # group → feeder and receive
+        self._seen: set[str] = set()
+
+    def prepare(self, batch: Batch) -> None:
+        if self._prepare is not None:
+            batch.prepared = self._prepare(batch)
+
+    def run(self, batch: Batch) -> None:
+        """Raises WorkerError if `predict` cannot be used at all."""
+        left = Batch(item for item in batch if self._keep(item))
+        if not left:
+            return
+        left.prepared = batch.prepared if len(left) == len(batch) else None
+        try:
+            self._call(left)
+        except WorkerError:
+            raise
+        except Exception as error:
+            self._log_exception(left, error)
+            if len(left) == 1:
+                self._failed(left[0], error)
+            else:
+                self._one_by_one(left)
+            return
+        self._succeeded(left)
+
+    def _keep(self, item: Item) -> bool:
+        """False if the item is settled without `predict`."""
+        if self._is_behind_failure(item):
+            self._give([(item, Fate.RETURNED, None)])
+        elif item.failure is not None:
+            self._fail(item)
+        else:
+            return True
+        return False
+
+    def _one_by_one(self, batch: Batch) -> None:
+        """After an exception: find the items that cause it, so that the others do not fail with them."""
+        for item in batch:
+            if self._is_stopping() or self._is_behind_failure(item):
+                self._give([(item, Fate.RETURNED, None)])
+                continue
+            item.failure = item.result = None
+            try:
+                self._call(Batch([item]))
+            except WorkerError:
+                raise
+            except Exception as error:
+                self._log_exception([item], error)
+                self._failed(item, error)
+            else:
+                self._succeeded([item])
+
+    def _call(self, batch: Batch) -> None:
+        if self._prepare is not None and batch.prepared is None:
+            self.prepare(batch)
+        returned = self._predict(batch)
+        if returned is None:
+            return
+        if isinstance(returned, str | bytes | dict) or not hasattr(returned, "__len__"):
+            raise WorkerError(f"predict returned a {type(returned).__name__}: return a list with one result per item, or None.")
+        if len(returned) != len(batch):
+            raise WorkerError(
+                f"predict returned {len(returned)} results for a batch of {len(batch)} items: return one result per item, "
+                "or None and set item.result."
+            )
+        for item, result in zip(batch, returned):
+            if result is not None:
+                item.result = result
+
+    def _succeeded(self, items: Iterable[Item]) -> None:
+        """`predict` returned: items are done, except those for which it called `fail`."""
+        self._failures = 0
+        settled: list[tuple[Item, Fate, ItemResult | None]] = []
+        for item in items:
+            if self._is_behind_failure(item):
+                settled.append((item, Fate.RETURNED, None))
+                continue
+            result = None
+            if item.failure is None and self._results is not None:
+                try:
+                    result = result_of(item, self._results, self._result_key)
+                except Exception as error:
+                    item.fail(str(error))
+            if item.failure is None:
+                settled.append((item, Fate.DONE, result))
+            else:
+                self._fail(item)
+        self._give(settled)
+
+    def _failed(self, item: Item, error: Exception) -> None:
+        item.fail(f"{type(error).__name__}: {error}")
+        self._fail(item)
+        self._failures += 1
+        if self._failures >= self._failures_max:
+            raise WorkerError(
+                f"predict raised an exception for {self._failures} messages in a row, so the worker stops: the fault may be the "
+                f"GPU's or the model's, and the remaining messages would fail too. The last one: {item.failure}"
+            ) from error
+
+    def _fail(self, item: Item) -> None:
+        of = f" of {self._receives_max}" if self._receives_max else ""
+        LOG.warning("message %s failed (receive %d%s): %s", item.message_id, item.receive_count, of, item.failure)
+        if item.group is not None and (self._receives_max is None or item.receive_count < self._receives_max):
+            self._failed_groups[item.group] = (item.feeder, item.receive)
+            self._failed_groups.move_to_end(item.group)
+            if len(self._failed_groups) > GROUPS_MAX:
+                self._failed_groups.popitem(last=False)
+        self._give([(item, Fate.FAILED, None)])
+
+    def _is_behind_failure(self, item: Item) -> bool:
+        return item.group is not None and self._failed_groups.get(item.group) == (item.feeder, item.receive)
+
+    def _give(self, settled: list[tuple[Item, Fate, ItemResult | None]]) -> None:
+        feeders: dict[int, list[Settlement]] = defaultdict(list)
+        for item, fate, result in settled:
+            feeders[item.feeder].append(Settlement(item.number, fate, result))
+        for feeder, settlements in feeders.items():
+            self._settle(feeder, settlements)
+
+    def _log_exception(self, batch: list[Item], error: Exception) -> None:
+        """With the traceback, if this exception is new."""
+        frames = traceback.extract_tb(error.__traceback__)
+        text = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}"
+        is_new = text not in self._seen and len(self._seen) < TRACEBACKS_MAX
+        self._seen.add(text) if is_new else None
+        if len(batch) > 1:
+            LOG.warning(
+                "predict failed for a batch of %d, so its items are tried one by one: %s", len(batch), error, exc_info=is_new
+            )
+        elif is_new:
+            LOG.warning("predict failed", exc_info=error)

@@ -1,0 +1,295 @@
+"""Receives messages, fetches their objects, decodes them, and settles them when the worker says what became of them."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from corral.worker.errors import LOG, explained, is_transient, retried
+from corral.worker.items import Item, item_of
+from corral.worker.prefetch import Prefetch
+from corral.worker.queue_lookup import QueueInfo, client
+from corral.worker.results import ResultTarget, ResultWriter
+from corral.worker.settlement import REQUESTS_MAX, Fate, HeldMessage, Settlement, Settler, delay_s
+from corral.worker.visibility import VisibilityKeeper
+
+RECEIVE_MAX = 10
+ONCE_POLL_S = 1  # a long poll of a second asks every server of SQS, and says reliably that a queue is empty
+FETCH_MAX_S = 60.0
+FOREVER_S = 1e9
+SYSTEM_ATTRIBUTES = ["ApproximateReceiveCount", "MessageGroupId"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeederOptions:
+    queue: QueueInfo
+    fetch: bool
+    decode: Callable[[Item], Any] | None
+    threads: int
+    receivers: int
+    prefetch: int
+    prefetch_bytes: int
+    visibility_s: int | None
+    poll_s: int
+    retry_delay_s: int | None
+    results: ResultTarget | None
+    once: bool
+
+
+class FeederEvents(Protocol):
+    """What a feeder reports. Methods are called from its threads."""
+
+    def ready(self, items: list[Item]) -> None:
+        """Objects are fetched and decoded, or `failure` of the item says why not."""
+
+    def holds(self, feeder: int, count: int) -> None:
+        """It holds its first messages, or none any more."""
+
+    def settled(self, fate: Fate, count: int) -> None: ...
+
+    def broken(self, feeder: int, error: Exception) -> None: ...
+
+    def empty(self, feeder: int) -> None:
+        """The queue is empty, the feeder holds nothing and will not receive again (`once`)."""
+
+
+class Feeder:
+    def __init__(self, number: int, options: FeederOptions, events: FeederEvents) -> None:
+        self.number = number
+        self._options = options
+        self._events = events
+        queue_info = options.queue
+        connections = options.receivers + REQUESTS_MAX + 1
+        self._sqs = client("sqs", queue_info.region, connections=connections, read_timeout_s=options.poll_s + 30)
+        self._s3 = client("s3", None, connections=options.threads) if options.fetch else None
+        self._prefetch = Prefetch(options.prefetch, options.prefetch_bytes)
+        self._keeper = VisibilityKeeper(self._sqs, queue_info.url, options.visibility_s or queue_info.visibility_s)
+        writer = ResultWriter(options.results, options.threads) if options.results else None
+        delays = delay_s(options.retry_delay_s, queue_info.receives_max)
+        self._settler = Settler(self._sqs, queue_info.url, self._keeper, writer, delays, self._settled)
+        self._pool = ThreadPoolExecutor(options.threads, "worker-fetch")
+        self._in_order: queue.SimpleQueue[Future[Item | None] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._flowing = threading.Event()  # messages arrive, so that more than one receive at a time is worth it
+        self._changed = threading.Condition()
+        self._held: dict[int, HeldMessage] = {}
+        self._receiving = 0
+        self._returns = 0  # messages that this feeder made visible again
+        self._numbers = self._receives = 0
+        self._threads = [threading.Thread(target=self._receive, args=(at == 0,), daemon=True) for at in range(options.receivers)]
+        if queue_info.is_fifo:
+            self._threads.append(threading.Thread(target=self._hand_over_in_order, name="worker-order", daemon=True))
+
+    def start(self) -> None:
+        self._keeper.start()
+        self._settler.start()
+        for thread in self._threads:
+            thread.start()
+
+    def settle(self, settlements: list[Settlement]) -> None:
+        with self._changed:
+            for settlement in settlements:
+                message = self._held.get(settlement.number)
+                if message is not None and not message.is_settling:
+                    message.is_settling = True
+                    self._settler.add(message, settlement)
+
+    def stop(self) -> None:
+        """Receive no more, and return what the worker has not been given. Does not wait."""
+        self._stopping.set()
+        self._flowing.set()
+        self._prefetch.close()
+        with self._changed:
+            self._changed.notify_all()
+
+    def return_all(self) -> None:
+        """Return every message that is not being settled: the worker is gone."""
+        with self._changed:
+            numbers = list(self._held)
+        self.settle([Settlement(number, Fate.RETURNED) for number in numbers])
+
+    def close(self, within_s: float) -> None:
+        """Wait for the receives that are under way and for the settlement of all messages."""
+        self.stop()
+        until_s = time.monotonic() + within_s
+        for thread in self._threads[: self._options.receivers]:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        with self._changed:
+            settled = self._changed.wait_for(lambda: not self._held, max(0.0, until_s - time.monotonic()))
+        if not settled:
+            LOG.warning("%d messages return when their visibility timeout ends", len(self._held))
+        self._pool.shutdown(wait=False)
+        self._in_order.put(None)
+        self._settler.close()
+        self._keeper.close()
+
+    # Receiving
+
+    def _receive(self, is_first: bool) -> None:
+        try:
+            while not self._stopping.is_set():
+                if not is_first:
+                    self._flowing.wait()
+                wanted = self._prefetch.take_slots(min(RECEIVE_MAX, self._prefetch.slots_max))
+                with self._changed:
+                    was_idle, returns = not self._held, self._returns
+                if wanted and not self._receive_once(wanted) and is_first and self._options.once:
+                    self._end_if_empty(was_idle, returns)
+        except Exception as error:
+            if not self._stopping.is_set():
+                self._events.broken(self.number, explained(f"Queue {self._options.queue.name} cannot be received from", error))
+
+    def _receive_once(self, wanted: int) -> int:
+        with self._changed:
+            self._receiving += 1
+        messages: list[dict[str, Any]] = []
+        try:
+            attempt = secrets.token_hex(16)
+            messages = retried("ReceiveMessage", lambda: self._messages(wanted, attempt), self._stopping, FOREVER_S)
+        finally:
+            self._prefetch.give(wanted - len(messages))
+            with self._changed:
+                self._receiving -= 1
+                self._receives += 1
+                receive = self._receives
+                was_idle = not self._held
+                held = [self._hold(message) for message in messages]
+                if was_idle and held:
+                    self._events.holds(self.number, len(held))
+        if messages or self._stopping.is_set():
+            self._flowing.set()
+        else:
+            self._flowing.clear()
+        self._keeper.hold([message.handle for message in held])
+        for message, each in zip(messages, held):
+            self._take(each, item_of(message, feeder=self.number, number=each.number, receive=receive))
+        return len(messages)
+
+    def _messages(self, wanted: int, attempt: str) -> list[dict[str, Any]]:
+        """A FIFO queue returns the same messages to a repeated attempt, whose response was lost."""
+        options = self._options
+        params: dict[str, Any] = {"VisibilityTimeout": options.visibility_s} if options.visibility_s else {}
+        params |= {"ReceiveRequestAttemptId": attempt} if options.queue.is_fifo else {}
+        answer = self._sqs.receive_message(
+            QueueUrl=options.queue.url,
+            MaxNumberOfMessages=wanted,
+            WaitTimeSeconds=min(options.poll_s, ONCE_POLL_S) if options.once else options.poll_s,
+            MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
+            MessageAttributeNames=["All"],
+            **params,
+        )
+        messages: list[dict[str, Any]] = answer.get("Messages", [])
+        return messages
+
+    def _hold(self, message: dict[str, Any]) -> HeldMessage:
+        self._numbers += 1
+        count = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+        held = HeldMessage(self._numbers, message["ReceiptHandle"], count)
+        self._held[held.number] = held
+        return held
+
+    def _end_if_empty(self, was_idle: bool, returns: int) -> None:
+        """After an empty receive: end if nothing was held before it, and nothing was received or returned meanwhile.
+
+        A FIFO queue returns no message of a group while another one of the group is held, so such a receive proves nothing.
+        """
+        with self._changed:
+            is_empty = was_idle and not self._held and not self._receiving and self._returns == returns
+            if not is_empty:
+                self._changed.wait_for(lambda: not self._held or self._stopping.is_set())
+        if is_empty and not self._stopping.is_set():
+            self.stop()
+            self._events.empty(self.number)
+
+    # Fetching and decoding
+
+    def _take(self, held: HeldMessage, item: Item | None) -> None:
+        """Start the work on a received message. Waits while the worker holds too many bytes."""
+        if item is None:
+            held.is_test = True
+            self.settle([Settlement(held.number, Fate.DONE)])
+            return
+        if self._options.fetch:
+            held.charged_bytes = sum(each.size for each in item.objects if each.exists)
+            self._prefetch.take_bytes(held.charged_bytes)
+        work = self._pool.submit(self._prepare, held, item)
+        if self._options.queue.is_fifo:
+            self._in_order.put(work)
+        else:
+            work.add_done_callback(self._hand_over)
+
+    def _prepare(self, held: HeldMessage, item: Item) -> Item | None:
+        """Fetch and decode. None if the message was returned because the worker stops."""
+        if self._stopping.is_set():
+            self.settle([Settlement(held.number, Fate.RETURNED)])
+            return None
+        try:
+            if self._s3 is not None:
+                for each in item.objects:
+                    if each.exists:
+                        each.data = self._fetched(each.bucket, each.key)
+            if self._options.decode is not None:
+                item.data = self._options.decode(item)
+                for each in item.objects:
+                    each.data = None
+        except BaseException as error:  # `sys.exit` in `decode` fails the message too
+            item.fail(_reason(error))
+        size = sum(len(each.data) for each in item.objects if each.data) + _bytes_of(item.data)
+        self._prefetch.add_bytes(size - held.charged_bytes)
+        held.charged_bytes = size
+        return item
+
+    def _fetched(self, bucket: str, key: str) -> bytes:
+        def get() -> bytes:
+            assert self._s3 is not None
+            data: bytes = self._s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+            return data
+
+        return retried(f"GetObject of s3://{bucket}/{key}", get, self._stopping, FETCH_MAX_S)
+
+    def _hand_over_in_order(self) -> None:
+        """Hand over the items of a FIFO queue in the order in which they were received."""
+        while (work := self._in_order.get()) is not None:
+            self._hand_over(work)
+
+    def _hand_over(self, work: Future[Item | None]) -> None:
+        item = work.result()
+        if item is not None:
+            self._events.ready([item])
+
+    # Settling
+
+    def _settled(self, messages: list[HeldMessage], fate: Fate) -> None:
+        with self._changed:
+            gone = [message for message in messages if self._held.pop(message.number, None)]
+            self._events.settled(fate, sum(not message.is_test for message in gone))
+            if fate is not Fate.DONE:
+                self._returns += len(gone)
+            if gone and not self._held:
+                self._events.holds(self.number, 0)
+            self._changed.notify_all()
+        self._prefetch.give(len(gone), sum(message.charged_bytes for message in gone))
+
+
+def _bytes_of(data: Any) -> int:
+    """The size of arrays, tensors and bytes; 0 for anything else."""
+    if isinstance(data, bytes | bytearray | str):
+        return len(data)
+    size = getattr(data, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _reason(error: BaseException) -> str:
+    """The error and the line of the user's function that raised it."""
+    if is_transient(error):
+        return f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,139 @@
+"""What `predict` receives: items, each of which is one SQS message with the S3 objects that it names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_plus
+
+CREATED = ("ObjectCreated", "ObjectRestore:Completed", "Object Created", "Object Restore Completed")
+
+
+@dataclass(slots=True)
+class S3Object:
+    """An object that an S3 event names. `data` has its bytes, or None: not fetched, or replaced by the result of `decode`."""
+
+    bucket: str
+    key: str
+    event: str = ""
+    size: int = 0
+    etag: str = ""
+    version_id: str | None = None
+    data: bytes | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+    @property
+    def exists(self) -> bool:
+        """False if the event is about a removed object, for example."""
+        return self.event.startswith(CREATED)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One message of the queue."""
+
+    message_id: str
+    body: str = field(repr=False)
+    attributes: dict[str, Any] = field(default_factory=dict, repr=False)
+    group: str | None = None  # MessageGroupId
+    receive_count: int = 1
+    objects: list[S3Object] = field(default_factory=list)
+    data: Any = field(default=None, repr=False)  # what `decode` returned
+    result: Any = field(default=None, repr=False)
+    failure: str | None = None
+    # For the worker alone: which feeder holds the message, under which number, and which receive returned it.
+    feeder: int = field(default=0, repr=False)
+    number: int = field(default=0, repr=False)
+    receive: int = field(default=0, repr=False)
+
+    def fail(self, reason: str) -> None:
+        """Return this message to the queue. Other items of the batch are not affected."""
+        self.failure = str(reason) or "no reason given"
+
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
+
+class Batch(list[Item]):
+    """A list of items. `prepared` is what the function `prepare` returned for it."""
+
+    prepared: Any = None
+
+
+def item_of(message: dict[str, Any], *, feeder: int, number: int, receive: int) -> Item | None:
+    """Convert a message of ReceiveMessage. S3's test event becomes None."""
+    body, system = message["Body"], message.get("Attributes", {})
+    objects = objects_of(body)
+    if objects is None:
+        return None
+    return Item(
+        message_id=message["MessageId"],
+        body=body,
+        attributes={name: _plain(value) for name, value in message.get("MessageAttributes", {}).items()},
+        group=system.get("MessageGroupId"),
+        receive_count=int(system.get("ApproximateReceiveCount", 1)),
+        objects=objects,
+        feeder=feeder,
+        number=number,
+        receive=receive,
+    )
+
+
+def objects_of(body: str) -> list[S3Object] | None:
+    """The objects in an S3 event, directly from S3, through SNS or through EventBridge; None for S3's test event."""
+    event = _parsed(body)
+    if event.get("Type") == "Notification" and isinstance(event.get("Message"), str):
+        event = _parsed(event["Message"])
+    if event.get("Event") == "s3:TestEvent":
+        return None
+    if event.get("source") == "aws.s3" and isinstance(event.get("detail"), dict):
+        detail = event["detail"]
+        return [_object(detail, detail.get("object", {}).get("key"), str(event.get("detail-type", "")))]
+    records = event.get("Records")
+    if not isinstance(records, list):
+        return []
+    return [
+        _object(record["s3"], unquote_plus(record["s3"]["object"]["key"]), str(record.get("eventName", "")).removeprefix("s3:"))
+        for record in records
+        if isinstance(record, dict) and _is_s3(record.get("s3"))
+    ]
+
+
+def _is_s3(part: Any) -> bool:
+    """Whether it has the members that an S3 event has: the body of any message can have a list of records."""
+    if not (isinstance(part, dict) and isinstance(part.get("bucket"), dict) and isinstance(part.get("object"), dict)):
+        return False
+    return isinstance(part["bucket"].get("name"), str) and isinstance(part["object"].get("key"), str)
+
+
+def _object(part: dict[str, Any], key: str, event: str) -> S3Object:
+    about = part["object"]
+    size = about.get("size")
+    return S3Object(
+        bucket=part["bucket"]["name"],
+        key=key,
+        event=event,
+        size=size if isinstance(size, int) else 0,
+        etag=str(about.get("eTag", about.get("etag", ""))),
+        version_id=about.get("versionId", about.get("version-id")),
+    )
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """A JSON object, or an empty one if the text is anything else."""
+    if not text.lstrip().startswith("{"):
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(attribute: dict[str, Any]) -> Any:
+    return attribute["BinaryValue"] if "BinaryValue" in attribute else attribute.get("StringValue")

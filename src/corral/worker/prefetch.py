@@ -1,0 +1,50 @@
+"""Bounds of what a worker holds: messages, and bytes of their objects."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Prefetch:
+    """Slots for messages and a budget of bytes. A thread that receives waits here while the worker holds enough."""
+
+    def __init__(self, slots_max: int, bytes_max: int) -> None:
+        self.slots_max = slots_max
+        self._slots = slots_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take_slots(self, count: int) -> int:
+        """Wait until `count` slots are free and take them. Return 0 when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._slots >= count)
+            if self._closed:
+                return 0
+            self._slots -= count
+            return count
+
+    def take_bytes(self, size: int) -> None:
+        """Wait until `size` bytes are free and take them. An object above the limit is admitted when nothing else is held."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._bytes == 0 or self._bytes + size <= self._bytes_max)
+            self._bytes += size
+
+    def add_bytes(self, more: int) -> None:
+        """Correct an estimate, for example when decoded data is larger than its object. Never waits."""
+        with self._changed:
+            self._bytes += more
+            self._changed.notify_all()
+
+    def give(self, slots: int, size: int = 0) -> None:
+        with self._changed:
+            self._slots += slots
+            self._bytes -= size
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let every waiting thread go on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
