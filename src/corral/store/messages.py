@@ -21,6 +21,7 @@ MESSAGE_COLUMNS = (
     "deduplication_id, trace, source_arn, attributes, bytes, body"
 )
 WAKES_MAX = 64  # arrivals in an empty queue that are remembered for each queue
+PILES_MAX = 1_000  # queues whose arrivals are remembered
 FIRST_RECEIVES_MAX = 1_000  # tasks whose first receive is remembered
 RECEIVE_MAX_BYTES = 1024 * 1024  # bytes in one response; SQS may return fewer messages than requested
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
@@ -87,6 +88,8 @@ class Messages:
         wakes = self._wakes.setdefault(pile, [])
         wakes.append((now_ms, sender))
         del wakes[:-WAKES_MAX]
+        if len(self._wakes) > PILES_MAX:
+            del self._wakes[next(iter(self._wakes))]
 
     def wakes(self, pile: int) -> list[tuple[int, str]]:
         """The last arrivals of messages in the empty pile since the start of the server: (time in ms, sender), oldest first."""
