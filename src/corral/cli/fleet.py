@@ -34,7 +34,8 @@ COLOURS = {"ALARM": "yellow", "OK": "green"}
 def fleet(name: str, data: DataFolder, once: bool, as_json: bool) -> None:
     """Draw the fleet NAME: its queue, its workers, its scaling policies, and the time line of its last scale-out.
 
-    NAME is an Auto Scaling group whose alarm watches a queue, or the stack with this group. The screen is refreshed until you press q.
+    NAME is an Auto Scaling group whose alarm watches a queue, or the stack with this group. The screen is refreshed until you
+    press q.
     """
     endpoint = find_endpoint(data)
     found = find_fleet(endpoint, name)
@@ -102,23 +103,23 @@ def _levels(state: dict[str, Any], width: int) -> Table:
     busy = next((value for value in reversed(history["gpuUtilizationPercent"]) if value is not None), None)
     wanted = f" of {state['desired']}" if state["desired"] != state["workers"] else ""
     rows = [
-        ("messages waiting", str(state["visible"]), history["visible"], "g"),
-        ("messages in flight", str(state["inFlight"]), history["inFlight"], "g"),
-        ("age of the oldest", "–" if oldest is None else f"{oldest:.0f} s", history["oldestS"], "g"),
-        ("workers", f"{state['workers']}{wanted}", history["workers"], "g"),
-        ("GPUs", str(state["gpus"]), gpus, "g"),
+        ("messages waiting", str(state["visible"]), history["visible"]),
+        ("messages in flight", str(state["inFlight"]), history["inFlight"]),
+        ("age of the oldest", "–" if oldest is None else f"{oldest:.0f} s", history["oldestS"]),
+        ("workers", f"{state['workers']}{wanted}", history["workers"]),
+        ("GPUs", str(state["gpus"]), gpus),
     ]
     if busy is not None:
-        rows.append(("GPU utilization", f"{busy:.0f}%", history["gpuUtilizationPercent"], "g"))
+        rows.append(("GPU utilization", f"{busy:.0f}%", history["gpuUtilizationPercent"]))
     table = plain_table()
     for title, columns, justify in (("", 18, "left"), ("NOW", 7, "right"), (f"LAST {WINDOW_S // 60} MIN", size, "left")):
         table.add_column(title, width=columns, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     table.add_column("MAX", width=6, justify="right", no_wrap=True)
     table.add_column("", ratio=1)
-    for name, now, values, form in rows:
+    for name, now, values in rows:
         most = max((value for value in values if value is not None), default=0.0)
         scaled = [None if value is None else 100 * value / (most or 1) for value in values]
-        table.add_row(name, now, draw_graph(scaled, size), format(most, form), "")
+        table.add_row(name, now, draw_graph(scaled, size), f"{most:.0f}", "")
     return table
 
 
@@ -152,16 +153,9 @@ def _steps(policy: dict[str, Any], state: dict[str, Any]) -> Table:
     for lower, upper, adjustment in policy["steps"]:
         low, high = (None if bound is None else threshold + bound for bound in (lower, upper))
         chosen = (low is None or value >= low) and (high is None or value < high)
-        label = (
-            f"{low:g} and more"
-            if high is None and low is not None
-            else f"below {high:g}"
-            if low is None and high is not None
-            else ("any" if low is None or high is None else f"{low:g} to {high:g}")
-        )
         result = f"{adjustment}" if policy["adjustment"] == "ExactCapacity" else f"{adjustment:+}"
         style = "bold reverse" if chosen else ""
-        labels.append(styled(f" {label} ", style))
+        labels.append(styled(f" {_interval(low, high)} ", style))
         results.append(styled(f" {result}{'%' * (policy['adjustment'] == 'PercentChangeInCapacity')} ", style))
     table.add_column("", width=18, no_wrap=True)
     for label in labels:
@@ -171,6 +165,12 @@ def _steps(policy: dict[str, Any], state: dict[str, Any]) -> Table:
     table.add_row("messages", *labels, "")
     table.add_row("workers", *results, "")
     return table
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"{low:g} and more" if low is not None else f"below {high:g}" if high is not None else "any"
+    return f"{low:g} to {high:g}"
 
 
 def _tasks(state: dict[str, Any]) -> Table:

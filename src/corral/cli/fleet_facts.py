@@ -1,7 +1,7 @@
 """Reads what `corral fleet` shows: an Auto Scaling group, the queue that its alarms watch, and its workers.
 
-All calls are AWS's, so this also works on AWS. Corral's page `/_corral/fleet` adds what AWS does not report: when a message arrived in
-the empty queue, when a task received its first message, and how many messages a task holds.
+All calls are AWS's, so this also works on AWS. Corral's page `/_corral/fleet` adds what AWS does not report: when a message
+arrived in the empty queue, when a task received its first message, and how many messages a task holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUEUE_METRICS = {
 }
 WINDOW_S = 600
 STEP_S, AWS_STEP_S = 10, 60
-CARRY_S = 60  # Corral publishes an unchanged value once a minute
+CARRY_S = 120  # Corral publishes an unchanged value once a minute, so a value may be missing for almost two
 ACTIVITIES_MAX = 100
 TASKS_MAX = 100
 S3 = "s3.amazonaws.com"

@@ -22,7 +22,7 @@ def fleet_page(tx: Tx[Store], region: str, queue_name: str, task_ids: Sequence[s
         "tasks": {
             task_id: {
                 "firstReceiveMs": queues.first_receive_ms(task_id),
-                "held": sum(each.count for each in held.get(task_id, ())),
+                "held": sum(each.messages for each in held.get(task_id, ())),
                 "leaving": task_id in tx.store.tasks.leaving,
             }
             for task_id in task_ids
