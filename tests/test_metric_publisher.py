@@ -39,6 +39,7 @@ class World:
         agents = cast("Any", SimpleNamespace(history=self.history))
         self.publisher = MetricPublisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
         self.published: list[Point] = []
+        self.shortest_s: int | None = None  # the shortest period of an alarm
 
     def run(self, handler: Any, *, read_only: bool = False) -> Any:
         told: list[Any] = []
@@ -61,8 +62,9 @@ class World:
         future.set_result(self.run(handler, read_only=read_only))
         return future
 
-    async def recorded(self, handler: Any) -> None:
+    async def recorded(self, handler: Any) -> int | None:
         self.published += handler.keywords["points"]
+        return self.shortest_s
 
     def tick(self, seconds: int = 1) -> list[Point]:
         """Advance the clock second by second and return the published points."""
@@ -142,6 +144,26 @@ def test_an_unchanged_queue_is_published_once_a_minute_with_the_right_average(wo
     assert visible[3:] == [(10.0, 1.0)] * 40, "messages grow older: there is news every second"
     assert sum(value * weight for value, weight in world.samples("NumberOfMessagesSent")) == 10
     assert world.samples("SentMessageSize") == [(5.0, 10.0)]
+
+
+def test_an_unchanged_queue_is_published_in_each_period_of_a_short_alarm(world: World) -> None:
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    world.call("sqs", "PurgeQueue", QueueUrl=queue)
+    world.tick(5)
+    world.published.clear()
+    world.tick(50)
+    assert world.samples("ApproximateNumberOfMessagesVisible") == []
+    world.shortest_s = 10
+    world.tick(5)
+    world.published.clear()
+    world.tick(59)
+    assert world.samples("ApproximateNumberOfMessagesVisible") == [(0.0, 10.0)] * 5
+    world.shortest_s = None  # the alarm was deleted
+    world.tick()
+    world.published.clear()
+    world.tick(59)
+    assert world.samples("ApproximateNumberOfMessagesVisible") == []
 
 
 def test_gpus_and_clusters_are_published_in_the_regions_that_use_them(world: World) -> None:

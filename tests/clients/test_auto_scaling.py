@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -377,3 +378,79 @@ def test_groups_survive_a_kill(own_corral: Callable[..., Corral]) -> None:
     assert set(before) <= set(after)
     client.delete_auto_scaling_group(AutoScalingGroupName="durable", ForceDelete=True)
     eventually(lambda: not groups(client), "deleted")
+
+
+def test_a_queue_scales_a_group_from_zero(corral: Corral, autoscaling: Any) -> None:
+    """One policy on both states of an alarm on the messages of a queue: 0 → 1 → 2 → 0."""
+    sqs, cloudwatch = corral.client("sqs"), corral.client("cloudwatch")
+    create(autoscaling, "queue-fleet", 0, 2)
+    steps = [
+        {"MetricIntervalLowerBound": 0.0, "MetricIntervalUpperBound": 1.0, "ScalingAdjustment": 0},
+        {"MetricIntervalLowerBound": 1.0, "MetricIntervalUpperBound": 10.0, "ScalingAdjustment": 1},
+        {"MetricIntervalLowerBound": 10.0, "ScalingAdjustment": 2},
+    ]
+    policy = autoscaling.put_scaling_policy(
+        AutoScalingGroupName="queue-fleet",
+        PolicyName="by-queue",
+        PolicyType="StepScaling",
+        AdjustmentType="ExactCapacity",
+        StepAdjustments=steps,
+        EstimatedInstanceWarmup=0,
+    )["PolicyARN"]
+    url = sqs.create_queue(QueueName="jobs-of-fleet")["QueueUrl"]
+    cloudwatch.put_metric_alarm(
+        AlarmName="jobs-wait",
+        Namespace="AWS/SQS",
+        MetricName="ApproximateNumberOfMessagesVisible",
+        Dimensions=[{"Name": "QueueName", "Value": "jobs-of-fleet"}],
+        Statistic="Average",
+        Period=10,
+        EvaluationPeriods=1,
+        Threshold=0.0,
+        ComparisonOperator="GreaterThanThreshold",
+        AlarmActions=[policy],
+        OKActions=[policy],
+    )
+    [shown] = autoscaling.describe_policies(AutoScalingGroupName="queue-fleet")["ScalingPolicies"]
+    assert [alarm["AlarmName"] for alarm in shown["Alarms"]] == ["jobs-wait"]
+    sqs.send_message(QueueUrl=url, MessageBody="first")
+    in_service(autoscaling, "queue-fleet", 1)
+    assert (
+        "a monitor alarm jobs-wait in state ALARM triggered policy by-queue changing the desired capacity from 0 to 1."
+        in (activities(autoscaling, "queue-fleet")[0]["Cause"])
+    )
+    for _ in range(2):
+        sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": str(number), "MessageBody": "more"} for number in range(10)])
+    in_service(autoscaling, "queue-fleet", 2)
+    sqs.purge_queue(QueueUrl=url)
+    in_service(autoscaling, "queue-fleet", 0)
+    assert "in state OK triggered policy by-queue changing" in activities(autoscaling, "queue-fleet")[0]["Cause"]
+    history = cloudwatch.describe_alarm_history(AlarmName="jobs-wait", HistoryItemType="Action")["AlarmHistoryItems"]
+    assert {item["HistorySummary"] for item in history} == {f"Successfully executed action {policy}"}
+    assert json.loads(history[0]["HistoryData"])["actionState"] == "Succeeded"
+    cloudwatch.delete_alarms(AlarmNames=["jobs-wait"])
+    assert autoscaling.describe_policies(AutoScalingGroupName="queue-fleet")["ScalingPolicies"][0]["Alarms"] == []
+
+
+def test_target_tracking_creates_and_deletes_alarms(corral: Corral, autoscaling: Any) -> None:
+    cloudwatch = corral.client("cloudwatch")
+    create(autoscaling, "tracked", 1, 4)
+    made = autoscaling.put_scaling_policy(
+        AutoScalingGroupName="tracked",
+        PolicyName="load",
+        PolicyType="TargetTrackingScaling",
+        EstimatedInstanceWarmup=0,
+        TargetTrackingConfiguration={
+            "CustomizedMetricSpecification": {"Namespace": "Demo", "MetricName": "LoadOfTracked", "Statistic": "Average"},
+            "TargetValue": 50.0,
+        },
+    )
+    names = [alarm["AlarmName"] for alarm in made["Alarms"]]
+    alarms = cloudwatch.describe_alarms(AlarmNames=names)["MetricAlarms"]
+    assert [alarm["Threshold"] for alarm in alarms] == [50.0, 45.0]
+    now = datetime.now(UTC)
+    data = [{"MetricName": "LoadOfTracked", "Timestamp": now - timedelta(minutes=ago), "Value": 100.0} for ago in (3, 2, 1, 0)]
+    cloudwatch.put_metric_data(Namespace="Demo", MetricData=data)
+    in_service(autoscaling, "tracked", 2)
+    autoscaling.delete_policy(AutoScalingGroupName="tracked", PolicyName="load")
+    assert cloudwatch.describe_alarms(AlarmNames=names)["MetricAlarms"] == []

@@ -88,6 +88,16 @@ def test_an_abandoned_launch_is_terminated(world: GroupWorld) -> None:
     assert any(each["StatusCode"] == "Cancelled" for each in world.activities())
 
 
+def test_a_termination_hook_times_out(world: GroupWorld) -> None:
+    hooked(world, "TERMINATING")
+    world.desire(1)
+    world.desire(0)
+    world.wait(59)
+    assert world.states() == ["Terminating:Wait"]
+    world.wait(2)
+    assert world.states() == []
+
+
 @pytest.mark.parametrize("result", ["CONTINUE", "ABANDON"])
 def test_a_termination_hook_delays_the_end(world: GroupWorld, result: str) -> None:
     hooked(world, "TERMINATING")

@@ -462,6 +462,10 @@ def test_metrics_count_events_since_the_last_report() -> None:
     assert (queue.sent, queue.received, queue.deleted, queue.empty_receives, queue.oldest_age_s) == (0, 1, 1, 1, 0.0)
     world.advance(6 * 3600 + 1)
     assert activity() == []
+    world.store.queues.counters.rebuild()
+    assert [queue.name for queue in activity()] == ["q", "idle"], "after a start: an alarm may wait for an empty queue"
+    world.advance(6 * 3600 + 1)
+    assert activity() == []
 
 
 def test_the_number_of_messages_in_flight_is_bounded() -> None:

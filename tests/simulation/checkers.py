@@ -627,6 +627,8 @@ class KeptForTheOldest(Checker):
         for oldest in waiting:
             able = [_able(rows, oldest) for rows in (before, after)]
             if able[0] == able[1] == []:
+                if self._waits_for_instances(oldest):
+                    return  # the scheduler keeps a host for it
                 continue  # no instance can hold it: the next claim is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or not after.still_waits(oldest):
                 return
@@ -643,6 +645,10 @@ class KeptForTheOldest(Checker):
                 if cut_from_it and not was_there and instance.age > oldest.age:
                     raise Violation(f"{instance} got GPUs before {oldest}, which only that host can hold")
             return
+
+    def _waits_for_instances(self, claim: TaskRow | InstanceRow) -> bool:
+        """Whether a host could hold the claim if the instances that took its GPUs ended."""
+        return claim.pool == HOST_POOL and any(size.gpus >= claim.demand.least_gpus for size in self.world.plan.hosts)
 
 
 def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:

@@ -114,7 +114,8 @@ class GroupsReachTheirCapacity(GroupChecker):
         activities = shown["Activities"]
         counted = [member for member in members if member.state in COUNTED]
         if len(counted) < group.desired:
-            newest = next((each for each in activities if "EndTime" in each), {})
+            launches = (each for each in activities if "EndTime" in each and each["Description"].startswith("Launching"))
+            newest = next(launches, {})
             if newest.get("StatusCode") != "Failed" or "needs" not in newest.get("StatusMessage", ""):
                 raise Violation(f"{group.name} has {len(counted)} of {group.desired} instances and does not say why: {newest}")
         if len(counted) > group.desired and not all(member.protected for member in counted):

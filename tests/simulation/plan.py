@@ -54,6 +54,7 @@ class Plan:
     log_requests: int  # of those who write logs with metrics in them, and set alarms on these
     with_services: float  # the share of requests that concern ECS services
     with_groups: float  # the share of requests that concern Auto Scaling groups
+    with_alarms: bool  # alarms scale the groups
 
 
 def draw(rng: Random, more: Random) -> Plan:
@@ -94,5 +95,6 @@ def draw(rng: Random, more: Random) -> Plan:
         with_instances=rng.choice((0.0, 0.2, 0.4)),
         log_requests=rng.choice((0, 6, 12)),
         with_services=more.choice((0.0, 0.0, 0.4)),
-        with_groups=more.choice((0.0, 0.0, 0.0, 0.3)),
+        with_groups=(groups := more.choice((0.0, 0.0, 0.0, 0.3))),
+        with_alarms=bool(groups) and more.random() < 0.5,
     )

@@ -54,5 +54,6 @@ def test_a_run_has_something_to_check() -> None:
                  "fault hold", "fault foreign process", "PutAttributes", "UpdateContainerInstancesState", "memberOf",
                  "distinctInstance", "fault crash between steps", "hands over points", "hands over scaling requests",
                  "SetAlarmState", "PutLogEvents", "CreateService", "UpdateService", "DeleteService",
-                 "CreateAutoScalingGroup", "SetDesiredCapacity", "services are quiet"):  # fmt: skip
+                 "CreateAutoScalingGroup", "SetDesiredCapacity", "PutScalingPolicy", "hands over action results",
+                 "services are quiet"):  # fmt: skip
         assert what in happened, what

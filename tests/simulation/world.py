@@ -29,6 +29,7 @@ from simulation.host import ENDLESS, Engine, Host
 from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
 from simulation.log_clients import LogClients
 from simulation.plane import Plane
+from simulation.scaling_clients import ScalingClients
 from simulation.service_clients import ServiceClients
 
 LIVENESS_S = 1500.0
@@ -68,6 +69,7 @@ class World:
         self.ids = SeededIds(Random(self.rng.getrandbits(64)))
         self.trace: list[str] = []
         self.faulty = True
+        self.healed_s = 0.0
         self.stepped_s = 0.0  # how far the wall clock was stepped in all
         self.withheld_changes = 0  # how often somebody kept a GPU away, or gave it back
         self.checkers = checkers
@@ -75,6 +77,7 @@ class World:
         self.clients = Clients(self)
         self.service_clients = ServiceClients(self)
         self.group_clients = GroupClients(self)
+        self.scaling_clients = ScalingClients(self)
         self.log_clients = LogClients(self)
         self.plane = self.parts.plane(self, folder)
         for checker in checkers:
@@ -108,6 +111,8 @@ class World:
             self.service_clients.begin()
         if self.plan.with_groups:
             self.group_clients.begin()
+        if self.plan.with_alarms:
+            self.scaling_clients.begin()
         if self.plan.with_instances or self.plan.with_groups:
             self.clients.create_fleet()
         for host in self.hosts:
@@ -144,7 +149,10 @@ class World:
         return self.plane.up and self.clients.all_answered() and not self._unsettled()
 
     def _unsettled(self) -> list[str]:
-        return [*self.service_clients.unsettled(), *self.group_clients.unsettled()] if self.plane.up else ["the core is down"]
+        if not self.plane.up:
+            return ["the core is down"]
+        scaled = self.scaling_clients.unsettled() if self.plan.with_alarms else []
+        return [*self.service_clients.unsettled(), *self.group_clients.unsettled(), *scaled]
 
     def _run_until(self, over: Callable[[], bool]) -> None:
         for _ in range(EVENTS_MAX):
@@ -156,6 +164,7 @@ class World:
     def heal(self) -> None:
         """Faults off. A random core of the hosts lives on; the rest stay dead for ever."""
         self.faulty = False
+        self.healed_s = self.agenda.now
         self.plane.trouble.clear()
         self.plane.steps_left.clear()
         living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
@@ -185,8 +194,10 @@ class World:
                 self.service_clients.calm()
             if self.plan.with_groups:
                 self.group_clients.calm()
+            # Some instances end now. The others end later, because the first claim of a queue may wait for their GPUs.
+            late = self.agenda.now > self.healed_s + LIVENESS_S / 2
             for instance in self.plane.store.instances.all():
-                if not instance.is_host and not instance.group and int(instance.id, 16) % 2:  # some end now, and some stay
+                if not instance.is_host and not instance.group and (late or int(instance.id, 16) % 2):
                     self.clients.terminate(instance.id)
                 if instance.status == "DRAINING" and instance.state is InstanceState.RUNNING:
                     again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}

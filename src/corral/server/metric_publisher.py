@@ -1,8 +1,8 @@
 """Publishes Corral's own metrics once a second: metrics of queues, clusters and GPUs.
 
-Unchanged values are republished only once a minute, weighted by the number of seconds that they cover. So averages are correct, and
-an idle machine has little work. If the state has not changed and no queue has messages, no transaction runs in that second. The
-state lane is the thread that writes state.db.
+Unchanged values are republished only once a minute, or once in the period of an alarm if that is shorter. They are weighted by the
+number of seconds that they cover. So averages are correct, and an idle machine has little work. If the state has not changed and no
+queue has messages, no transaction runs in that second. The state lane is the thread that writes state.db.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class MetricPublisher:
         self._published_s = 0.0
         self._changes = 0  # the value of `Lane.changes` of the state lane before the last publication
         self._has_messages = False
+        self._repeat_s = MINUTE_S  # unchanged values are republished at multiples of this time
 
     async def run(self) -> None:
         while True:
@@ -73,19 +74,23 @@ class MetricPublisher:
             return
         now_s, changes = self._clock.now_s(), self._state.changes
         points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
+        if now_s // MINUTE_S != self._published_s // MINUTE_S:  # all values are published, so the periods of all alarms are known
+            self._repeat_s = MINUTE_S
         self._published_s, self._changes = now_s, changes
         if points:
-            await self._metrics.submit(partial(record, points=points, own=True))
+            shortest_s: int | None = await self._metrics.submit(partial(record, points=points, own=True))
+            self._repeat_s = min(self._repeat_s, shortest_s or MINUTE_S)
 
     def _is_unchanged(self) -> bool:
         """Whether there is nothing to publish.
 
-        Values change when the state changes, when a GPU has a new sample, when messages grow older, and when a new minute begins.
+        Values change when the state changes, when a GPU has a new sample, and when messages grow older. Unchanged values are
+        republished when a new minute begins.
         """
         return (
             not self._has_messages
             and self._state.changes == self._changes
-            and self._clock.now_s() // MINUTE_S == self._published_s // MINUTE_S
+            and self._clock.now_s() // self._repeat_s == self._published_s // self._repeat_s
             and all(past[-1][0] <= self._sampled_s.get(gpu_id, 0.0) for gpu_id, past in self._agents.history.items())
         )
 
@@ -145,14 +150,14 @@ class MetricPublisher:
             yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
 
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
-        """Return the points of a value if the value has changed or a new minute has begun.
+        """Return the points of a value if the value has changed or must be republished.
 
         The previous value was valid until a second ago, so its points may be returned too.
         """
         before = self._published.get(key)
         silent_s = now_s - before.at_s if before is not None else SECOND_S
         if before is not None and before.value == value:
-            if now_s // MINUTE_S == before.at_s // MINUTE_S:
+            if now_s // self._repeat_s == before.at_s // self._repeat_s:
                 return
             yield from points(now_s, silent_s)
         else:

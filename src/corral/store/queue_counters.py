@@ -17,6 +17,8 @@ from corral.database import Database
 from corral.model.queue import Counts
 
 NEVER_MS = 1 << 62
+SINCE_START_MS = -1  # used at an unknown time before the start; the first report to CloudWatch sets the time
+EMPTY_AT_START_MAX = 1000  # with more queues, empty ones are not reported after a start
 STEP_BACK_MS = 1000  # if the clock is set back by more, all messages in flight or delayed are counted again
 
 
@@ -68,9 +70,14 @@ class QueueCounters:
         self._by_pile: dict[int, QueueCounter] = {}
 
     def rebuild(self) -> None:
-        """Count the rows. `as_of_ms` is 0, so the first use of a counter counts the messages in flight and delayed."""
+        """Count the rows. `as_of_ms` is 0, so the first use of a counter counts the messages in flight and delayed.
+
+        Empty queues have a counter too, because an alarm may wait for the metrics of a queue that became empty before the start.
+        """
         sql = "SELECT pile, (SELECT count(*) FROM place WHERE place.pile = queue.pile) FROM queue"
-        self._by_pile = {pile: QueueCounter(total=total) for pile, total in self._database.execute(sql) if total}
+        totals = self._database.execute(sql).fetchall()
+        with_empty = len(totals) <= EMPTY_AT_START_MAX
+        self._by_pile = {pile: QueueCounter(total=total, used_ms=SINCE_START_MS) for pile, total in totals if total or with_empty}
 
     def of(self, pile: int, now_ms: int) -> QueueCounter:
         """The counter of a pile, advanced to the present time. Call this before you change a row, because it may count rows."""

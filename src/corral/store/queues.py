@@ -11,7 +11,7 @@ from corral.database import Database, Row
 from corral.model.queue import Counts, MoveTask, Queue, QueueActivity, dead_letters_arn
 from corral.model.queue_limits import MOVE_TASKS_MAX
 from corral.store.message_groups import MessageGroups
-from corral.store.queue_counters import QueueCounter
+from corral.store.queue_counters import SINCE_START_MS, QueueCounter
 
 QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
 TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
@@ -92,6 +92,7 @@ class Queues(MessageGroups):
         emptied = replace(queue, pile=self._new_pile(), purged_ms=now_ms)
         self._database.execute("UPDATE queue SET pile = ?, purged_ms = ? WHERE id = ?", (emptied.pile, now_ms, queue.id))
         self._cache(emptied)
+        self.counters.of(emptied.pile, now_ms).used_ms = now_ms  # the metrics of the queue say that it is empty
 
     def drop_queue(self, queue: Queue) -> None:
         self._abandon_pile(queue)
@@ -137,6 +138,8 @@ class Queues(MessageGroups):
         now_ms, found = round(now_s * 1000), list[QueueActivity]()
         for pile in self.counters:
             counter, queue = self.counters.of(pile, now_ms), self._queue_of_pile(pile)
+            if counter.used_ms == SINCE_START_MS:
+                counter.used_ms = now_ms
             if queue is None or (counter.total == 0 and counter.used_ms < now_ms - ACTIVE_MS):
                 self.counters.drop(pile)
                 continue

@@ -74,5 +74,5 @@ def group_of_policy(arn: str) -> tuple[str, str]:
 
 
 def _request(policy: str, state: str, *values: Any) -> ScalingRequest:
-    *numbers, whole = values
-    return ScalingRequest(policy, AlarmState(state), *numbers, bool(whole))
+    period, newest, peak, threshold, since_s, whole = values
+    return ScalingRequest(policy, AlarmState(state), period, newest, peak, threshold, since_s, bool(whole))

@@ -323,6 +323,11 @@ CREATE TABLE place (
     group_id TEXT,  -- FIFO queues only
     PRIMARY KEY (pile, id)
 ) WITHOUT ROWID;
+CREATE TABLE policy_alarm (
+    policy TEXT NOT NULL,                       -- ARN
+    alarm  TEXT NOT NULL,                       -- ARN
+    PRIMARY KEY (policy, alarm)
+) WITHOUT ROWID;
 CREATE TABLE queue (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     region TEXT NOT NULL,
@@ -400,10 +405,17 @@ CREATE TABLE scaling_group (
 CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
+    region       TEXT NOT NULL,                 -- of the policy
+    name         TEXT NOT NULL,                 -- the group of the policy; empty if the policy belongs to no group
     state        TEXT NOT NULL,                 -- the state of the alarm
     period_value REAL,                          -- the value of the newest complete window
     newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
+    peak_value   REAL,                          -- the value of the second of the last period that breaches most
+    threshold    REAL NOT NULL,
+    since_s      REAL NOT NULL,                 -- when the alarm entered its state
+    whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
     asked_s      REAL NOT NULL,
+    progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE stack (
@@ -559,6 +571,8 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
+CREATE INDEX scaling_request_group ON scaling_request (region, name);
+CREATE INDEX policy_alarm_alarm ON policy_alarm (alarm);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);

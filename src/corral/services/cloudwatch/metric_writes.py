@@ -29,8 +29,8 @@ ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 # Storing datapoints
 
 
-def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -> None:
-    """Store points, and evaluate or schedule the alarms on their series.
+def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -> int | None:
+    """Store points, and evaluate or schedule the alarms on their series. Return the shortest period of these alarms.
 
     The points are on disk when this transaction has committed. Points that Corral measures itself each second (`own`) are
     different: they stay in memory and are written every few seconds. Readers see them at once, but a crash may lose the last of
@@ -40,21 +40,21 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
         tx.store.append_buffered(points, tx.now_s)
     else:
         tx.store.append(points, tx.now_s)
-    if tx.store.alarms.watching:
-        _wake_alarms(tx, points)
+    return _wake_alarms(tx, points) if tx.store.alarms.watching else None
 
 
-def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> None:
-    """Schedule the alarms on these points for the end of the window of each point.
+def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> int | None:
+    """Schedule the alarms on these points for the end of the window of each point. Return their shortest period.
 
     An alarm is evaluated now if the window has already ended, or if the alarm may change its state before the window ends.
     """
     from corral.services.cloudwatch.alarm_config import alarm_config  # imported here because most users have no alarms
 
-    alarms = tx.store.alarms
+    alarms, shortest_s = tx.store.alarms, None
     for point in points:
         for alarm in alarms.watchers(point.metric) if point.metric in alarms.watching else ():
             config = alarm_config(alarm)
+            shortest_s = config.period_s if shortest_s is None else min(shortest_s, config.period_s)
             end_s = config.last_end_s(point.at_s) + config.step_s
             if end_s <= tx.now_s:
                 alarms.set_evaluated(alarm.id, 0.0)
@@ -63,6 +63,7 @@ def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> None:
             alarms.wake(alarm.id, end_s)
             if tx.settings.alarm_timing == "fast" and (config.own or config.may_alarm_early):
                 tx.mark(f"alarm:{alarm.id}")
+    return shortest_s
 
 
 def hand_over_points(tx: Tx[Any], points: Sequence[Point]) -> None:
