@@ -54,7 +54,7 @@ MAY_IMPORT = {
         "control_characters",
         "process_log",
     },
-    "cli": {"channel", "control_characters"},
+    "cli": {"channel", "control_characters", "data_folder"},
     "worker": set(),
     "core": {"model", "database"},
     "handovers": {"core", "database"},

@@ -89,15 +89,16 @@ def test_the_shipped_cluster_from_deploy_to_purge(own: Cli, tmp_path: Path) -> N
     )
     assert "does not exist" in own("stack", "missing", code=1).stderr
 
+    ecs.create_service(cluster=cluster, serviceName="again", taskDefinition=outputs["OneGpuTask"], desiredCount=1)
     spawner = own.pid("spawner.lock")
     refused = own("down", "--purge", code=1, given="")
-    assert "stops 1 task" in refused.stderr and "nothing was deleted" in refused.stderr
+    assert "stops 2 tasks" in refused.stderr and "nothing was deleted" in refused.stderr
     assert own.json("stack", "gpu-cluster")["status"] == "CREATE_COMPLETE"
     (own.data / "corral.toml").write_text("[instance-types]\n")
     assert own.json("down", "--purge", "--yes") == {
-        "stopped": True, "data": str(own.data), "tasksStopped": 1, "tasksLeft": 0, "purged": True,
+        "stopped": True, "data": str(own.data), "tasksStopped": 2, "tasksLeft": 0, "purged": True,
     }  # fmt: skip
-    assert [path.name for path in own.data.iterdir()] == ["corral.toml"]
+    assert [path.name for path in own.data.iterdir()] == ["corral.toml"]  # only the file that the user wrote
     eventually(lambda: not Path(f"/proc/{spawner}").exists(), "the spawner has ended")
 
 

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from eventually import eventually
 from harness import container
+
+WORKER = """
+import pathlib, sys, time
+import boto3
+
+folder = pathlib.Path(sys.argv[1])
+queue = boto3.resource("sqs").get_queue_by_name(QueueName="held")
+while True:
+    for message in queue.receive_messages(MaxNumberOfMessages=1, WaitTimeSeconds=5):
+        with open(folder / "received", "a") as file:
+            file.write(message.body + "\\n")
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        (folder / "done").touch()
+        message.delete()
+"""
 
 
 @pytest.fixture
@@ -177,6 +195,27 @@ def test_protected_tasks_outlive_a_smaller_count(ecs):
     eventually(lambda: [each["taskArn"] for each in tasks_of(ecs, "guarded")] == [kept["taskArn"]], "one task is left")
     ecs.update_task_protection(cluster="default", tasks=[kept["taskArn"]], protectionEnabled=False)
     eventually(lambda: not tasks_of(ecs, "guarded"), "the last task stopped")
+
+
+def test_a_worker_with_a_message_outlives_a_smaller_count(ecs, client, tmp_path):
+    """The worker is a plain boto3 loop. It finishes its message, and the service takes no second one away from other consumers."""
+    sqs = client("sqs")
+    url = sqs.create_queue(QueueName="held", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+    for body in ("first", "second"):
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    (tmp_path / "worker.py").write_text(WORKER)
+    family(ecs, "holder", [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)])
+    ecs.create_service(serviceName="holder", taskDefinition="holder", desiredCount=1)
+    eventually(lambda: (tmp_path / "received").exists(), "the worker has a message")
+    [task] = tasks_of(ecs, "holder")
+    ecs.update_service(service="holder", desiredCount=0)
+    waits = f"(service holder) is waiting to stop task {task['taskArn'][-32:]}, which holds 1 message of held."
+    assert waits in messages(ecs, "holder") and len(tasks_of(ecs, "holder")) == 1
+    (tmp_path / "go").touch()
+    eventually(lambda: not tasks_of(ecs, "holder"), "the worker stopped")
+    assert (tmp_path / "received").read_text() == "first\n" and (tmp_path / "done").exists()
+    assert [each["Body"] for each in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]] == ["second"]
+    sqs.delete_queue(QueueUrl=url)
 
 
 def test_deletion(ecs, aws):

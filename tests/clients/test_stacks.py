@@ -396,6 +396,50 @@ def test_a_nested_update_in_progress_is_cancelled_by_the_rollback_of_its_parent(
     wait(cloudformation, "above", "delete")
 
 
+VPC_CHILD = """
+Parameters: {Cidr: {Type: String}}
+Resources: {Vpc: {Type: AWS::EC2::VPC, Properties: {CidrBlock: !Ref Cidr}}}
+Outputs: {Id: {Value: !Ref Vpc}}
+"""
+VPC_PARENT = """
+Parameters: {Url: {Type: String}, Cidr: {Type: String}, Fails: {Type: String}}
+Conditions: {Fails: !Equals [!Ref Fails, "yes"]}
+Resources:
+  Child: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: !Ref Url, Parameters: {Cidr: !Ref Cidr}}}
+  Net: {Type: AWS::EC2::Subnet, Properties: {VpcId: !GetAtt Child.Outputs.Id, CidrBlock: !Ref Cidr}}
+  Failing: {Type: "Custom::C", Condition: Fails, DependsOn: Net}
+Outputs: {Id: {Value: !GetAtt Child.Outputs.Id}}
+"""
+
+
+def test_a_nested_stack_keeps_what_it_replaced_until_its_root_is_complete(cloudformation: Any, corral: Corral) -> None:
+    s3, ec2 = corral.client("s3"), corral.client("ec2")
+    s3.create_bucket(Bucket="kept")
+    s3.put_object(Bucket="kept", Key="child", Body=VPC_CHILD)
+
+    def values(cidr: str, fails: str) -> Any:
+        return given(Url=f"{corral.url}/kept/child", Cidr=cidr, Fails=fails)
+
+    def vpcs() -> list[tuple[str, str]]:
+        return [(vpc["VpcId"], vpc["CidrBlock"]) for vpc in ec2.describe_vpcs()["Vpcs"] if not vpc["IsDefault"]]
+
+    cloudformation.create_stack(StackName="root", TemplateBody=VPC_PARENT, Parameters=values("10.1.0.0/24", "no"))
+    wait(cloudformation, "root", "create")
+    before, shown = vpcs(), outputs(described(cloudformation, "root"))
+    cloudformation.update_stack(StackName="root", UsePreviousTemplate=True, Parameters=values("10.2.0.0/24", "yes"))
+    assert ended(cloudformation, "root")["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    assert (vpcs(), outputs(described(cloudformation, "root"))) == (before, shown)
+    child = cloudformation.describe_stack_resource(StackName="root", LogicalResourceId="Child")["StackResourceDetail"]
+    assert described(cloudformation, child["PhysicalResourceId"])["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    cloudformation.update_stack(StackName="root", UsePreviousTemplate=True, Parameters=values("10.3.0.0/24", "no"))
+    wait(cloudformation, "root", "update")
+    assert [cidr for _, cidr in vpcs()] == ["10.3.0.0/24"]
+    assert described(cloudformation, child["PhysicalResourceId"])["StackStatus"] == "UPDATE_COMPLETE"
+    cloudformation.delete_stack(StackName="root")
+    wait(cloudformation, "root", "delete")
+    assert vpcs() == []
+
+
 WAITING = """
 Resources:
   Handle: {Type: AWS::CloudFormation::WaitConditionHandle}

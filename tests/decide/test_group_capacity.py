@@ -12,7 +12,7 @@ from corral.decide.group_capacity import COUNTED, CapacityRequest, Distribution,
 from corral.decide.instance_refresh import BAKING, FAILED, IN_PROGRESS, PENDING, SUCCESSFUL, percentage_complete, step_refresh
 from corral.decide.lifecycle_hooks import verdict
 from corral.decide.termination_policies import ScaleIn
-from corral.model.group import ABANDON, CONTINUE, SPOT, InstanceRefresh, LifecycleAction, LifecycleState, Member
+from corral.model.group import ABANDON, CONTINUE, SPOT, InstanceRefresh, LifecycleAction, LifecycleState, Member, TaskWait
 
 NOW = 1_000_000.0
 S = LifecycleState
@@ -54,6 +54,21 @@ def test_launches_that_wait_for_gpus_end_first() -> None:
     waiting = [member("w1", S.PENDING, age_s=2), member("w2", S.PENDING, age_s=1)]
     assert ends(plan([*THREE, *waiting], 4, waiting=["w1", "w2"])) == {"w2": "surplus"}, "the newest of them"
     assert ends(plan([*THREE, *waiting], 2, waiting=["w1", "w2"], policies=("OldestInstance",))).keys() == {"w1", "w2", "1"}
+
+
+def test_instances_that_wait_for_busy_tasks_are_taken_back() -> None:
+    leaving = [
+        member(f"w{at}", S.TERMINATING_WAIT, weight=weight, task_wait=TaskWait(NOW, is_surplus, True))
+        for at, (is_surplus, weight) in enumerate([(True, 2), (False, 1), (True, 1), (True, 1)])
+    ]
+    wanted = [plan([*THREE, *leaving], desired) for desired in (2, 3, 4, 5, 6, 8)]
+    assert [each.keep for each in wanted] == [(), (), ("w2",), ("w0",), ("w0", "w2"), ("w0", "w2", "w3")]
+    assert [each.missing for each in wanted] == [0, 0, 0, 0, 0, 1] and len(ends(wanted[0])) == 1
+    assert plan([*THREE, *leaving], 4, outdated=frozenset({"1"})).missing == 1, "a refresh replaces them"
+    ill = [each.but(unhealthy="it is ill") for each in leaving]
+    assert plan([*THREE, *ill], 4).missing == 1
+    held = leaving[3].but(task_wait=None)  # it waits for lifecycle hooks
+    assert plan([*THREE, held], 4).missing == 1
 
 
 def test_protection_prevents_scale_in_only() -> None:

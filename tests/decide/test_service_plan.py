@@ -54,6 +54,21 @@ def test_protected_tasks_are_not_stopped():
     assert replica_plan([first, second], NEW, 0, Percentages(), protected={first.id, second.id}).stop == ()
 
 
+def test_busy_tasks_stop_last():
+    first, second, third, waiting = task(), task(), task(), task(state="PROVISIONING")
+    late = {first.id: 1, third.id: 2, waiting.id: 2}  # the newest task would stop first
+    plans = [replica_plan([first, second, third, waiting], NEW, desired, Percentages(), late=late) for desired in (3, 2, 1, 0)]
+    assert [plan.stop for plan in plans[:3]] == [
+        (waiting.id,), (waiting.id, second.id), (waiting.id, second.id, first.id)
+    ]  # fmt: skip
+    assert len(plans[3].stop) == 4
+    old = [task(OLD, instance=each) for each in "ab"]
+    percentages = Percentages(50, 100)
+    for busy, idle in (old, old[::-1]):
+        assert replica_plan(old, NEW, 2, percentages, late={busy.id: 2}).stop == (idle.id,)
+        assert daemon_plan(old, NEW, {"a", "b"}, percentages, late={busy.id: 2}).stop == (idle.id,)
+
+
 def test_a_task_on_a_draining_instance_is_replaced_before_it_stops():
     there, here = task(instance="drains"), task()
     plan = replica_plan([there, here], NEW, 2, Percentages(), draining={"drains"})
@@ -100,7 +115,7 @@ def test_every_rollout_ends_and_never_breaks_its_bounds(desired, old, least, mos
     ceiling = max(len(tasks), desired, percentages.most(desired))
     if most * desired // 100 <= desired and percentages.least(desired) >= desired:
         return  # neither a start nor a stop is allowed, as on ECS
-    for _ in range(200):
+    for turn in range(200):
         plan = replica_plan(list(tasks.values()), NEW, desired, percentages)
         running = sum(each.state == "RUNNING" for each in tasks.values())
         stopped_running = sum(tasks[task_id].state == "RUNNING" for task_id in plan.stop)
@@ -112,7 +127,8 @@ def test_every_rollout_ends_and_never_breaks_its_bounds(desired, old, least, mos
             tasks[new.id] = new
         assert len(tasks) <= ceiling
         pending = [each for each in tasks.values() if each.state == "PENDING"]
-        for each in order.sample(pending, order.randint(0, len(pending))):
+        slowest = min(len(pending), turn // 100)  # in the last turns, at least one pending task starts
+        for each in order.sample(pending, order.randint(slowest, len(pending))):
             tasks[each.id] = ServiceTask(each.id, each.deployment, "RUNNING", each.instance_id, each.pool, each.created_at_s)
         if not plan.start and not plan.stop and not pending:
             break

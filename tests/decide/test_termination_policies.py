@@ -94,6 +94,16 @@ def test_protected_instances_count_for_the_balance_of_zones() -> None:
     assert chosen is not None and chosen.id == "a3"
 
 
+@pytest.mark.parametrize(
+    ("busy", "expected"), [("", "3"), ("3", "2"), ("23", "3"), ("1", "3"), ("123", "3")]
+)  # fmt: skip
+def test_idle_instances_come_before_the_policy_and_after_the_zones(busy: str, expected: str) -> None:
+    candidates = [one("1", "a", 9), one("2", "b", 4), one("3", "b", 5)]
+    group = ScaleIn(NOW, busy=frozenset(busy))
+    chosen = choose(candidates, [each.zone for each in candidates], ["OldestInstance"], group)
+    assert chosen is not None and chosen.id == expected
+
+
 def test_the_allocation_strategy_takes_from_the_market_with_too_many() -> None:
     candidates = [one("1", market=SPOT, type_="p3"), one("2", type_="g5"), one("3", type_="p3"), one("4", type_="p3", age_h=2)]
     group = ScaleIn(NOW, surplus_market=ON_DEMAND, type_rank={"g5": 0, "p3": 1}, is_mixed=True)

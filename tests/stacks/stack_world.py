@@ -112,22 +112,26 @@ class World:
             raise answer
         return answer
 
-    def settle(self, most: int = 5000, within_s: float = 0.005) -> None:
+    def step(self, within_s: float = 0.005) -> bool:
+        """Run one batch in each lane that has something queued or due. Return False if there is none."""
+        is_busy = False
+        for lane, queue in self.queues.items():
+            due_s = self.cores[lane].store.next_due_s()
+            is_due = due_s is not None and due_s <= self.clock.now_s() + within_s
+            if not queue and not is_due:
+                continue
+            is_busy = True
+            if is_due and due_s is not None:
+                self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
+            commands = list(queue)
+            queue.clear()
+            self._batch(lane, commands)
+        return is_busy
+
+    def settle(self, most: int = 5000) -> None:
         """Run what is queued or due now: large operations are continued in later transactions."""
         for _ in range(most):
-            busy = False
-            for lane, queue in self.queues.items():
-                due_s = self.cores[lane].store.next_due_s()
-                is_due = due_s is not None and due_s <= self.clock.now_s() + within_s
-                if not queue and not is_due:
-                    continue
-                busy = True
-                if is_due and due_s is not None:
-                    self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
-                commands = list(queue)
-                queue.clear()
-                self._batch(lane, commands)
-            if not busy:
+            if not self.step():
                 return
         raise AssertionError("work is due again and again")
 

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll,
 from corral.cli.errors import CliError
 from corral.cli.output import count, print_json, print_line, print_message
 from corral.cli.task_logs import LONG_POLL_S
+from corral.data_folder import CONFIGURATION, FILES, FOLDERS
 
 GONE_S = 20.0
 STOP_TASKS_S = 600.0
-KEPT = {"corral.toml", "lost+found"}  # --purge keeps these: the user writes the first, the file system the second
 LOCK_POLL_S = 0.05
 
 
@@ -44,7 +45,9 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
         _confirm(data)
     stop_tasks = stop_tasks or purge
     watch = os.pidfd_open(pid)  # a pidfd always refers to this process, even if another process gets its id later
-    ended = _stop_all(endpoint_of_folder(data)) if stop_tasks else 0
+    ended = _stop_all(endpoint_of_folder(data), end_services=purge) if stop_tasks else 0
+    if purge and (alive := _alive(endpoint_of_folder(data))):
+        raise CliError(f"{count(alive, 'task')} started while the others were stopped. Nothing was deleted: try again.")
     left = _unfinished(data)
     try:
         if data_folder.pid_of(data) == pid:
@@ -68,16 +71,13 @@ def _confirm(data: DataFolder) -> None:
 
 
 def _purge(folder: Path) -> None:
-    """Delete the data of a server that has stopped, after its agent and its spawner have ended."""
+    """Delete the files of a server that has stopped, after its agent and its spawner have ended. Other files are kept."""
     for name in ("agent.lock", "spawner.lock"):
         _end_holder(folder / "node" / name)
-    for path in folder.iterdir():
-        if path.name in KEPT:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    for name in FOLDERS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in FILES - {CONFIGURATION}:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _end_holder(lock: Path) -> None:
@@ -94,7 +94,8 @@ def _end_holder(lock: Path) -> None:
                 pass
             pid = lock.read_text().strip()
             if not told and pid.isdigit():
-                os.kill(int(pid), signal.SIGTERM)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(int(pid), signal.SIGTERM)
                 told = True
             if time.monotonic() > deadline_s:
                 raise CliError(f"process {pid} still uses {lock.parent}. End it, then delete the folder.")
@@ -132,9 +133,12 @@ def _alive(endpoint: Endpoint) -> int:
     return sum(number for state, number in status_page(endpoint)[0]["tasks"].items() if state != "STOPPED")
 
 
-def _stop_all(endpoint: Endpoint) -> int:
-    """Stop all tasks of all regions, wait until they have stopped, and return their number."""
-    stopped = 0
+def _stop_all(endpoint: Endpoint, *, end_services: bool = False) -> int:
+    """Stop all tasks of all regions, wait until they have stopped, and return their number.
+
+    With `end_services`, delete the services first. Otherwise they would start new tasks.
+    """
+    stopped, before = 0, _alive(endpoint)
     deadline_s = time.monotonic() + STOP_TASKS_S
     for region in _regions(endpoint):
         if not _alive(endpoint):
@@ -142,8 +146,16 @@ def _stop_all(endpoint: Endpoint) -> int:
         ecs = client(endpoint, "ecs", region)
         for page in ecs.get_paginator("list_clusters").paginate():
             for cluster in ecs.describe_clusters(clusters=page["clusterArns"])["clusters"]:
+                if end_services:
+                    _delete_services(ecs, cluster["clusterName"])
                 stopped += _stop_tasks(ecs, cluster, deadline_s)
-    return stopped
+    return before if end_services else stopped  # the deletion of a service also stops tasks
+
+
+def _delete_services(ecs: Any, cluster: str) -> None:
+    for page in ecs.get_paginator("list_services").paginate(cluster=cluster):
+        for arn in page["serviceArns"]:
+            ecs.delete_service(cluster=cluster, service=arn, force=True)
 
 
 def _stop_tasks(ecs: Any, cluster: dict[str, Any], deadline_s: float) -> int:

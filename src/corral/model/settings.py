@@ -24,10 +24,8 @@ class Settings(Struct, frozen=True):
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
+    busy_wait_s: float = BUSY_WAIT_S  # from corral.toml: how long a scale-in or a rollout waits for a busy task; 0: not at all
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
-    busy_wait_s: float = (
-        BUSY_WAIT_S  # from corral.toml: how long a scale-in or a rollout waits for a busy task; 0: it does not wait
-    )
 
     def __repr__(self) -> str:
         return f"Settings({self.account!r}, {self.cluster!r}, {self.endpoint_url!r})"

@@ -121,6 +121,8 @@ class Stack(Struct, frozen=True):
     change_set_id: str = ""  # of the last change set that was executed
     # DeleteStack: the resources to retain. ContinueUpdateRollback: the resources to skip.
     excepted: tuple[str, ...] = ()
+    # The resources of a nested stack are updated. Its cleanup waits for its parent, because the parent may still roll back.
+    is_held: bool = False
     failure: str = ""  # why the operation has failed, while it waits for steps that cannot be cancelled
 
     @property

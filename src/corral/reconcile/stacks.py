@@ -220,7 +220,7 @@ def _complete(tx: Tx[Store], stack: Stack, work: StackWork) -> bool:
     if stack.status is StackStatus.CREATE_IN_PROGRESS:
         _end(tx, set_status(tx, stack, StackStatus.CREATE_COMPLETE, version=version))
         return False
-    set_status(tx, stack, CLEANUP, version=version)
+    set_status(tx, stack, CLEANUP, version=version, is_held=_is_held(tx, stack))
     return True
 
 
@@ -261,7 +261,8 @@ def _restore(tx: Tx[Store], stack: Stack) -> bool:
                 reason = failed_resources((), failed or changed)
                 _end(tx, set_status(tx, stack, StackStatus.UPDATE_ROLLBACK_FAILED, reason))
                 return False
-            set_status(tx, stack, ROLLBACK_CLEANUP)
+            held = _is_held(tx, stack)
+            set_status(tx, stack, ROLLBACK_CLEANUP, version=stack.stable or stack.version, stable=None, is_held=held)
             return True
     return True
 
@@ -283,13 +284,17 @@ def _restore_one(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 def _delete(tx: Tx[Store], stack: Stack) -> bool:
     """Begin the next deletions: of a stack, of a creation that is rolled back, or of what an update no longer needs."""
+    if stack.is_held:
+        return False
     resources = tx.store.stacks.resources(stack.id)
     if _leave_over(tx, stack):
         return True
     steps = STEPS_MAX
     while True:
         remaining = _to_delete(tx, stack)
-        busy = _busy(resources.values())
+        nested = {key: each for key, each in _nested_cleanups(tx, stack).items() if key not in remaining}
+        remaining += nested
+        busy = {*_busy(resources.values()), *(key for key, each in nested.items() if not each.is_held)}
         failed = [key for key in remaining if _failed(stack, resources[key], ResourceStatus.DELETE_FAILED)]
         if failed and stack.status in CLEANUPS:
             stack = _give_up(tx, stack, failed)
@@ -301,7 +306,11 @@ def _delete(tx: Tx[Store], stack: Stack) -> bool:
             if steps <= 0:
                 return True
             steps -= 1
-            stack_steps.begin_delete(tx, stack, resources[key])
+            if key in nested:
+                _release(tx, nested[key])
+            else:
+                stack_steps.begin_delete(tx, stack, resources[key])
+    tx.watch(stack.key, [each.key for each in nested.values()])
     if busy:
         return False
     complete, incomplete = DELETING[stack.status]
@@ -310,6 +319,29 @@ def _delete(tx: Tx[Store], stack: Stack) -> bool:
     changes = _at_end(tx, stack, failed=bool(names))
     _end(tx, set_status(tx, stack, incomplete if names else complete, reason, failure="", **changes))
     return False
+
+
+def _nested_cleanups(tx: Tx[Store], stack: Stack) -> dict[str, Stack]:
+    """Return the nested stacks whose cleanup is not complete, by logical id.
+
+    The cleanup of a nested stack is part of the cleanup of its parent: what depends on the nested stack is deleted before.
+    """
+    if stack.status not in CLEANUPS:
+        return {}
+    rows = {row.physical_id: key for key, row in tx.store.stacks.resources(stack.id).items() if not row.leftover}
+    return {rows[each.id]: each for each in tx.store.stacks.nested(stack.id) if each.status in CLEANUPS and each.id in rows}
+
+
+def _is_held(tx: Tx[Store], stack: Stack) -> bool:
+    """Whether the cleanup of a nested stack must wait for its parent."""
+    parent = tx.store.stacks.get(stack.parent_id) if stack.parent_id else None
+    return parent is not None and (parent.status in FORWARD or parent.status is UPDATE_ROLLBACK)
+
+
+def _release(tx: Tx[Store], nested: Stack) -> None:
+    nested = nested.but(is_held=False)
+    tx.store.stacks.put(nested)
+    tx.mark(nested.key)
 
 
 def _give_up(tx: Tx[Store], stack: Stack, failed: list[str]) -> Stack:
@@ -352,8 +384,6 @@ def _at_end(tx: Tx[Store], stack: Stack, *, failed: bool) -> dict[str, object]:
         return {} if failed else {"deleted_at_s": tx.now_s}
     if stack.status is CLEANUP:
         return {"stable": None}
-    if stack.status is ROLLBACK_CLEANUP:
-        return {"version": stack.stable or stack.version, "stable": None}
     return {}
 
 
@@ -361,6 +391,7 @@ def _end(tx: Tx[Store], stack: Stack) -> None:
     """Clear what only an operation in progress needs."""
     stacks = tx.store.stacks
     stacks.forget(stack.id)
+    tx.watch(stack.key, ())
     kept = [version for version in (stack.version, stack.stable) if version is not None]
     stacks.drop_templates_except(stack.id, {version.number for version in kept})
     gone = stack.status in (StackStatus.DELETE_COMPLETE, StackStatus.ROLLBACK_COMPLETE)

@@ -77,6 +77,8 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
     if _parent(tx, new).status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS:
         if stack.status is StackStatus.UPDATE_IN_PROGRESS:
             stack_operations.cancel_update(tx, stack)
+        elif stack.is_held and stack.stable is not None:
+            stack_operations.roll_back_nested(tx, caller, stack)
         return  # `_stack_settled` restores the stack when it is no longer in progress
     now = tx.store.stacks.template(arn, stack.version.number)[0]
     tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, arn, {"template": now}, tx.now_s)
@@ -119,9 +121,11 @@ def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting
     stack = tx.store.stacks.get(step.physical_id)
     if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
         raise NestedStackFailed(f"Embedded stack {step.physical_id} was deleted")
-    if stack.status.in_progress:
-        return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
     restores = step.is_rollback and step.action == "UPDATE"
+    if stack.is_held and (restores or stack.status is StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS):
+        return None
+    if stack.status.in_progress and not stack.is_held:
+        return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
     if stack.status not in COMPLETE and not (restores and stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE):
         raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
     if restores and not step.memory.get("restored"):

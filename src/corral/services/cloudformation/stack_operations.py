@@ -27,6 +27,7 @@ from corral.services.cloudformation.stack_steps import cancel_steps, step_key
 from corral.store import Store
 
 AlreadyExists = api_error("AlreadyExistsException")
+ROLLED_BACK = StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS
 ROLLBACK, DELETE, DO_NOTHING = "ROLLBACK", "DELETE", "DO_NOTHING"
 USER_INITIATED = "User Initiated"
 
@@ -93,7 +94,7 @@ def begin_create(
 def require_updatable(stack: Stack) -> None:
     """Raise ValidationError if the status of a stack does not allow an update."""
     preserved = stack.status is StackStatus.CREATE_FAILED and stack.on_failure == DO_NOTHING
-    if stack.status not in CAN_BE_UPDATED and not preserved:
+    if stack.status not in CAN_BE_UPDATED and not preserved and not stack.is_held:
         raise ValidationError(f"Stack:{stack.id} is in {stack.status.value} state and can not be updated.")
 
 
@@ -103,7 +104,8 @@ def begin_update(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -
     updated = stack.but(
         caller=stored_caller(caller),
         version=_version(spec, stack.operation + 1),
-        stable=stack.version if stack.status in STEADY else stack.stable,
+        stable=stack.version if stack.status in STEADY or stack.status is ROLLED_BACK else stack.stable,
+        is_held=False,
         operation=stack.operation + 1,
         started_at_s=tx.now_s,
         updated_at_s=tx.now_s,
@@ -126,7 +128,7 @@ def begin_delete(tx: Tx[Store], caller: Caller, stack: Stack, retain: Iterable[s
     retain = tuple(retain)
     if stack.status in (StackStatus.DELETE_IN_PROGRESS, StackStatus.DELETE_COMPLETE):
         return stack
-    if stack.status not in CAN_BE_DELETED:
+    if stack.status not in CAN_BE_DELETED and not stack.is_held:
         raise ValidationError(f"Stack [{stack.id}] cannot be deleted while in status {stack.status.value}")
     if stack.termination_protection:
         raise ValidationError(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
@@ -147,9 +149,14 @@ def begin_delete(tx: Tx[Store], caller: Caller, stack: Stack, retain: Iterable[s
     refuse_used_exports(tx, stack, {})
     tx.store.stacks.set_exports(stack, {})
     stack = stack.but(
-        caller=stored_caller(caller), operation=stack.operation + 1, started_at_s=tx.now_s, excepted=retain, failure="",
+        caller=stored_caller(caller),
+        operation=stack.operation + 1,
+        started_at_s=tx.now_s,
+        excepted=retain,
+        failure="",
+        is_held=False,
         client_token=client_token,
-    )  # fmt: skip
+    )
     stack = set_status(tx, stack, StackStatus.DELETE_IN_PROGRESS, USER_INITIATED)
     cancel_steps(tx, stack)
     tx.mark(stack.key)
@@ -181,6 +188,17 @@ def continue_rollback(tx: Tx[Store], caller: Caller, stack: Stack, skip: Iterabl
                 f"{resources[name].status.value} state."
             )
     return _roll_back(tx, caller, stack.but(excepted=skip), StackStatus.UPDATE_ROLLBACK_IN_PROGRESS, client_token)
+
+
+def roll_back_nested(tx: Tx[Store], caller: Caller, stack: Stack) -> Stack:
+    """Roll back the complete update of a nested stack, because the update of its parent has failed."""
+    assert stack.is_held and stack.stable is not None
+    stacks, exports = tx.store.stacks, {each.export_name: each.value for each in stack.stable.outputs if each.export_name}
+    free = {name: value for name, value in exports.items() if (stacks.export(stack.region, name) or ("", stack.id))[1] == stack.id}
+    stacks.set_exports(stack, free)
+    return _roll_back(
+        tx, caller, stack.but(excepted=(), is_held=False), StackStatus.UPDATE_ROLLBACK_IN_PROGRESS, stack.client_token
+    )
 
 
 def rollback_stack(tx: Tx[Store], caller: Caller, stack: Stack, *, client_token: str = "") -> Stack:
