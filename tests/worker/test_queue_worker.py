@@ -198,10 +198,29 @@ def test_results_to_a_queue(work, fifo):
 
 
 def test_a_message_is_not_deleted_if_its_result_was_not_written(work):
-    queue = work()
+    """A fault that every message would have stops the worker, and the messages do not become dead letters."""
+    queue = work(receives_max=5)
+    with pytest.raises(WorkerError, match=r"Bucket no-such-bucket for results does not exist: create it"):
+        quiet(queue, print, results="s3://no-such-bucket/").run()
+    bucket = queue.bucket()
     queue.send(["precious"])
-    totals = quiet(queue, lambda batch: ["result"], results="s3://no-such-bucket/").run()
-    assert totals.done == 0 and totals.failed == 2 and queue.dead_letters() == ["precious"]
+
+    def predict(batch: Batch) -> list[str]:
+        queue.s3.delete_bucket(Bucket=bucket)
+        return ["result"]
+
+    with pytest.raises(WorkerError, match=r"Results cannot be written: .*NoSuchBucket"):
+        quiet(queue, predict, results=f"s3://{bucket}/").run()
+    assert queue.counts() == (1, 0) and queue.dead_letters() == []
+
+
+def test_a_result_that_is_refused_fails_its_message(work):
+    queue = work()
+    queue.s3.create_bucket(Bucket=queue.name)
+    queue.send(["a", "too long"])
+    key = lambda item: "x" * 2000 if item.body == "too long" else "a"  # noqa: E731
+    totals = quiet(queue, lambda batch: ["result"] * len(batch), results=f"s3://{queue.name}", result_key=key).run()
+    assert totals.done == 1 and totals.failed == 2 and queue.dead_letters() == ["too long"]
 
 
 def test_a_batch_is_prepared_while_predict_works(work):
@@ -316,7 +335,7 @@ def test_bad_options_are_refused(options, said):
     [([1], "predict returned 1 results for a batch of 2 items"), ("ab", "predict returned a str"), (3, "predict returned a int")],
 )
 def test_wrong_results_stop_the_worker_and_lose_nothing(work, returned, said):
-    queue = work()
+    queue = work(receives_max=5)
     queue.send(["a", "b"])
     with pytest.raises(WorkerError, match=said):
         quiet(queue, lambda batch: returned, batch_max=2, wait_max_s=5.0).run()
@@ -330,9 +349,15 @@ def test_a_broken_model_does_not_empty_the_queue_into_the_dead_letter_queue(work
     def predict(batch: Batch) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    with pytest.raises(WorkerError, match=r"for 3 messages in a row.*CUDA error"):
+    with pytest.raises(WorkerError, match=r"3 messages in a row could not be .*CUDA error"):
         quiet(queue, predict, batch_max=5, prefetch=5, failures_max=3).run()
     assert queue.counts() == (20, 0)
+
+    def decode(item: Item) -> None:
+        raise ImportError("libjpeg.so")
+
+    with pytest.raises(WorkerError, match=r"3 messages in a row could not be .*libjpeg"):
+        quiet(queue, print, decode=decode, prefetch=5, failures_max=3).run()
 
 
 def test_a_deleted_queue_ends_the_worker(work):
@@ -347,7 +372,7 @@ def test_a_deleted_queue_ends_the_worker(work):
 
 
 def test_an_exit_in_predict_returns_the_batch(work):
-    queue = work()
+    queue = work(receives_max=5)
     queue.send(["a", "b"])
     with pytest.raises(SystemExit):
         quiet(queue, lambda batch: sys.exit(3), batch_max=2, wait_max_s=5.0).run()

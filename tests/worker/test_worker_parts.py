@@ -105,6 +105,9 @@ def test_slots_are_bounded():
         ('{"Records": 1}', []),
         ('{"Records": [1, {}, {"s3": 1}, {"s3": {"bucket": {}, "object": {}}}]}', []),
         ('{"Type": "Notification", "Message": "hello"}', []),
+        ('{"source": "aws.s3", "detail": {"object": {"key": "a"}}}', []),
+        ('{"source": "aws.s3", "detail": 1}', []),
+        ('{"a":' * 100_000, []),
         ('{"Event": "s3:TestEvent"}', None),
     ],
 )

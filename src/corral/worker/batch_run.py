@@ -44,7 +44,7 @@ class BatchRun:
         self._failures_max = failures_max
         self._settle = settle
         self._is_stopping = is_stopping
-        self._failures = 0  # messages in a row for which `predict` raised an exception
+        self._failures = 0  # messages in a row that failed by an exception, not by `fail`
         self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()  # group → feeder and receive
         self._seen: set[str] = set()
 
@@ -75,8 +75,9 @@ class BatchRun:
         """False if the item is settled without `predict`."""
         if self._is_behind_failure(item):
             self._give([(item, Fate.RETURNED, None)])
-        elif item.failure is not None:
+        elif item.failure is not None:  # its object could not be fetched or decoded
             self._fail(item)
+            self._count_failure(item, None)
         else:
             return True
         return False
@@ -138,11 +139,15 @@ class BatchRun:
     def _failed(self, item: Item, error: Exception) -> None:
         item.fail(f"{type(error).__name__}: {error}")
         self._fail(item)
+        self._count_failure(item, error)
+
+    def _count_failure(self, item: Item, error: Exception | None) -> None:
         self._failures += 1
         if self._failures >= self._failures_max:
             raise WorkerError(
-                f"predict raised an exception for {self._failures} messages in a row, so the worker stops: the fault may be the "
-                f"GPU's or the model's, and the remaining messages would fail too. The last one: {item.failure}"
+                f"{self._failures} messages in a row could not be fetched, decoded or predicted, so the worker stops: the cause "
+                "may be the GPU, the model or a permission, and the remaining messages would fail too. "
+                f"The last failure: {item.failure}"
             ) from error
 
     def _fail(self, item: Item) -> None:

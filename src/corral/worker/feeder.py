@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from corral.worker.errors import LOG, explained, is_transient, retried
@@ -73,7 +74,9 @@ class Feeder:
         self._keeper = VisibilityKeeper(self._sqs, queue_info.url, options.visibility_s or queue_info.visibility_s)
         writer = ResultWriter(options.results, options.threads) if options.results else None
         delays = delay_s(options.retry_delay_s, queue_info.receives_max)
-        self._settler = Settler(self._sqs, queue_info.url, self._keeper, writer, delays, self._settled)
+        self._settler = Settler(
+            self._sqs, queue_info.url, self._keeper, writer, delays, self._settled, partial(events.broken, number)
+        )
         self._pool = ThreadPoolExecutor(options.threads, "worker-fetch")
         self._in_order: queue.SimpleQueue[Future[Item | None] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()

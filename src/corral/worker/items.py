@@ -91,9 +91,9 @@ def objects_of(body: str) -> list[S3Object] | None:
         event = _parsed(event["Message"])
     if event.get("Event") == "s3:TestEvent":
         return None
-    if event.get("source") == "aws.s3" and isinstance(event.get("detail"), dict):
+    if event.get("source") == "aws.s3" and _is_s3(event.get("detail")):
         detail = event["detail"]
-        return [_object(detail, detail.get("object", {}).get("key"), str(event.get("detail-type", "")))]
+        return [_object(detail, detail["object"]["key"], str(event.get("detail-type", "")))]
     records = event.get("Records")
     if not isinstance(records, list):
         return []
@@ -118,7 +118,7 @@ def _object(part: dict[str, Any], key: str, event: str) -> S3Object:
         bucket=part["bucket"]["name"],
         key=key,
         event=event,
-        size=size if isinstance(size, int) else 0,
+        size=size if isinstance(size, int) and size > 0 else 0,
         etag=str(about.get("eTag", about.get("etag", ""))),
         version_id=about.get("versionId", about.get("version-id")),
     )
@@ -130,7 +130,7 @@ def _parsed(text: str) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

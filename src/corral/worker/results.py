@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from corral.worker.errors import WorkerError
+from corral.worker.errors import LOG, WorkerError, code_of
 from corral.worker.items import Item
 from corral.worker.queue_lookup import QueueInfo, client, find_queue
 
@@ -44,6 +44,12 @@ def target_of(results: str | None) -> ResultTarget | None:
     bucket, _, prefix = results.removeprefix("s3://").partition("/")
     if not bucket:
         raise WorkerError(f"results={results!r} has no bucket: pass s3://BUCKET/PREFIX/ or the name of a queue.")
+    try:
+        client("s3", None).head_bucket(Bucket=bucket)
+    except Exception as error:
+        if code_of(error) in ("404", "NoSuchBucket"):
+            raise WorkerError(f"Bucket {bucket} for results does not exist: create it (aws s3 mb s3://{bucket}).") from error
+        LOG.warning("bucket %s for results was not checked: %s", bucket, error)  # writing needs no permission to read
     return ResultTarget(bucket=bucket, prefix=prefix)
 
 

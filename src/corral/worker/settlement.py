@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from corral.worker.errors import LOG, retried
+from corral.worker.errors import LOG, code_of, explained, retried
 from corral.worker.results import ItemResult, ResultWriter
 from corral.worker.visibility import VisibilityKeeper
 
@@ -19,6 +19,8 @@ LINGER_S = 0.02  # how long an incomplete batch waits for more messages
 REQUESTS_MAX = 4
 TRY_MAX_S = 60.0
 DELAY_MAX_S = 300
+# Every result would be refused like this: the worker stops, and its messages do not count as failed.
+REFUSALS = {"AccessDenied", "AccessDeniedException", "NoSuchBucket", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"}
 
 
 class Fate(Enum):
@@ -59,6 +61,7 @@ class Settler:
         writer: ResultWriter | None,
         retry_delay_s: Callable[[int], int],
         settled: Callable[[list[HeldMessage], Fate], None],
+        broken: Callable[[Exception], None],
     ) -> None:
         self._sqs = sqs
         self._queue_url = queue_url
@@ -66,6 +69,7 @@ class Settler:
         self._writer = writer
         self._retry_delay_s = retry_delay_s
         self._settled = settled
+        self._broken = broken
         self._waiting: queue.SimpleQueue[tuple[HeldMessage, Settlement] | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(REQUESTS_MAX, "worker-settle")
         self._never = threading.Event()
@@ -125,11 +129,14 @@ class Settler:
         if with_result:
             assert self._writer is not None
             errors = self._writer.write([result for _, result in with_result])
+            refusals = [error for error in errors.values() if code_of(error) in REFUSALS]
+            if refusals:
+                self._broken(explained("Results cannot be written", refusals[0]))
             for at, error in errors.items():
                 LOG.warning("message %s failed: its result was not written: %s", with_result[at][1].message_id, error)
             written += [message for at, (message, _) in enumerate(with_result) if at not in errors]
             if errors:
-                self._give_back(Fate.FAILED, [with_result[at][0] for at in errors])
+                self._give_back(Fate.RETURNED if refusals else Fate.FAILED, [with_result[at][0] for at in errors])
         if not written:
             return
         entries = [{"Id": str(at), "ReceiptHandle": message.handle} for at, message in enumerate(written)]
