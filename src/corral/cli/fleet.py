@@ -11,7 +11,7 @@ from corral.cli.completion import complete_fleets
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, is_aws
 from corral.cli.errors import CliError, error_line
-from corral.cli.fleet_facts import WINDOW_S, Fleet, find_fleet, read_fleet
+from corral.cli.fleet_facts import WINDOW_S, QueueFleet, find_fleet, read_fleet
 from corral.cli.output import SHORT_ID, age, console, count, print_json, shorten_ids
 from corral.cli.top import draw_graph, one_line, plain_table, read_keys, styled
 
@@ -49,7 +49,7 @@ def fleet(name: str, data: DataFolder, once: bool, as_json: bool) -> None:
         _watch(endpoint, found, state)
 
 
-def _watch(endpoint: Endpoint, found: Fleet, state: dict[str, Any]) -> None:
+def _watch(endpoint: Endpoint, found: QueueFleet, state: dict[str, Any]) -> None:
     from rich.live import Live
 
     out, trouble = console(), ""
@@ -206,6 +206,6 @@ def _scale_out(found: dict[str, Any] | None, width: int) -> list[RenderableType]
     for each in found["steps"]:
         start, end = (round(ms * (size - 1) / total) for ms in (before, each["ms"]))
         bar = " " * start + "━" * (end - start) + "●"
-        table.add_row(f"{each['ms']:,} ms", styled(bar, "cyan"), each["step"])
+        table.add_row(f"{each['ms']:,} ms", styled(bar, "cyan"), each["text"])
         before = each["ms"]
     return [title, table]

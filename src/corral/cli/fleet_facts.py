@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import server_time
+from corral.cli.output import SHORT_ID, server_time
 
 GROUP_TYPE = "AWS::AutoScaling::AutoScalingGroup"
 CLUSTER = re.compile(r"^\s*(?:echo\s+)?[\"']?ECS_CLUSTER=([A-Za-z0-9_-]+)", re.MULTILINE)
@@ -39,7 +39,7 @@ S3 = "s3.amazonaws.com"
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class QueueFleet:
     """The names of a fleet's parts. They are looked up once."""
 
     group: str
@@ -48,7 +48,7 @@ class Fleet:
     cluster: str | None  # None if the user data of the instances names no cluster
 
 
-def find_fleet(endpoint: Endpoint, name: str) -> Fleet:
+def find_fleet(endpoint: Endpoint, name: str) -> QueueFleet:
     """Find the fleet by the name of its Auto Scaling group, or by the name of the stack with the group."""
     scaling = client(endpoint, "autoscaling")
     found = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
@@ -62,7 +62,7 @@ def find_fleet(endpoint: Endpoint, name: str) -> Fleet:
     url = client(endpoint, "sqs").get_queue_url(QueueName=queue)["QueueUrl"]
     described = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"][0]
     named = CLUSTER.search(_user_data(endpoint, described))
-    return Fleet(group, queue, url, named[1] if named else None)
+    return QueueFleet(group, queue, url, named[1] if named else None)
 
 
 def _groups_of_stack(endpoint: Endpoint, stack: str) -> list[str]:
@@ -113,13 +113,15 @@ def _user_data(endpoint: Endpoint, group: dict[str, Any]) -> str:
     return base64.b64decode(text).decode("utf-8", "replace")
 
 
-def read_fleet(endpoint: Endpoint, fleet: Fleet) -> dict[str, Any]:
+def read_fleet(endpoint: Endpoint, fleet: QueueFleet) -> dict[str, Any]:
     """Return the present state of a fleet, its last minutes, and the time line of its last scale-out."""
     scaling, sqs = client(endpoint, "autoscaling"), client(endpoint, "sqs")
     reply = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet.group])
     if not reply["AutoScalingGroups"]:
         raise CliError(f"the Auto Scaling group {fleet.group} is deleted.")
-    group, now = reply["AutoScalingGroups"][0], server_time(reply) or datetime.now(UTC)
+    group, now = reply["AutoScalingGroups"][0], server_time(reply)
+    if now is None:
+        raise CliError("the response of the server has no Date header.")
     asked = {"AutoScalingGroupName": fleet.group, "MaxRecords": ACTIVITIES_MAX}
     activities = scaling.describe_scaling_activities(**asked)["Activities"]
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -188,7 +190,7 @@ def _watched(alarm: dict[str, Any]) -> list[str]:
     return [each["MetricStat"]["Metric"]["MetricName"] for each in alarm.get("Metrics", ()) if "MetricStat" in each]
 
 
-def _workers(endpoint: Endpoint, fleet: Fleet) -> tuple[list[dict[str, Any]], int]:
+def _workers(endpoint: Endpoint, fleet: QueueFleet) -> tuple[list[dict[str, Any]], int]:
     """Return the tasks of the cluster, also those that stopped lately, and the number of GPUs of its instances."""
     if fleet.cluster is None:
         return [], 0
@@ -219,7 +221,7 @@ def _workers(endpoint: Endpoint, fleet: Fleet) -> tuple[list[dict[str, Any]], in
     return sorted(found, key=lambda each: (each["created"], each["id"])), gpus
 
 
-def _own_page(endpoint: Endpoint, fleet: Fleet, tasks: list[str]) -> dict[str, Any]:
+def _own_page(endpoint: Endpoint, fleet: QueueFleet, tasks: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"wakes": [], "tasks": {}}
     if not is_aws(endpoint):
         region = client(endpoint, "sqs").meta.region_name
@@ -232,7 +234,7 @@ def _own_page(endpoint: Endpoint, fleet: Fleet, tasks: list[str]) -> dict[str, A
 # The last minutes
 
 
-def _metrics(endpoint: Endpoint, fleet: Fleet, now: datetime) -> dict[str, list[float | None]]:
+def _metrics(endpoint: Endpoint, fleet: QueueFleet, now: datetime) -> dict[str, list[float | None]]:
     """Return the values of the last minutes by name, oldest first."""
     step_s = _step_s(endpoint)
     end_s = int(now.timestamp()) // step_s * step_s + step_s
@@ -311,33 +313,37 @@ def _scale_out(
     launch = min((each for each, other in launches if other[0] == match[0] and _is_near(each, newest)), key=_start)
     began = launch["StartTime"]
     instance = INSTANCE.search(launch["Description"])
-    steps: list[tuple[str, datetime | None]] = []
+    steps: list[tuple[str, str, datetime | None]] = []
     if match["before"] == "0":
         changed = _alarm_change(endpoint, match["alarm"], match["state"], began)
-        before = changed or began
-        woken = [each for each in wakes if each["atMs"] / 1000 <= before.timestamp()]
+        woken = [each for each in wakes if each["atMs"] / 1000 <= (changed or began).timestamp()]
         if woken:
             what = "object put, message sent" if woken[-1]["sender"] == S3 else "message sent"
-            steps.append((what, datetime.fromtimestamp(woken[-1]["atMs"] / 1000, UTC)))
-        steps.append((f"alarm {match['alarm']} enters {match['state']}", changed))
-    steps.append((f"policy {match['policy']} sets {match['before']} → {match['after']}", began))
-    steps.append((f"instance {instance[0] if instance else ''} launched", launch.get("EndTime")))
+            steps.append(("message", what, _time(woken[-1]["atMs"])))
+        steps.append(("alarm", f"alarm {match['alarm']} enters {match['state']}", changed))
+    steps.append(("policy", f"policy {match['policy']} sets {match['before']} → {match['after']}", began))
+    steps.append(("instance", f"instance {instance[0] if instance else ''} launched", launch.get("EndTime")))
     task = next((each for each in tasks if each["created"] is not None and each["created"] >= began), None)
     if task is not None:
-        first_ms = task.get("firstReceiveMs")
+        name = task["id"][:SHORT_ID]
         steps += [
-            ("instance joined the cluster", task["joined"]),
-            (f"task {task['id'][:8]} created", task["created"]),
-            (f"task {task['id'][:8]} running", task["started"]),
-            ("first message received", datetime.fromtimestamp(first_ms / 1000, UTC) if first_ms else None),
+            ("joined", "instance joined the cluster", task["joined"]),
+            ("task", f"task {name} created", task["created"]),
+            ("running", f"task {name} running", task["started"]),
+            ("receive", "first message received", _time(task.get("firstReceiveMs"))),
         ]
-    known = sorted(((what, at) for what, at in steps if at is not None), key=lambda each: each[1])
+    known = sorted(((step, what, at) for step, what, at in steps if at is not None), key=lambda each: each[2])
+    first = known[0][2]
     return {
-        "at": known[0][1],
+        "at": first,
         "before": int(match["before"]),
         "after": int(match["after"]),
-        "steps": [{"step": what, "ms": round((at - known[0][1]).total_seconds() * 1000)} for what, at in known],
+        "steps": [{"step": step, "text": what, "ms": round((at - first).total_seconds() * 1000)} for step, what, at in known],
     }
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _scale_out_by(activity: dict[str, Any]) -> re.Match[str] | None:
