@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
+from eventually import DEADLINE_S, eventually
 from forkserver import forkserver
 from harness import Corral
 
@@ -269,10 +269,41 @@ def test_a_fleet_made_by_the_template(corral: Corral, tmp_path: Path) -> None:
     eventually(lambda: fleet.messages() == (0, 1), "a worker holds the message")
     since = corral.client("cloudwatch").describe_alarms()["MetricAlarms"][0]["StateUpdatedTimestamp"]
     eventually(lambda: len(fleet.tasks()) == 1 and fleet.desired() == 1, "the worker stays")
+    check_drawing(corral, "fleet", fleet.tasks()[0]["taskArn"].rpartition("/")[2])
     gate.open()
     fleet.until_zero()
     alarm = corral.client("cloudwatch").describe_alarms()["MetricAlarms"][0]
     assert alarm["StateValue"] == "OK" and alarm["StateUpdatedTimestamp"] > since
+
+
+def check_drawing(corral: Corral, name: str, task_id: str) -> None:
+    """`corral fleet` shows a worker that holds a message, and each step of its launch."""
+    shown = json.loads(draw(corral, name, "--json"))
+    assert (shown["visible"], shown["inFlight"], shown["workers"], shown["gpus"]) == (0, 1, 1, 1)
+    [worker] = shown["tasks"]
+    assert (worker["id"], worker["held"], worker["leaving"]) == (task_id, 1, False)
+    assert shown["history"]["workers"][-1] == 1 and max(shown["history"]["workers"]) == 2
+    line = shown["scaleOut"]
+    steps = [each["step"] for each in line["steps"]]
+    assert (line["before"], line["after"]) == (0, 1)
+    assert steps == ["message", "alarm", "policy", "instance", "joined", "task", "running", "receive"]
+    times = [each["ms"] for each in line["steps"]]
+    assert times[0] == 0 and times == sorted(times) and times[-1] < 1000 * DEADLINE_S
+    drawn = draw(corral, name)
+    for text in (
+        "messages in flight 1",
+        "1 to 100",
+        "object put, message sent",
+        "first message received",
+        "1 message",
+        task_id[:8],
+    ):
+        assert text in " ".join(drawn.split()), f"{text} is not in {drawn}"
+
+
+def draw(corral: Corral, name: str, *options: str) -> str:
+    command = [forkserver().program("corral"), "fleet", name, "--data", str(corral.data), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout
 
 
 def deploy(corral: Corral, template: Path, name: str, *parameters: str) -> None:
