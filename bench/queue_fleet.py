@@ -1,8 +1,8 @@
 """Workers that follow a queue: how long the first message waits until a worker runs that did not exist before.
 
 Each round has its own fleet of templates/queue-fleet.yaml, with a boto3 loop as its worker. The test event of S3 wakes each fleet.
-When all fleets are back at zero, each round puts one object, at a random time of a second, because Corral publishes the metrics of
-queues once a second.
+When all fleets are back at zero, each round puts one object, at a random time of a second, because Corral publishes metrics once a
+second, and at most once more if a message arrives in an empty queue.
 """
 
 from __future__ import annotations

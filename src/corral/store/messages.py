@@ -8,7 +8,7 @@ received. Otherwise it is in flight or delayed. For FIFO queues, see `store/mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ class Messages:
         self.counters = QueueCounters(database)
         self._last_id = 0
         self._wakes: dict[int, list[tuple[int, str]]] = {}  # pile → the last arrivals in the empty pile: (time in ms, sender)
+        self.on_wake: Callable[[], object] | None = None  # called after a commit that put messages into an empty pile
         self._first_receives: dict[str, int] = {}  # task id → when it received its first message, in ms; the oldest task is first
 
     def new_ids(self, now_s: float, count: int) -> range:
@@ -90,6 +91,8 @@ class Messages:
         del wakes[:-WAKES_MAX]
         if len(self._wakes) > PILES_MAX:
             del self._wakes[next(iter(self._wakes))]
+        if self.on_wake is not None:
+            self.on_wake()
 
     def wakes(self, pile: int) -> list[tuple[int, str]]:
         """The last arrivals of messages in the empty pile since the start of the server: (time in ms, sender), oldest first."""
