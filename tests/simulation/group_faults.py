@@ -69,6 +69,10 @@ def many_groups(plan: Plan) -> Plan:
     return replace(plan, with_groups=0.6, with_instances=0.1)
 
 
+def with_alarms(plan: Plan) -> Plan:
+    return replace(many_groups(plan), with_alarms=True)
+
+
 GROUP_FAULTS: dict[str, Parts] = {
     "a group does not hear of a launch": Parts(reconcilers={**STATE, "pool": grants_tell_no_group}, tune=many_groups),
     "a group does not hear of an end": Parts(reconcilers={**STATE, "instance": ends_tell_no_group}, tune=many_groups),
@@ -76,4 +80,5 @@ GROUP_FAULTS: dict[str, Parts] = {
     "a cancelled activity stays open": Parts(store=with_part("groups", LeavesCancelledActivitiesOpen), tune=many_groups),
     "a protected instance is terminated": Parts(store=with_part("groups", IgnoresProtection), tune=many_groups),
     "a group forgets members that end": Parts(store=with_part("groups", ForgetsMembersThatEnd), tune=many_groups),
+    "no policy is applied": Parts(reconcilers={**STATE, "scaling": lambda tx, group: None}, tune=with_alarms),
 }

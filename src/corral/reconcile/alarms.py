@@ -86,7 +86,7 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
 
 
 def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint]) -> float | None:
-    """Return the value of the newest window with data. If no window has data, the last value of the alarm's state is still valid."""
+    """Return the value of the newest window with data. Without such a window, the last value in this state is still valid."""
     newest = next((value for _, value in reversed(windows) if value is not None), None)
     return newest if newest is not None else last_period_value(tx, alarm)
 
