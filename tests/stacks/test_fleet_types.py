@@ -10,6 +10,7 @@ import pytest
 from corral.errors import ApiError
 from corral.model.instance import TypeMapping
 from corral.model.settings import Settings
+from groups.busy_world import BusyWorld
 from groups.group_world import CALLER, GPUS_1, GPUS_4, GPUS_8, REGION
 from stacks.fleet_world import CLUSTER_DATA, SIGNAL, TAGS, FleetWorld, report_tasks, type_named
 
@@ -142,10 +143,10 @@ def test_a_rollback_restores_a_drained_group() -> None:
 # Rolling updates
 
 
-def rolling(world: FleetWorld, desired: int, most: int, type_: str = GPUS_1, **policy: Any) -> Any:
+def rolling(world: FleetWorld, desired: int, most: int, type_: str = GPUS_1, user_data: str = "", **policy: Any) -> Any:
     """Update a group to another launch configuration. Return its step, and the instances before the update."""
-    launch(world, "one", type_)
-    launch(world, "two", type_)
+    for name in ("one", "two"):
+        launch(world, name, type_, **({"UserData": user_data} if user_data else {}))
     group_of(world, "g", desired, most=most)
     before = world.ids()
     old, new = sizes(desired, most, LaunchConfigurationName="one"), sizes(desired, most, LaunchConfigurationName="two")
@@ -171,6 +172,32 @@ def test_a_rolling_update_replaces_the_instances_in_batches(world: FleetWorld) -
     )
     assert sum("Terminating instance(s) [i-" in note for note in step.notes) == 2
     assert world.settled(GROUP, world.step("g", "UPDATE", update_policy=step.update_policy)) is None, "no instance is obsolete"
+
+
+class WorkerWorld(FleetWorld, BusyWorld):
+    """A stack with a group whose instances run workers."""
+
+
+def test_a_rolling_update_waits_for_workers_that_hold_messages() -> None:
+    world = WorkerWorld()
+    world.define(gpus=1)
+    world.create(CLUSTER, ClusterName="c")
+    world.serve("c", schedulingStrategy="DAEMON")
+    step, [before] = rolling(world, 1, 1, user_data=CLUSTER_DATA, MinInstancesInService="0")
+    report_tasks(world)
+    url = world.call("CreateQueue", "sqs", QueueName="work", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+    [worker] = world.workers()
+    world.send(url, 2)
+    [message] = world.receive(worker, url)
+    for _ in range(5):
+        world.settled(GROUP, step)
+    assert world.lifecycle()[before] == "Terminating:Wait" and world.state_of(worker) == ("RUNNING", "RUNNING")
+    assert f"Waiting for task {worker}, which holds 1 message of work." in str(world.activities())
+    assert world.receive(worker, url) == []
+    world.as_task(worker, "DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    report_tasks(world)
+    world.until_settled(GROUP, step)
+    assert before not in world.lifecycle() and list(world.lifecycle().values()) == ["InService"]
 
 
 def test_a_group_grows_if_the_policy_keeps_all_instances_in_service(world: FleetWorld) -> None:

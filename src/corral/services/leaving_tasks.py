@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.model.task import Task, TaskState
+from corral.model.task import TaskState
 from corral.store import Store
 from corral.store.messages import HeldMessages
 
@@ -115,7 +115,3 @@ def mark_leaving(tx: Tx[Any], task_id: str) -> None:
     """Run the reconcilers that chose a task, because the task or its messages have changed."""
     for key in tx.store.tasks.leaving.keys_of(task_id):
         tx.mark(key)
-
-
-def is_placed(task: Task) -> bool:
-    return task.desired is TaskState.RUNNING and task.state in (TaskState.PENDING, TaskState.RUNNING)

@@ -15,6 +15,7 @@ from corral.decide.rolling_update import Rollout, RolloutStep, rolling_policy, s
 from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services import instances
+from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import matches_source
 from corral.services.autoscaling.launch_sources import SOURCES, current_source
 from corral.services.autoscaling.names import find_group
@@ -197,8 +198,12 @@ def _apply(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Group, plan
     step.notes.extend(planned.notes)
     step.memory["rollout"] = msgspec.to_builtins(planned.rollout)
     for instance_id in planned.terminate:
-        request = {"InstanceId": ec2_id(instance_id), "ShouldDecrementDesiredCapacity": False}
-        call(tx, caller, "autoscaling", "TerminateInstanceInAutoScalingGroup", request)
+        member = tx.store.groups.member(instance_id)
+        if member is not None and member.state not in TERMINATION_STATES:
+            text = f"instance {ec2_id(instance_id)} was taken out of service in response to a rolling update of its stack."
+            group_changes.terminate_when_idle(tx, group, member, activities.sentence(tx, text))
+    if planned.terminate:
+        tx.mark(group.key)
     if planned.size is not None:
         _update(tx, caller, group, MinSize=planned.size, DesiredCapacity=planned.size)
 

@@ -189,11 +189,11 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
     if why is Why.SURPLUS:
         cause = f"{group.cause}  {cause}" if group.cause else cause
         cause += "  " + activities.sentence(tx, f"instance {ec2_id(member.instance_id)} was selected for termination.")
-    return _terminate_chosen(tx, group, member, cause, is_surplus=why is Why.SURPLUS)
+    return terminate_when_idle(tx, group, member, cause, is_surplus=why is Why.SURPLUS)
 
 
-def _terminate_chosen(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool) -> Member:
-    """Terminate an instance that the group itself chose. The termination waits for busy tasks first, and then for lifecycle hooks.
+def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool = False) -> Member:
+    """Terminate an instance that no user has named. The termination waits for busy tasks first, and then for lifecycle hooks.
 
     While it waits, the tasks of the instance receive no messages, and it gets no new tasks.
     """
@@ -202,6 +202,7 @@ def _terminate_chosen(tx: Tx[Store], group: Group, member: Member, cause: str, *
     tasks = [task.id for task in tx.store.tasks.on(member.instance_id)] if runs else []
     if still_awaited(tx, dict.fromkeys(tasks, tx.now_s))[0]:
         activity = _begin_termination(tx, group, member, cause)
+        is_surplus = is_surplus and member.state is LifecycleState.IN_SERVICE
         wait = TaskWait(tx.now_s, is_surplus, drained=_take_no_work(tx, group, member, tasks))
         tx.mark(group.key)  # its reconciler schedules the end of the wait
         return move(tx, member, LifecycleState.TERMINATING_WAIT, activity=activity.id, task_wait=wait)
