@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from corral.worker.errors import LOG, explained, is_transient, retried
 from corral.worker.items import Item, item_of
+from corral.worker.object_reader import ObjectReader
 from corral.worker.prefetch import Prefetch
 from corral.worker.queue_lookup import QueueInfo, client
 from corral.worker.results import ResultTarget, ResultWriter
@@ -69,7 +70,7 @@ class Feeder:
         queue_info = options.queue
         connections = options.receivers + REQUESTS_MAX + 1
         self._sqs = client("sqs", queue_info.region, connections=connections, read_timeout_s=options.poll_s + 30)
-        self._s3 = client("s3", None, connections=options.threads) if options.fetch else None
+        self._reader = ObjectReader(options.threads) if options.fetch else None
         self._prefetch = Prefetch(options.prefetch, options.prefetch_bytes)
         self._keeper = VisibilityKeeper(self._sqs, queue_info.url, options.visibility_s or queue_info.visibility_s)
         writer = ResultWriter(options.results, options.threads) if options.results else None
@@ -234,10 +235,10 @@ class Feeder:
             self.settle([Settlement(held.number, Fate.RETURNED)])
             return None
         try:
-            if self._s3 is not None:
+            if self._reader is not None:
                 for each in item.objects:
                     if each.exists:
-                        each.data = self._fetched(each.bucket, each.key)
+                        each.data = self._fetched(self._reader, each.bucket, each.key)
             if self._options.decode is not None:
                 item.data = self._options.decode(item)
                 for each in item.objects:
@@ -249,13 +250,8 @@ class Feeder:
         held.charged_bytes = size
         return item
 
-    def _fetched(self, bucket: str, key: str) -> bytes:
-        def get() -> bytes:
-            assert self._s3 is not None
-            data: bytes = self._s3.get_object(Bucket=bucket, Key=key)["Body"].read()
-            return data
-
-        return retried(f"GetObject of s3://{bucket}/{key}", get, self._stopping, FETCH_MAX_S)
+    def _fetched(self, reader: ObjectReader, bucket: str, key: str) -> bytes:
+        return retried(f"GetObject of s3://{bucket}/{key}", partial(reader.read, bucket, key), self._stopping, FETCH_MAX_S)
 
     def _hand_over_in_order(self) -> None:
         """Hand over the items of a FIFO queue in the order in which they were received."""

@@ -35,7 +35,9 @@ class QueueInfo:
         return self.name.endswith(".fifo")
 
 
-def client(service: str, region: str | None, *, connections: int = 10, read_timeout_s: int = 60) -> Any:
+def client(
+    service: str, region: str | None, *, connections: int = 10, read_timeout_s: int = 60, signature_version: str | None = None
+) -> Any:
     """Make a client. AWS_REGION counts too: ECS sets it, and boto3 does not read it."""
     region = region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
     config = Config(
@@ -44,6 +46,7 @@ def client(service: str, region: str | None, *, connections: int = 10, read_time
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=read_timeout_s,
         tcp_keepalive=True,
+        signature_version=signature_version,
     )
     with _MAKING:
         return _session(region).client(service, config=config)
