@@ -18,7 +18,7 @@ from corral.services.cloudformation.resource_types import (
     template_types,
 )
 from corral.services.cloudformation.schemas import facts
-from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet
+from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet, topics
 from resource_cases.stack import Stack
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
@@ -241,9 +241,10 @@ CASES: dict[str, Case] = {
         shown=("ecr:GetRegistryPolicy", {}, "changed"),
     ),
     **data_services.CASES,
+    **topics.CASES,
     **fleet.CASES,
 }
-# Types that need the engine of stacks: tests/clients/test_stacks.py tests them.
+# Types that need the engine of stacks: tests/clients/test_nested_stacks.py tests them.
 ELSEWHERE = ("AWS::CloudFormation::",)
 LEFT = {  # lane → the query that returns all resources of the lane
     "state": """
@@ -278,7 +279,7 @@ def without_none(merged: dict[str, Any]) -> dict[str, Any]:
 def test_every_type_has_a_case():
     assert set(CASES) <= (names := {type_.name for type_ in template_types()})
     assert [name for name in names - set(CASES) if not name.startswith(ELSEWHERE)] == []
-    assert template_type("AWS::SNS::Topic") is None and resource_type("AWS::SNS::Topic").is_stored_only
+    assert template_type("AWS::KMS::Key") is None and resource_type("AWS::KMS::Key").is_stored_only
 
 
 @pytest.mark.parametrize("name", CASES)

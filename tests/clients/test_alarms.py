@@ -51,6 +51,78 @@ def until(cloudwatch: Any, name: str, value: str) -> dict[str, Any]:
     return eventually(lambda: (alarm := state(cloudwatch, name))["StateValue"] == value and alarm, f"{name} is {value}")
 
 
+def acted(cloudwatch: Any, name: str) -> list[dict[str, Any]]:
+    """The history of an alarm, once it contains the result of an action."""
+
+    def history() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = cloudwatch.describe_alarm_history(AlarmName=name)["AlarmHistoryItems"]
+        return found if found[0]["HistoryItemType"] == "Action" else []
+
+    return eventually(history, f"{name} has acted")
+
+
+def test_a_message_to_a_topic(corral: Corral, cloudwatch: Any) -> None:
+    sns, sqs, queue = corral.client("sns"), corral.client("sqs"), "arn:aws:sqs:us-east-1:123456789012:paged"
+    topic, url = sns.create_topic(Name="pages")["TopicArn"], sqs.create_queue(QueueName="paged")["QueueUrl"]
+    statement = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": queue}
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps({"Version": "2012-10-17", "Statement": [statement]})})
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
+    dimensions = [{"Name": "Rack", "Value": "7"}]
+    cloudwatch.put_metric_alarm(**config("heat", AlarmDescription="too hot", AlarmActions=[topic], Dimensions=dimensions))
+    cloudwatch.put_metric_data(Namespace="Demo", MetricData=[{"MetricName": "heat", "Value": 9, "Dimensions": dimensions}])
+    [received] = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    envelope = json.loads(received["Body"])
+    assert (envelope["TopicArn"], envelope["Subject"]) == (topic, 'ALARM: "heat" in US East (N. Virginia)')
+    message, alarm = json.loads(envelope["Message"]), state(cloudwatch, "heat")
+    for changing in ("StateChangeTime", "AlarmConfigurationUpdatedTimestamp"):
+        assert message.pop(changing).endswith("+0000")
+    assert message == {
+        "AlarmName": "heat",
+        "AlarmDescription": "too hot",
+        "AWSAccountId": "123456789012",
+        "NewStateValue": "ALARM",
+        "NewStateReason": alarm["StateReason"],
+        "Region": "US East (N. Virginia)",
+        "AlarmArn": alarm["AlarmArn"],
+        "OldStateValue": "INSUFFICIENT_DATA",
+        "OKActions": [],
+        "AlarmActions": [topic],
+        "InsufficientDataActions": [],
+        "Trigger": {
+            "MetricName": "heat",
+            "Namespace": "Demo",
+            "Dimensions": [{"value": "7", "name": "Rack"}],
+            "StatisticType": "Statistic",
+            "Statistic": "MAXIMUM",
+            "Unit": None,
+            "Period": 60,
+            "EvaluationPeriods": 1,
+            "ComparisonOperator": "GreaterThanThreshold",
+            "Threshold": 5.0,
+            "TreatMissingData": "missing",
+            "EvaluateLowSampleCountPercentile": "",
+        },
+    }
+    assert acted(cloudwatch, "heat")[0]["HistorySummary"] == f"Successfully executed action {topic}"
+
+
+def test_a_topic_whose_policy_does_not_allow_alarms(corral: Corral, cloudwatch: Any) -> None:
+    sns = corral.client("sns")
+    topic = sns.create_topic(Name="closed")["TopicArn"]
+    statement = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "sns:Publish", "Resource": topic}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sns.set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
+    total = {
+        "Id": "t",
+        "Label": "l",
+        "MetricStat": {"Metric": {"Namespace": "Demo", "MetricName": "mute"}, "Period": 60, "Stat": "Sum"},
+    }
+    metric = without(config("mute", AlarmActions=[topic], Metrics=[total]), "Namespace", "MetricName", "Statistic", "Period")
+    cloudwatch.put_metric_alarm(**metric)
+    cloudwatch.put_metric_data(Namespace="Demo", MetricData=[{"MetricName": "mute", "Value": 9}])
+    assert "does not allow cloudwatch.amazonaws.com to publish" in acted(cloudwatch, "mute")[0]["HistorySummary"]
+
+
 def test_a_datapoint_sets_off_an_alarm(cloudwatch: Any) -> None:
     cloudwatch.put_metric_alarm(**config("load", AlarmDescription="too much", AlarmActions=[TOPIC], DatapointsToAlarm=1))
     alarm = state(cloudwatch, "load")
@@ -64,9 +136,9 @@ def test_a_datapoint_sets_off_an_alarm(cloudwatch: Any) -> None:
     assert "was greater than the threshold (5.0) (minimum 1 datapoint for OK -> ALARM transition)." in alarm["StateReason"]
     assert json.loads(alarm["StateReasonData"])["recentDatapoints"] == [9.0]
     assert alarm["StateTransitionedTimestamp"] > alarm["AlarmConfigurationUpdatedTimestamp"]
-    history = cloudwatch.describe_alarm_history(AlarmName="load")["AlarmHistoryItems"]
+    history = acted(cloudwatch, "load")
     assert [item["HistoryItemType"] for item in history] == ["Action", "StateUpdate", "ConfigurationUpdate"]
-    assert "Corral does not serve Amazon SNS yet" in history[0]["HistorySummary"]
+    assert history[0]["HistorySummary"] == f"Failed to execute action {TOPIC}. Reason: Topic does not exist"
     assert history[1]["HistorySummary"] == "Alarm updated from INSUFFICIENT_DATA to ALARM"
     assert json.loads(history[1]["HistoryData"])["newState"]["stateValue"] == "ALARM"
     [update] = cloudwatch.describe_alarm_history(AlarmName="load", HistoryItemType="StateUpdate", StartDate=time.time() - 60,
@@ -467,6 +539,7 @@ def test_alarms_survive_kill_9(own_corral: Callable[..., Corral]) -> None:
         tags = cloudwatch.list_tags_for_resource(ResourceARN=found["MetricAlarms"][0]["AlarmArn"])["Tags"]
         return found["MetricAlarms"], found["CompositeAlarms"], history, tags
 
+    acted(cloudwatch, "kept")
     before = picture()
     assert (before[0][0]["StateValue"], before[1][0]["StateValue"]) == ("ALARM", "ALARM")
     corral.kill("corral.server")

@@ -320,6 +320,45 @@ def test_policies_and_schedules(autoscaling: Any) -> None:
     autoscaling.delete_policy(**group, PolicyName="out")
 
 
+def test_notifications_to_a_topic(autoscaling: Any, client: Callable[..., Any]) -> None:
+    sns, sqs = client("sns"), client("sqs")
+    topic = sns.create_topic(Name="fleet")["TopicArn"]
+    url, arn = sqs.create_queue(QueueName="fleet")["QueueUrl"], "arn:aws:sqs:us-east-1:123456789012:fleet"
+    statement = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": arn}
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps({"Version": "2012-10-17", "Statement": [statement]})})
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+    create(autoscaling, "told", 0)
+    group = {"AutoScalingGroupName": "told"}
+    kinds = ["autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_TERMINATE"]
+    autoscaling.put_notification_configuration(**group, TopicARN=topic, NotificationTypes=kinds)
+    hook = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "NotificationTargetARN": topic}
+    autoscaling.put_lifecycle_hook(**group, LifecycleHookName="hook", RoleARN="arn:aws:iam::123456789012:role/r", **hook)
+    autoscaling.set_desired_capacity(**group, DesiredCapacity=1)
+    in_service(autoscaling, "told", 1)
+    autoscaling.set_desired_capacity(**group, DesiredCapacity=0)
+    found: list[dict[str, Any]] = []
+
+    def received(count: int) -> bool:
+        for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
+            found.append(json.loads(message["Body"]))
+        return len(found) >= count
+
+    eventually(lambda: received(4), "two tests, the launch and the hook")
+    subjects = sorted(each["Subject"] for each in found)
+    [instance] = {document["EC2InstanceId"] for each in found if "EC2InstanceId" in (document := json.loads(each["Message"]))}
+    assert subjects == [
+        f"Auto Scaling:  Lifecycle action 'TERMINATING' for instance {instance} in progress.",
+        'Auto Scaling: launch for group "told"',
+        'Auto Scaling: test notification for group "told"',
+        'Auto Scaling: test notification for group "told"',
+    ]
+    autoscaling.complete_lifecycle_action(**group, LifecycleHookName="hook", LifecycleActionResult="CONTINUE", InstanceId=instance)
+    eventually(lambda: received(5), "the termination")
+    ended = json.loads(found[-1]["Message"])
+    assert (ended["Event"], ended["StatusCode"]) == ("autoscaling:EC2_INSTANCE_TERMINATE", "Successful")
+    assert (ended["EC2InstanceId"], ended["AutoScalingGroupName"]) == (instance, "told")
+
+
 def test_settings_that_are_stored_only(autoscaling: Any) -> None:
     create(autoscaling, "stored", 0)
     group = {"AutoScalingGroupName": "stored"}

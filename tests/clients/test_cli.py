@@ -64,7 +64,7 @@ def test_down_leaves_tasks_alive_and_up_finds_them_again(own: Cli) -> None:
     [task] = own.json("ps")
     assert task["taskArn"].endswith(task_id) and task["lastStatus"] == "RUNNING"
     done = json.loads(own("down", "--stop-tasks", "--json").stdout)
-    assert done == {"stopped": True, "data": str(own.data), "tasksStopped": 1, "tasksLeft": 0}
+    assert done == {"stopped": True, "data": str(own.data), "tasksStopped": 1, "tasksLeft": 0, "purged": False}
     own("up", "-d", "--port", "0", "--gpus", "sim:2")
     assert own.json("ps") == []
     ended = own.task(task_id)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from command import Cli
+from corral.decide.templates import read_template
 from eventually import eventually
 from forkserver import forkserver
 
@@ -39,6 +40,12 @@ def test_the_shipped_templates_pass_cfn_lint() -> None:
     files = [str(path) for path in sorted(TEMPLATES.glob("*.yaml"))]
     done = subprocess.run([Path(sys.executable).with_name("cfn-lint"), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_instances_of_the_shipped_cluster_start_when_the_internet_is_reachable() -> None:
+    declared = read_template(CLUSTER.read_text())["Resources"]
+    for group in ("CpuGroup", "GpuGroup"):
+        assert set(declared[group]["DependsOn"]) == {"InternetRoute", "SubnetARoutes", "SubnetBRoutes"}
 
 
 def test_the_shipped_cluster_from_deploy_to_purge(own: Cli, tmp_path: Path) -> None:
@@ -89,6 +96,10 @@ def test_the_shipped_cluster_from_deploy_to_purge(own: Cli, tmp_path: Path) -> N
         own("stack", "diff", str(CLUSTER), "-p", "Unknown=1", code=1).stderr == "corral: the template has no parameter Unknown.\n"
     )
     assert "does not exist" in own("stack", "missing", code=1).stderr
+    large = tmp_path / "large.yaml"
+    large.write_text(CLUSTER.read_text() + "#" * 51_200)
+    said = own("stack", "diff", str(large), "--stack", "gpu-cluster", code=1).stderr
+    assert "at most 51,200 bytes. Put the template into an S3 bucket, and create a change set" in said
 
     ecs.create_service(cluster=cluster, serviceName="again", taskDefinition=outputs["OneGpuTask"], desiredCount=1)
     spawner = own.pid("spawner.lock")

@@ -41,6 +41,7 @@ OPEN = {  # change it knowingly: every container may do this without a policy
         "ListBuckets ListMultipartUploads ListObjectVersions ListObjects ListObjectsV2 ListParts PostObject PutObject "
         "PutObjectTagging UploadPart UploadPartCopy"
     ),
+    "sns": "",
     "sqs": (
         "ChangeMessageVisibility ChangeMessageVisibilityBatch DeleteMessage DeleteMessageBatch GetQueueAttributes GetQueueUrl "
         "ListQueues ReceiveMessage SendMessage SendMessageBatch"
@@ -441,3 +442,24 @@ def test_a_stack_has_the_permissions_of_its_creator(corral: Corral, role: Any) -
     events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
     reasons = [each.get("ResourceStatusReason", "") for each in events]
     assert any("is not authorized to perform: sqs:CreateQueue" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("version", [False, True])
+def test_a_nested_template_needs_permissions(corral: Corral, role: Any, version: bool) -> None:
+    s3, bucket = corral.client("s3"), f"nested-{version}".lower()
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    made = s3.put_object(Bucket=bucket, Key="t", Body="Resources: {T: {Type: AWS::SNS::Topic}}")
+    action = "s3:GetObjectVersion" if version else "s3:GetObject"
+    cloudformation = role(allow("cloudformation:*"), deny(action, f"arn:aws:s3:::{bucket}/t")).cloudformation
+    url = f"{corral.url}/{bucket}/t" + (f"?versionId={made['VersionId']}" if version else "")
+    template = f"Resources: {{Child: {{Type: AWS::CloudFormation::Stack, Properties: {{TemplateURL: '{url}'}}}}}}"
+    stack = cloudformation.create_stack(StackName=bucket, TemplateBody=template)["StackId"]
+
+    def ended() -> bool:
+        return not cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"].endswith("_IN_PROGRESS")
+
+    eventually(ended, "the operation ends")
+    events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+    reasons = [each.get("ResourceStatusReason", "") for each in events]
+    assert any(f"is not authorized to perform: {action} on resource: arn:aws:s3:::{bucket}/t" in reason for reason in reasons)

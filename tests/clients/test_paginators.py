@@ -115,6 +115,9 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("s3", "ListObjects"): {"Bucket": "pages-0", "Delimiter": "/"},
     ("s3", "ListObjectsV2"): {"Bucket": "pages-0", "Delimiter": "/"},
     ("s3", "ListParts"): {"Bucket": "pages-0", "Key": "upload0"},
+    ("sns", "ListSubscriptions"): {},
+    ("sns", "ListSubscriptionsByTopic"): {"TopicArn": "arn:aws:sns:us-east-1:123456789012:topic0"},
+    ("sns", "ListTopics"): {},
     ("sqs", "ListDeadLetterSourceQueues"): {"QueueUrl": "http://any/123456789012/grave"},
     ("sqs", "ListQueues"): {},
     ("ssm", "DescribeParameters"): {},
@@ -338,6 +341,11 @@ def first_upload(s3: Any) -> str:
     return s3.list_multipart_uploads(Bucket="pages-0")["Uploads"][0]["UploadId"]
 
 
+def sns_records(sns: Any) -> None:
+    arn = sns.create_topic(Name="topic0")["TopicArn"]
+    sns.subscribe(TopicArn=arn, Protocol="sqs", Endpoint="arn:aws:sqs:us-east-1:123456789012:queue0")
+
+
 def sqs_records(sqs: Any) -> None:
     sqs.create_queue(QueueName="grave")
     policy = json.dumps({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:grave", "maxReceiveCount": 1})
@@ -355,6 +363,7 @@ RECORDS = {
     "iam": iam_records,
     "logs": logs_records,
     "s3": s3_records,
+    "sns": sns_records,
     "sqs": sqs_records,
     "ssm": ssm_records,
 }

@@ -265,10 +265,33 @@ def test_fifo_queues_and_other_regions_are_refused(notified: NotifiedQueue, clie
     refused(notified, queues({}, arn=notified.arn.replace("us-east-1", "eu-west-1")), "region is not valid")
 
 
-def test_topics_and_functions_are_refused(notified: NotifiedQueue) -> None:
+def test_topics(notified: NotifiedQueue, client: Callable[..., Any]) -> None:
+    sns = client("sns")
+    arn = sns.create_topic(Name=notified.name)["TopicArn"]
+    configuration = {"TopicConfigurations": [{"TopicArn": arn, "Events": [CREATED], "Id": "t"}]}
+    refused(notified, configuration, "Permissions on the destination topic do not allow S3")
+    statement = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "SNS:Publish", "Resource": arn}
+    condition = {"ArnLike": {"aws:SourceArn": f"arn:aws:s3:*:*:{notified.name}"}, "StringEquals": {"aws:SourceAccount": ACCOUNT}}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [{**statement, "Condition": condition}]})
+    sns.set_topic_attributes(TopicArn=arn, AttributeName="Policy", AttributeValue=policy)
+    sns.subscribe(TopicArn=arn, Protocol="sqs", Endpoint=notified.arn)
+    notified.allow(Principal={"Service": "sns.amazonaws.com"}, Condition={"ArnEquals": {"aws:SourceArn": arn}})
+    notified.put(configuration)
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    messages = notified.messages()
+    assert {each["Subject"] for each in messages} == {"Amazon S3 Notification"}
+    test, event = (json.loads(each["Message"]) for each in messages)
+    assert (test["Event"], test["Bucket"]) == ("s3:TestEvent", notified.name)
+    assert [(each["eventName"], each["s3"]["object"]["key"]) for each in event["Records"]] == [("ObjectCreated:Put", "a")]
+    sns.delete_topic(TopicArn=arn)
+    notified.s3.put_object(Bucket=notified.name, Key="b", Body=b"")
+    assert notified.messages() == []
+
+
+def test_missing_topics_and_functions_are_refused(notified: NotifiedQueue) -> None:
     topic = {"TopicConfigurations": [{"Id": "t", "TopicArn": f"arn:aws:sns:us-east-1:{ACCOUNT}:t", "Events": [CREATED]}]}
     function = {"Id": "f", "LambdaFunctionArn": f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:f", "Events": [REMOVED]}
-    refused(notified, topic, "Corral has no SNS topics")
+    refused(notified, topic, "The destination topic does not exist")
     refused(notified, {"LambdaFunctionConfigurations": [function]}, "Corral has no Lambda functions")
     both = {**topic, "LambdaFunctionConfigurations": [function], "EventBridgeConfiguration": {}}
     notified.put(both, SkipDestinationValidation=True)

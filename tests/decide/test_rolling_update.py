@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.decide.rolling_update import RollingPolicy, rolling_policy, start_rollout, step_rollout
@@ -25,6 +25,7 @@ def member(number: int, state: LifecycleState = LifecycleState.IN_SERVICE) -> Me
     signals=st.booleans(),
     slow=st.lists(st.booleans(), max_size=30),
 )
+@example(desired=2, spare=2, batch=1, in_service=3, room=1, signals=False, slow=[])  # a surplus is left when the surge ends
 def test_every_rollout_ends(
     desired: int, spare: int, batch: int, in_service: int, room: int, signals: bool, slow: list[bool]
 ) -> None:

@@ -145,7 +145,8 @@ def unresolved(names: str, block: str = "Resources") -> str:
         (PROPERTY + "!ImportValue {Ref: B}", IMPORT),
         (PROPERTY + "!ImportValue {'Fn::Sub': '${Missing}-x'}", IMPORT),
         (PROPERTY + "!ImportValue {'Fn::Select': [0, !GetAZs '']}", IMPORT),
-        (PROPERTY + "!Cidr [10.0.0.0/16]", "Template error: every Fn::Cidr object requires three parameters, (1) an IP block, (2) "
+        (PROPERTY + "!Cidr [10.0.0.0/16, 1]",
+         "Template error: every Fn::Cidr object requires three parameters, (1) an IP block, (2) "
          "a count between 1 and 256 and (3) the number of subnet bits"),
         # cycles
         ("Resources: {A: {Type: X, DependsOn: A}}", "Circular dependency between resources: [A]"),

@@ -29,7 +29,8 @@ MALFORMED_EXPORT = (
     "Template format error: Output O is malformed. The Name field of every Export member must be specified and consist only of "
     "alphanumeric characters, colons, or hyphens."
 )
-EXPORTS = {"net-Vpc": "vpc-9"}
+LONG = "x" * 4000
+EXPORTS = {"net-Vpc": "vpc-9", "Long": LONG}
 HEAD = """
 Transform: AWS::LanguageExtensions
 Parameters:
@@ -37,7 +38,9 @@ Parameters:
   Count: {Type: Number, Default: 3}
   Subnets: {Type: CommaDelimitedList, Default: "s-1, s-2,s-3"}
   Secret: {Type: String, Default: "{{resolve:ssm:/key:2}}"}
+  Long: {Type: String, Default: @}
 Mappings:
+  Texts: {a: {Long: @}}
   Regions:
     us-east-2: {Ami: ami-2, Size: 2, Ports: [80, 443]}
     "012345678901": {Ami: ami-0}
@@ -52,7 +55,8 @@ Conditions:
   Lists: !Equals [!Ref Subnets, [s-1, s-2, s-3]]
 Resources:
   Other: {Type: AWS::S3::Bucket}
-"""
+  Lengthy: {Type: AWS::S3::Bucket}
+""".replace("@", LONG)
 
 
 def evaluate(text: str, given: dict[str, str] | None = None) -> Evaluation:
@@ -70,11 +74,11 @@ def evaluate(text: str, given: dict[str, str] | None = None) -> Evaluation:
 
 
 def ref(name: str) -> str:
-    return f"id-of-{name}"
+    return LONG if name == "Lengthy" else f"id-of-{name}"
 
 
 def get_att(name: str, attribute: str) -> Any:
-    return ["x", "y"] if attribute == "List" else f"{name}/{attribute}"
+    return {"List": ["x", "y"], "Long": LONG}.get(attribute, f"{name}/{attribute}")
 
 
 def value(text: str) -> Any:
@@ -175,6 +179,9 @@ def nested(levels: int, inner: str, outer: str) -> str:
          "Template error: the functions of one value return more than 8000000 characters"),
         (f"!Sub ['{'${a}' * 9000}', {{a: {'x' * 1000}}}]",
          "Template error: the functions of one value return more than 8000000 characters"),
+        # Every use of the same text counts.
+        *((f"[{', '.join([use] * 2100)}]", "Template error: the functions of one value return more than 8000000 characters")
+          for use in ("!Ref Long", "!FindInMap [Texts, a, Long]", "!ImportValue Long", "!Ref Lengthy", "!GetAtt Other.Long")),
     ],
 )  # fmt: skip
 def test_refused_arguments(text: str, message: str) -> None:

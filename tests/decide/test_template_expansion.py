@@ -43,11 +43,11 @@ Outputs:
 """)
     assert list(tree["Resources"]) == ["Bucketalpha", "Topicalpha", "Bucketbeta", "Topicbeta"]
     assert tree["Resources"]["Bucketbeta"]["Properties"] == {
-        "BucketName": {"Fn::Sub": "${Env}-b.eta-${AWS::AccountId}-&{Name}"},
-        "Tags": ["b.eta", "${Name}", {"Fn::Sub": ["${Name}", {"Name": "own"}]}],
+        "BucketName": {"Fn::Sub": "${Env}-b.eta-${AWS::AccountId}-beta"},
+        "Tags": ["b.eta", "b.eta", {"Fn::Sub": ["${Name}", {"Name": "own"}]}],
     }
     assert tree["Resources"]["Topicalpha"]["Condition"] == "Isalpha"
-    assert tree["Resources"]["Bucketbeta"]["DependsOn"] == "Topic&{Name}x"
+    assert tree["Resources"]["Bucketbeta"]["DependsOn"] == "Topicbetax"
     assert list(tree["Conditions"]) == ["IsA", "IsB"]
     assert list(tree["Outputs"]) == ["OutaX", "Outaa", "OutbX", "Outbb"]
     assert tree["Outputs"]["Outbb"] == {"Value": {"Ref": "Bucketb"}}
@@ -76,6 +76,65 @@ Resources:
     assert expand(tree, VALUES) == tree  # nothing is left to expand
 
 
+def test_loop_variables_are_replaced_in_every_text() -> None:
+    tree = expanded("""
+Parameters: {Names: {Type: CommaDelimitedList}, Env: {Type: String}}
+Conditions:
+  Fn::ForEach::Conditions:
+    - Name
+    - !Ref Names
+    - 'Is&{Name}': !Equals [!Ref Env, '${Name}']
+      'Not&{Name}': !Not [!Condition 'Is&{Name}']
+Resources:
+  Fn::ForEach::Buckets:
+    - Name
+    - !Ref Names
+    - 'Bucket&{Name}':
+        Type: AWS::S3::Bucket
+        Condition: 'Not&{Name}'
+        DependsOn: ['Topic&{Name}']
+        DeletionPolicy: !If ['Is&{Name}', Delete, Retain]
+        Properties:
+          BucketName: 'plain-${Name}-${Other}-${!Name}'
+          'Key&{Name}': {'Inner${Name}': 1}
+          Topic: !Ref 'Topic&{Name}'
+          Arn: !GetAtt 'Topic&{Name}.Arn'
+          Parts: !GetAtt ['Topic&{Name}', Arn]
+          Choice: !If ['Is&{Name}', '${Name}', !Join ['${Name}', [a, b]]]
+      'Topic&{Name}': {Type: AWS::SNS::Topic}
+""")
+    assert tree["Conditions"]["Notbeta"] == {"Fn::Not": [{"Condition": "Isbeta"}]}
+    assert tree["Conditions"]["Isbeta"] == {"Fn::Equals": [{"Ref": "Env"}, "b.eta"]}
+    assert tree["Resources"]["Bucketbeta"] == {
+        "Type": "AWS::S3::Bucket",
+        "Condition": "Notbeta",
+        "DependsOn": ["Topicbeta"],
+        "DeletionPolicy": "Retain",
+        "Properties": {
+            "BucketName": "plain-b.eta-${Other}-${!Name}",
+            "Keybeta": {"Innerb.eta": 1},
+            "Topic": {"Ref": "Topicbeta"},
+            "Arn": {"Fn::GetAtt": ["Topicbeta", "Arn"]},
+            "Parts": {"Fn::GetAtt": ["Topicbeta", "Arn"]},
+            "Choice": {"Fn::If": ["Isbeta", "b.eta", {"Fn::Join": ["b.eta", ["a", "b"]]}]},
+        },
+    }
+    compile_template(tree)
+
+
+def test_each_condition_is_evaluated_once() -> None:
+    chain = "".join(f"  C{n}: !And [!Condition C{n - 1}, !Condition C{n - 1}]\n" for n in range(1, 45))
+    tree = expanded(f"""
+Conditions:
+  C0: !Equals [a, a]
+{chain}
+Resources:
+  A: {{Type: X, DeletionPolicy: !If [C44, Retain, Delete]}}
+""")
+    assert tree["Resources"]["A"]["DeletionPolicy"] == "Retain"
+    compile_template(tree)
+
+
 def loops(depth: int, items: int = 2, fragment: str = "{'K${V0}': {Type: X}}") -> str:
     collection = ", ".join(f"x{number}" for number in range(items))
     for level in range(depth):
@@ -98,9 +157,9 @@ def loops(depth: int, items: int = 2, fragment: str = "{'K${V0}': {Type: X}}") -
          "Duplicate key 'Aa' when merging keys to parent object in Fn::ForEach"),
         (loops(6), "Fn::ForEach is nested more than 5 levels deep"),
         (loops(5, 200), "Duplicate key 'Kx0' when merging keys to parent object in Fn::ForEach"),
-        (loops(5, 200, "{}"), "The template has more than 500000 values after Fn::ForEach was applied"),
+        (loops(5, 200, "{}"), "The template has more than 100000 values after Fn::ForEach was applied"),
         (loops(1, 9000, f"{{'A${{V0}}': {{P: !Sub '{'x' * 9000}'}}}}"),
-         "The template has more than 500000 values after Fn::ForEach was applied"),
+         "The template has more than 100000 values after Fn::ForEach was applied"),
     ],
     ids=range(10),
 )  # fmt: skip

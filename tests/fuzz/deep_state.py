@@ -1,7 +1,7 @@
 """Builds the state on which fuzzed requests act, and the examples from which they are made.
 
 There are uploads under way, versions, alarms with metric math, running tasks, pushed images, FIFO queues with messages in flight,
-parameters with labels, log streams with events, a network, instances, stacks, and roles with policies.
+topics, parameters with labels, log streams with events, a network, instances, stacks, and roles with policies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fuzz.composer import Knowledge, Params, serialized
 from fuzz.deep_instances import make_instances
 from fuzz.group_state import build_groups
 from fuzz.stack_state import build_stacks
+from fuzz.topic_state import build_topics
 from harness import Corral, container
 from raw_aws import Connection
 from raw_registry import Registry, digest_of
@@ -101,6 +102,7 @@ class DeepState:
                      self._network, self._roles):  # fmt: skip
             await part()
         await make_instances(self._caller("ec2"), partial(self._example, "ec2"), partial(self._knows, "ec2"), self._mark)
+        await build_topics(self._caller("sns"), self._knows, self._account, self._mark, POLICY)
         await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await build_stacks(self._caller("cloudformation"), self._knows, self._mark)
         await self._connection.close()

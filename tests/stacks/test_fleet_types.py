@@ -353,6 +353,7 @@ def test_a_task_definition_keeps_the_keys_of_maps(world: FleetWorld) -> None:
     assert identity.endswith(":task-definition/f:1")
     world.delete(DEFINITION, identity)
     assert world.call("DescribeTaskDefinition", "ecs", taskDefinition=identity)["taskDefinition"]["status"] == "INACTIVE"
+    world.delete(DEFINITION, identity.replace("/f:1", "/f:2"))  # a revision that no longer exists
 
 
 def test_a_service_is_settled_when_it_is_steady_and_gone_when_its_tasks_have_ended(world: FleetWorld) -> None:

@@ -161,10 +161,10 @@ def check_complete(world: World, stack: Stack, nodes: dict[str, Node]) -> None:
     assert world.free_gpus() == GPUS - min(wanted, GPUS)
 
 
-@given(pairs, st.integers(0, 8), st.booleans())
+@given(pairs, st.integers(0, 8), st.booleans(), st.booleans())
 @settings(quick, max_examples=max(5, EXAMPLES // 2))
-def test_interruptions(pair: tuple[dict[str, Node], dict[str, Node]], batches: int, preserve: bool) -> None:
-    """An update is cancelled, or rolled back after it has failed, and a creation is deleted: after any number of transactions."""
+def test_interruptions(pair: tuple[dict[str, Node], dict[str, Node]], batches: int, preserve: bool, retries: bool) -> None:
+    """An update is cancelled, or fails and is rolled back or tried again. A creation is deleted. Each after some batches."""
     first = {key: replace(node, faulty=False) for key, node in pair[0].items()}
     world = new_world()
     empty = existing(world)
@@ -189,6 +189,9 @@ def test_interruptions(pair: tuple[dict[str, Node], dict[str, Node]], batches: i
     stack = settled(world, stack)
     if stack.status is StackStatus.UPDATE_FAILED:
         assert preserve and (is_cancelled or is_faulty(second))
+        if retries:
+            retry(world, stack, second, empty)
+            return
         world.run(lambda tx: stack_operations.rollback_stack(tx, CALLER, world.stack()))
         stack = settled(world, stack)
     if is_cancelled or is_faulty(second):
@@ -196,6 +199,16 @@ def test_interruptions(pair: tuple[dict[str, Node], dict[str, Node]], batches: i
         assert versions(world, stack) == before and existing(world) == was
     else:
         assert stack.status is StackStatus.UPDATE_COMPLETE
+    assert settled(world, world.delete()).status is StackStatus.DELETE_COMPLETE
+    assert existing(world) == empty
+
+
+def retry(world: World, stack: Stack, second: dict[str, Node], empty: dict[str, Any]) -> None:
+    """Update a stack whose update has failed to the same template without faults. Nothing of the failed update is left."""
+    good = {key: replace(node, faulty=False) for key, node in second.items()}
+    stack = settled(world, world.update(template_of(good)))
+    assert stack.status is StackStatus.UPDATE_COMPLETE, world.events(stack)
+    check_complete(world, stack, good)
     assert settled(world, world.delete()).status is StackStatus.DELETE_COMPLETE
     assert existing(world) == empty
 
@@ -213,7 +226,7 @@ def history(first: dict[str, Node], second: dict[str, Node], crashes: set[int]) 
     """
     found: list[Any] = []
     with TemporaryDirectory() as folder:
-        world = new_world(Path(folder), crashes=crashes.__contains__)
+        world = new_world(Path(folder) if crashes else None, crashes=crashes.__contains__)
         stack = settled(world, world.create(template_of(first)))
         found.append(seen(world, stack))
         if stack.status is StackStatus.CREATE_COMPLETE:

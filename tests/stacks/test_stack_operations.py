@@ -36,10 +36,10 @@ def test_create_and_delete() -> None:
         ("s", "CREATE_IN_PROGRESS", "User Initiated"),
         ("Vpc", "CREATE_IN_PROGRESS", ""),
         ("Vpc", "CREATE_IN_PROGRESS", "Resource creation Initiated"),
-        ("Vpc", "CREATE_COMPLETE", ""),
+        ("Vpc", "CREATE_COMPLETE", STORED_ONLY),
         ("Net", "CREATE_IN_PROGRESS", ""),
         ("Net", "CREATE_IN_PROGRESS", "Resource creation Initiated"),
-        ("Net", "CREATE_COMPLETE", ""),
+        ("Net", "CREATE_COMPLETE", STORED_ONLY),
         ("s", "CREATE_COMPLETE", ""),
     ]
     row = world.row("Net")
@@ -79,10 +79,10 @@ def test_update() -> None:
     assert world.events(stack)[count:] == [
         ("s", "UPDATE_IN_PROGRESS", "User Initiated"),
         ("Vpc", "UPDATE_IN_PROGRESS", ""),
-        ("Vpc", "UPDATE_COMPLETE", ""),
+        ("Vpc", "UPDATE_COMPLETE", STORED_ONLY),
         ("Net", "UPDATE_IN_PROGRESS", "Requested update requires the creation of a new physical resource; hence creating one."),
         ("Net", "UPDATE_IN_PROGRESS", "Resource creation Initiated"),
-        ("Net", "UPDATE_COMPLETE", ""),
+        ("Net", "UPDATE_COMPLETE", STORED_ONLY),
         ("New", "CREATE_IN_PROGRESS", ""),
         ("New", "CREATE_IN_PROGRESS", "Resource creation Initiated"),
         ("New", "CREATE_COMPLETE", ""),

@@ -28,6 +28,7 @@ STACK, GROUP = "AWS::CloudFormation::Stack", "AWS::AutoScaling::AutoScalingGroup
 STORED_ONLY = "Stored only"
 REFRESH_S = 0.5
 NESTING_MAX = 8
+TEMPLATE_MAX_BYTES = 51_200  # of a template in a request
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 NO_CHANGES = ("didn't contain changes", "No updates are to be performed")
 ACTIONS = ("replace", "change", "add", "remove", "import", "keep")
@@ -319,6 +320,12 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
 
 def _changes(endpoint: Endpoint, name: str, body: str, given: dict[str, str]) -> list[dict[str, Any]]:
     """Return what an update would do to each resource."""
+    if (size := len(body.encode())) > TEMPLATE_MAX_BYTES:
+        raise CliError(
+            f"the template has {size:,} bytes, but a request can have a template of at most {TEMPLATE_MAX_BYTES:,} bytes. "
+            "Put the template into an S3 bucket, and create a change set: "
+            "`aws cloudformation create-change-set --template-url URL ...` and `aws cloudformation describe-change-set`."
+        )
     cloudformation = client(endpoint, "cloudformation")
     described = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
     previous = {each["ParameterKey"] for each in described.get("Parameters", ())}

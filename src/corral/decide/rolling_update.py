@@ -181,8 +181,14 @@ def _next_batch(
     chosen = [*others, *serving[:room]][: policy.batch]
     if not chosen:
         return RolloutStep(rollout)
-    replaced = min(len(chosen), max(0, rollout.desired - len(fresh)))
-    surge = max(0, rollout.surge - (len(chosen) - replaced))
+    # The surge shrinks when enough fresh instances exist, but not below what the later batches need.
+    left = len(obsolete) - len(chosen)
+    needed = floor + min(policy.batch, left) - rollout.desired if left else 0
+    unreplaced = len(chosen) - min(len(chosen), max(0, rollout.desired - len(fresh)))
+    surge = rollout.surge - min(unreplaced, rollout.surge, max(0, rollout.surge - needed))
+    replaced = len(chosen) - (rollout.surge - surge)
+    # The group launches fewer instances if it still has a surplus, because a surge has just ended.
+    replaced = min(replaced, max(0, rollout.desired + surge - (len(obsolete) + len(fresh) - len(chosen))))
     names = ",".join(ec2_id(member.instance_id) for member in chosen)
     percent = ceil(100 * (len(rollout.obsolete) - len(obsolete)) / len(rollout.obsolete))
     after = replace(rollout, surge=surge, expected=len(fresh) + replaced, in_batch=True, until_s=_until_s(policy, now_s))

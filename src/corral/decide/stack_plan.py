@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
+from typing import Any
 
+from msgspec import Struct
+
+from corral.decide.templates import TemplateError
 from corral.model.durations import HOUR_S, MINUTE_S
+from corral.model.numbers import whole_number
 from corral.model.stack import ResourceVersion, StackResource, StackStatus
 
 S = StackStatus
@@ -156,6 +161,44 @@ class SignalRule(Enum):
     ENOUGH = "enough"
     WAITING = "waiting"
     FAILED = "failed"
+
+
+class SignalPolicy(Struct, frozen=True):
+    """The signals that a resource needs, from its CreationPolicy."""
+
+    count: int = 0
+    percent: int = 100
+    timeout_s: float = SIGNALS_TIMEOUT_S
+
+    @property
+    def needed(self) -> int:
+        return -(-self.count * self.percent // 100)  # rounded up
+
+
+def signal_policy(creation_policy: Mapping[str, Any]) -> SignalPolicy:
+    """Read a CreationPolicy. Raise TemplateError if it is not valid. A resource without ResourceSignal needs no signals."""
+    if "ResourceSignal" not in creation_policy:
+        return SignalPolicy()
+    signal, group = (creation_policy.get(name) or {} for name in ("ResourceSignal", "AutoScalingCreationPolicy"))
+    for name, value in (("ResourceSignal", signal), ("AutoScalingCreationPolicy", group)):
+        if not isinstance(value, Mapping):
+            raise TemplateError(f"Invalid CreationPolicy: {name} must be an object.")
+    count, percent = signal.get("Count", 1), group.get("MinSuccessfulInstancesPercent", 100)
+    counted, counted_percent = whole_number(str(count)), whole_number(str(percent), 100)
+    if counted is None:
+        raise TemplateError(f"Invalid CreationPolicy: the Count of ResourceSignal must be a whole number: {count}")
+    if counted_percent is None:
+        raise TemplateError(f"Invalid CreationPolicy: MinSuccessfulInstancesPercent must be a number from 0 to 100: {percent}")
+    timeout_s = SIGNALS_TIMEOUT_S
+    if "Timeout" in signal:
+        given_s = duration_s(str(signal["Timeout"]))
+        if given_s is None:
+            raise TemplateError(
+                "Invalid CreationPolicy: the Timeout of ResourceSignal must be an ISO 8601 duration such as PT15M: "
+                f"{signal['Timeout']}"
+            )
+        timeout_s = given_s or SIGNALS_TIMEOUT_S
+    return SignalPolicy(counted, counted_percent, timeout_s)
 
 
 def count_signals(signals: Mapping[str, str], count: int, percent: int = 100, *, expired: bool = False) -> tuple[SignalRule, str]:

@@ -195,6 +195,12 @@ class StackResource(Struct, frozen=True):
         return f"{self.logical_id}/{self.leftover}" if self.leftover else self.logical_id
 
     @property
+    def existing(self) -> Self:
+        """The resource with the version that exists. If a replacement could not be created, this is the earlier version."""
+        is_lost = self.before is not None and self.version.physical_id is None
+        return self.but(version=self.before) if is_lost else self
+
+    @property
     def type(self) -> str:
         return self.version.type
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Receiver, Tx
+from corral.errors import ApiError
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.group import scaling_key
 from corral.services.cloudwatch.metric_writes import receive_points
@@ -21,6 +22,18 @@ def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
     tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
     for region, group in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
         tx.mark(scaling_key(region, group))
+
+
+def receive_notification(tx: Tx[Store], payload: dict[str, Any]) -> None:
+    """Publish the message of an alarm to an SNS topic, and send the result to the history of the alarm."""
+    from corral.services.sns.publish import Publisher, deliver  # imported here, so that the server starts faster
+
+    error, publisher = "", Publisher("cloudwatch.amazonaws.com", payload["alarm"], for_owner=True)
+    try:
+        deliver(tx, payload["topic"], payload["message"], publisher=publisher, subject=payload["subject"])
+    except ApiError as refusal:
+        error = refusal.message
+    tx.hand_over("metrics", "action results", {"alarm": payload["alarm"], "action": payload["topic"], "error": error})
 
 
 def _once_needed(module: str, name: str) -> Receiver:
@@ -47,12 +60,16 @@ def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
 
 
 RECEIVERS: dict[str, dict[str, Receiver]] = {
-    "state": {"scaling requests": receive_scaling_requests, "stack step result": receive_stack_result},
+    "state": {
+        "scaling requests": receive_scaling_requests,
+        "notifications": receive_notification,
+        "stack step result": receive_stack_result,
+    },
     "logs": {"stack step": run_stack_step},
     "metrics": {
         "points": receive_points,
-        "stack step": run_stack_step,
         "action results": _once_needed("alarm_actions", "receive_action_results"),
         "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
+        "stack step": run_stack_step,
     },
 }

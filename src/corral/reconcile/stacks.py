@@ -63,7 +63,9 @@ def reconcile_stack(tx: Tx[Store], stack_id: str) -> None:
     if more:
         tx.due(stack.key, tx.now_s + PACE_S)
     elif stack.timeout_minutes is not None and stack.status is StackStatus.CREATE_IN_PROGRESS:
-        tx.due(stack.key, stack.started_at_s + stack.timeout_minutes * MINUTE_S)
+        ends_s = stack.started_at_s + stack.timeout_minutes * MINUTE_S
+        if ends_s > tx.now_s:  # after this time, the end of a step in another lane continues the stack
+            tx.due(stack.key, ends_s)
 
 
 def reconcile_step(tx: Tx[Store], name: str) -> None:
@@ -128,9 +130,11 @@ def _go_forward(tx: Tx[Store], stack: Stack) -> bool:
 def _begin_step(tx: Tx[Store], stack: Stack, work: StackWork, logical_id: str) -> bool:
     """Begin the step of a resource. Return False if the resource stays as it is."""
     resources, declared = tx.store.stacks.resources(stack.id), work.evaluation.resources[logical_id]
-    row = resources.get(logical_id)
+    found = resources.get(logical_id)
+    row = found.existing if found is not None else None
     exists = row is not None and row.physical_id is not None and row.status not in ENDED
-    now = row.version if row is not None and exists else None
+    # A new attempt to create a resource needs another name, because what the failed attempt created still exists.
+    now = row.version if row is not None and exists and row.status is not ResourceStatus.CREATE_FAILED else None
     ref, get_att = references(resources)
     new, failure = stack_steps.attempt(
         tx, logical_id, lambda: desired_version(tx, stack, work.evaluation, declared, now, ref, get_att)
@@ -145,6 +149,8 @@ def _begin_step(tx: Tx[Store], stack: Stack, work: StackWork, logical_id: str) -
         return True
     forced = replacing(stack, logical_id, row.version, new) if row.version.properties != new.properties else []
     kind = difference(row.version, new, lambda: forced)
+    if row.status is ResourceStatus.UPDATE_FAILED and kind is not Difference.REPLACE:
+        kind = Difference.UPDATE  # the failed update may have changed a part of the resource
     if kind is Difference.UPDATE:
         stack_steps.begin_update(tx, stack, row, new)
     elif kind is Difference.REPLACE:

@@ -55,6 +55,7 @@ MODULES = {  # service → its lane, and the module with its tables
     "iam": ("state", "iam.handlers"),
     "logs": ("logs", "logs.handlers"),
     "s3": ("state", "s3.handlers"),
+    "sns": ("state", "sns.handlers"),
     "sqs": ("state", "sqs.handlers"),
     "ssm": ("state", "ssm.handlers"),
     "sts": ("state", "sts"),

@@ -20,10 +20,12 @@ from corral.services.caller import Caller
 from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
 from corral.services.ecs.lookup import find_definition, short, split_definition
+from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.iam.roles import find_role
 from corral.services.logs.common import group_name
 from corral.services.ssm.parameter_names import arn as parameter_arn
 from corral.services.ssm.parameter_names import parse_reference
+from corral.services.stored_resources import get as get_resource
 from corral.store import Store
 
 Params = Mapping[str, Any]
@@ -189,6 +191,16 @@ def _sqs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
     return _each("sqs", operation, arns if operation != "ListQueues" else (), _tags(params))
 
 
+def _sns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARN of the topic. As on AWS, operations on one subscription have no resource."""
+    if operation == "CreateTopic":
+        arns = [f"arn:aws:sns:{caller.region}:{caller.account}:{params.get('Name', '')}"]
+    else:
+        given = params.get("TopicArn") or params.get("TargetArn") or params.get("ResourceArn")
+        arns = [given] if given else []
+    return _each("sns", operation, arns, _tags(params))
+
+
 _STREAMS = frozenset({"DeleteLogStream", "GetLogEvents", "PutLogEvents"})
 
 
@@ -244,6 +256,18 @@ def _iam(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
     if operation == "AddRoleToInstanceProfile":
         needed.append(Permission(PASS_ROLE, role_arn(tx, caller, params["RoleName"]), PASSED_TO_INSTANCES))
     return needed
+
+
+def _ec2(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The permission for the operation, and the permission to pass the role of the instance profile that the request names."""
+    profile = params.get("IamInstanceProfile") or {}
+    name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
+    found = get_resource(tx, caller, INSTANCE_PROFILE, name) if name else None
+    roles = [role_arn(tx, caller, role) for role in (found["_roles"] if found is not None else ())]
+    return [
+        Permission(f"ec2:{operation}", UNKNOWN_RESOURCE, _tags(params)),
+        *(Permission(PASS_ROLE, role, PASSED_TO_INSTANCES) for role in roles),
+    ]
 
 
 def _sts(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
@@ -338,11 +362,13 @@ DERIVATIONS: dict[str, Derivation] = {
     "cloudformation": _cloudformation,
     "cloudwatch": _cloudwatch,
     "corral": _corral,  # Corral's own pages, such as the status page
+    "ec2": _ec2,
     "ecr": _ecr,
     "ecs": _ecs,
     "iam": _iam,
     "logs": _logs,
     "s3": _s3,
+    "sns": _sns,
     "sqs": _sqs,
     "ssm": _ssm,
     "sts": _sts,
@@ -405,6 +431,7 @@ ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, for 
         "UploadPart": "PutObject",
         "UploadPartCopy": "PutObject",
     },
+    "sns": {"PublishBatch": "Publish"},
     "sqs": {
         "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
         "DeleteMessageBatch": "DeleteMessage",

@@ -70,18 +70,21 @@ class MessageGroups(Messages):
 
     # Deduplication ids and receive attempts
 
-    def sent_before(self, queue: Queue, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
-        """(message id, id) of an earlier message with this deduplication id; None if there is none or it has expired."""
+    def sent_before(self, owner: int, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
+        """(message id, id) of an earlier message with this deduplication id; None if there is none or it has expired.
+
+        `owner` is the id of a queue, or the negative number of an SNS topic.
+        """
         row: tuple[str, int] | None = self._database.execute(
             "SELECT message_id, id FROM deduplication WHERE queue = ? AND scope = ? AND deduplication_id = ? AND expires_ms > ?",
-            (queue.id, scope, deduplication_id, now_ms),
+            (owner, scope, deduplication_id, now_ms),
         ).fetchone()
         return row
 
-    def remember_sent(self, queue: Queue, scope: str, deduplication_id: str, message_id: str, id: int, expires_ms: int) -> None:
+    def remember_sent(self, owner: int, scope: str, deduplication_id: str, message_id: str, id: int, expires_ms: int) -> None:
         self._database.execute(
             "INSERT OR REPLACE INTO deduplication VALUES (?, ?, ?, ?, ?, ?)",
-            (queue.id, scope, deduplication_id, message_id, id, expires_ms),
+            (owner, scope, deduplication_id, message_id, id, expires_ms),
         )
 
     def received_before(self, queue: Queue, attempt_id: str, now_ms: int) -> list[tuple[int, int]] | None:

@@ -62,7 +62,7 @@ CREATE TABLE message_group (
 ) WITHOUT ROWID;
 CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 
--- Deduplication ids of a FIFO queue in the last minutes, also those of deleted messages.
+-- Deduplication ids of a FIFO queue in the last minutes, also those of deleted messages. A FIFO topic of SNS has a negative number.
 CREATE TABLE deduplication (
     queue INTEGER NOT NULL,  -- ids of queues are not reused, so rows of a deleted queue simply expire
     scope TEXT NOT NULL,  -- the message group; empty: the whole queue

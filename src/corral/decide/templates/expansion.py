@@ -18,7 +18,7 @@ from corral.decide.templates.template import TemplateError, function_of, is_text
 FOR_EACH = "Fn::ForEach::"
 SECTIONS = ("Conditions", "Resources", "Outputs")
 LITERALS = ("DependsOn", "Condition", "DeletionPolicy", "UpdateReplacePolicy")
-NODES_MAX = 500_000  # nested loops multiply
+NODES_MAX = 100_000  # nested loops multiply
 TEXT_PER_NODE = 64  # so many characters of a text count as one more value
 CONDITIONS_MAX = 50  # conditions that use each other
 LOOPS_MAX = 5  # loops inside each other
@@ -39,6 +39,8 @@ def expand(tree: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any
     for section in SECTIONS:
         if isinstance(tree.get(section), dict):
             expanded[section] = expansion.members(tree[section], {})
+            if section == "Conditions":
+                expansion.conditions = expanded[section]
     for section in ("Resources", "Outputs"):
         for members in expanded.get(section, {}).values() if isinstance(expanded.get(section), dict) else ():
             if isinstance(members, dict):
@@ -54,8 +56,9 @@ def _failed(message: str) -> TemplateError:
 
 class _Expansion:
     def __init__(self, tree: dict[str, Any], parameters: Mapping[str, Any]) -> None:
-        self.tree = tree
         self.nodes = 0
+        self.conditions = tree.get("Conditions")
+        self.held: dict[str, bool] = {}  # the conditions that have been evaluated
         self.running: set[str] = set()  # the conditions that are being evaluated
         mappings = tree.get("Mappings", {})
         is_regular = isinstance(mappings, dict) and all(
@@ -74,8 +77,10 @@ class _Expansion:
         )
 
     def value(self, raw: Any, bound: Mapping[str, str]) -> Any:
-        """Copy a raw value. `bound` has the values of the loop variables."""
+        """Copy a raw value. `bound` has the values of the loop variables, which are replaced in every text."""
         self._count(1)
+        if isinstance(raw, str):
+            return self._substituted(raw, bound)
         if isinstance(raw, list):
             return [self.value(inner, bound) for inner in raw]
         if not isinstance(raw, dict):
@@ -85,8 +90,8 @@ class _Expansion:
             return self.members(raw, bound)
         argument = raw[name]
         if name == "Ref":
-            if isinstance(argument, str):
-                return bound.get(argument, raw)
+            if isinstance(argument, str) and argument in bound:
+                return bound[argument]
             return {"Ref": self.literal(self.value(argument, bound))}
         if name == "Fn::Sub":
             return {name: self._sub(argument, bound)}
@@ -100,11 +105,11 @@ class _Expansion:
         if self.nodes > NODES_MAX:
             raise _failed(f"The template has more than {NODES_MAX} values after Fn::ForEach was applied")
 
-    def _substituted(self, text: str, bound: Mapping[str, str], forms: str) -> str:
+    def _substituted(self, text: str, bound: Mapping[str, str]) -> str:
         """Replace the loop variables in a text: ${Name}, and &{Name} for the value without special characters."""
 
         def replace(match: re.Match[str]) -> str:
-            if match[2] not in bound or match[1] not in forms:
+            if match[2] not in bound:
                 return match[0]
             return bound[match[2]] if match[1] == "$" else _SPECIAL.sub("", bound[match[2]])
 
@@ -118,11 +123,17 @@ class _Expansion:
         """Copy the members of an object, and merge the members that its loops produce."""
         members: dict[str, Any] = {}
         for key, value in raw.items():
-            if key.startswith(FOR_EACH):
-                self._loop(value, bound, members)
-            else:
-                members[key] = self.value(value, bound)
+            self._add(key, value, bound, members)
         return members
+
+    def _add(self, key: str, value: Any, bound: Mapping[str, str], members: dict[str, Any]) -> None:
+        if key.startswith(FOR_EACH):
+            self._loop(value, bound, members)
+            return
+        name = self._substituted(key, bound)
+        if name in members:
+            raise _failed(f"Duplicate key '{name}' when merging keys to parent object in Fn::ForEach")
+        members[name] = self.value(value, bound)
 
     def literal(self, raw: Any) -> Any:
         """Evaluate a raw value where a template needs a literal. What cannot be evaluated stays, and is refused later."""
@@ -146,13 +157,7 @@ class _Expansion:
             self._count(1)
             inner = {**bound, identifier: item}
             for key, value in fragment.items():
-                if key.startswith(FOR_EACH):
-                    self._loop(value, inner, members)
-                    continue
-                name = self._substituted(key, inner, "$&")
-                if name in members:
-                    raise _failed(f"Duplicate key '{name}' when merging keys to parent object in Fn::ForEach")
-                members[name] = self.value(value, inner)
+                self._add(key, value, inner, members)
 
     def _collection(self, raw: Any) -> list[str]:
         try:
@@ -167,15 +172,16 @@ class _Expansion:
 
     def _sub(self, argument: Any, bound: Mapping[str, str]) -> Any:
         if isinstance(argument, str):
-            return self._substituted(argument, bound, "$")
+            return self._substituted(argument, bound)
         if isinstance(argument, list) and len(argument) == 2 and isinstance(argument[1], dict):
             outer = {name: value for name, value in bound.items() if name not in argument[1]}
             return [self._sub(argument[0], outer), self.value(argument[1], bound)]
         return self.value(argument, bound)
 
     def _condition(self, name: str) -> bool:
-        conditions = self.tree.get("Conditions")
-        raw = conditions.get(name) if isinstance(conditions, dict) else None
+        if name in self.held:
+            return self.held[name]
+        raw = self.conditions.get(name) if isinstance(self.conditions, dict) else None
         if raw is None:
             raise _failed(f"Key {name} is missing in the map.")
         if name in self.running or len(self.running) >= CONDITIONS_MAX:
@@ -183,9 +189,10 @@ class _Expansion:
         check_condition(raw, References(Scope((), (), self.functions.mappings, (), True)))
         self.running.add(name)
         try:
-            return self.functions.holds(raw)
+            self.held[name] = self.functions.holds(raw)
         finally:
             self.running.discard(name)
+        return self.held[name]
 
 
 def _unknown(*_: Any) -> Any:

@@ -105,6 +105,12 @@ class Functions:
         if self.size > SIZE_MAX:
             raise TemplateError(f"Template error: the functions of one value return more than {SIZE_MAX} characters")
 
+    def _counted(self, value: Any) -> Any:
+        """Return a value that a function has found. Each use of it counts, because responses and rows contain every copy."""
+        texts = value if isinstance(value, list) else [value]
+        self._grow(len(texts) + sum(len(each) for each in texts if isinstance(each, str)))
+        return value
+
     def _joined(self, delimiter: str, texts: list[str]) -> str:
         self._grow(sum(map(len, texts)) + len(delimiter) * len(texts))
         return delimiter.join(texts)
@@ -116,8 +122,8 @@ class Functions:
         if name == "AWS::NoValue":
             return NO_VALUE
         if name in self.values:
-            return self.values[name]
-        return self.ref(name)
+            return self._counted(self.values[name])
+        return self._counted(self.ref(name))
 
     def text(self, raw: Any, message: str) -> str:
         value = self.value(raw)
@@ -130,7 +136,7 @@ class Functions:
         if parts is None:
             raise TemplateError(references.GET_ATT_ARGUMENTS)
         logical_id, attribute = parts
-        return self.get_att(logical_id, self.text(attribute, references.GET_ATT_ARGUMENTS))
+        return self._counted(self.get_att(logical_id, self.text(attribute, references.GET_ATT_ARGUMENTS)))
 
     def sub(self, argument: Any) -> str:
         text, own = references.sub_arguments(argument)
@@ -188,7 +194,7 @@ class Functions:
         mapping = self.mappings.get(name)
         found = mapping.get(key, {}).get(attribute) if mapping is not None else None
         if found is not None:
-            return found
+            return self._counted(found)
         if len(argument) == 4:
             return self.value(references.default_value(argument[3]))
         if mapping is None:
@@ -226,7 +232,8 @@ class Functions:
         return [f"{address(first + (number << bits))}/{prefix}" for number in range(count)]
 
     def import_value(self, argument: Any) -> Any:
-        return self.imported(self.text(argument, "Template error: every Fn::ImportValue object must have a String-typed value."))
+        name = self.text(argument, "Template error: every Fn::ImportValue object must have a String-typed value.")
+        return self._counted(self.imported(name))
 
     def choose(self, argument: Any) -> Any:
         if not isinstance(argument, list) or len(argument) != 3 or not isinstance(argument[0], str):

@@ -241,12 +241,6 @@ def _check_if(found: References, argument: Any) -> None:
     found.branches -= 1
 
 
-def _check_cidr(found: References, argument: Any) -> None:
-    if not isinstance(argument, list) or len(argument) not in (2, 3):
-        raise TemplateError(CIDR_ARGUMENTS)
-    found.scan(argument)
-
-
 def _check_import(found: References, argument: Any) -> None:
     inside = References(found.scope)
     inside.scan(argument)
@@ -268,7 +262,7 @@ def _check_boolean(name: str) -> Callable[[References, Any], None]:
 _CHECKS: dict[str, Callable[[References, Any], None]] = {
     "Ref": _check_ref,
     "Fn::Base64": _check_any,
-    "Fn::Cidr": _check_cidr,
+    "Fn::Cidr": _check_list(CIDR_ARGUMENTS, 3),
     "Fn::FindInMap": _check_find_in_map,
     "Fn::GetAtt": _check_get_att,
     "Fn::GetAZs": _check_any,

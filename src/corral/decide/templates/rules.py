@@ -10,7 +10,7 @@ from corral.decide.templates.references import PSEUDO_PARAMETERS, Scope
 from corral.decide.templates.template import ParameterDeclaration, TemplateError, is_text, text_of
 
 AllValues = Callable[[str], list[str]]  # parameter type → the values of this type in the account
-AttributeOf = Callable[[str, str, str], Any]  # parameter type, value, attribute → the value of the attribute
+AttributeOf = Callable[[str, str, str], Any]  # parameter type, value, attribute → the value of the attribute, or None
 
 ARGUMENTS = {  # rule function → the number of its arguments
     "Fn::And": (2, 10),
@@ -134,7 +134,9 @@ class Rules:
             declaration = self.parameters[argument[0]]
             return self._attribute(declaration.value_type, self.functions.named(argument[0]), argument[1])
         if name == "Fn::ValueOfAll":
-            return self._attribute(argument[0], self.all_values(argument[0]), argument[1])
+            kind, attribute = argument
+            values = [self.attribute_of(kind, each, attribute) for each in self.all_values(kind)]
+            return [each for each in values if each is not None]
         if name not in BOOLEAN:
             return self.functions.value(raw)
         operands = self.value(argument)
@@ -161,4 +163,5 @@ class Rules:
     def _attribute(self, kind: str, value: Any, attribute: str) -> Any:
         if isinstance(value, list):
             return [self._attribute(kind.removeprefix("List<").removesuffix(">"), each, attribute) for each in value]
-        return self.attribute_of(kind, value, attribute)
+        found = self.attribute_of(kind, value, attribute)
+        return "" if found is None else found

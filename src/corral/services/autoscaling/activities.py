@@ -16,6 +16,7 @@ from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group, group_arn
+from corral.services.autoscaling.notifications import notify
 from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.services.leaving_tasks import busy_on, named
@@ -79,6 +80,7 @@ def finish(tx: Tx[Store], activity_id: str, status: str = SUCCESSFUL, message: s
         return activity
     ended = activity.but(status=status, message=message or activity.message, progress=100, ended_at_s=tx.now_s)
     tx.store.groups.put_activity(ended)
+    notify(tx, ended)
     tx.due("activities:", tx.now_s + SHOWN_S)
     return ended
 

@@ -83,9 +83,13 @@ def check_cooldown(tx: Tx[Store], group: Group) -> None:
 
 
 def cooldown_block(tx: Tx[Store], group: Group) -> Block | None:
-    """Return the activity or the cooldown that is in progress, or None. A launch that waits for GPUs may wait for ever."""
+    """Return the activity or the cooldown that is in progress, or None.
+
+    A launch that waits for GPUs, or a termination that waits for busy tasks, may take long. So they do not count.
+    """
+    waits = {member.activity for member in tx.store.groups.members(group.region, group.name) if member.task_wait is not None}
     for _, activity in tx.store.groups.activities(group.region, group.name, ended=False):
-        if activity.status != activities.WAITING:
+        if activity.status != activities.WAITING and activity.id not in waits:
             return Block(f"Scaling activity {activity.id} is in progress and blocks this action")
     cooldown_s = group.cooldown_s if group.cooldown_s is not None else group.settings.get("DefaultCooldown", COOLDOWN_S)
     if group.scaled_at_s is None or tx.now_s >= group.scaled_at_s + cooldown_s:

@@ -30,6 +30,7 @@ from corral.services.autoscaling.names import (
     find_group,
     put_document,
 )
+from corral.services.autoscaling.notifications import send_test
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
 from corral.services.stored_resources import Params
@@ -139,6 +140,7 @@ def put_notification_configuration(tx: Tx[Store], params: Params, caller: Caller
         raise LimitExceededFault(f"A group can have at most {TOPICS_MAX} notification topics.")
     document = {"AutoScalingGroupName": group.name, "TopicARN": topic, "_types": sorted(set(params["NotificationTypes"]))}
     put_document(tx, group.region, NOTIFICATION, group.name, topic, document)
+    send_test(tx, group, topic)
     return {}
 
 

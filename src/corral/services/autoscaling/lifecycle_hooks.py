@@ -34,6 +34,7 @@ from corral.services.autoscaling.names import (
     find_member,
     put_document,
 )
+from corral.services.autoscaling.notifications import publish, send_test
 from corral.services.caller import Caller
 from corral.services.sqs.queue_names import queue_with_arn
 from corral.services.sqs.send_message import deliver
@@ -180,9 +181,7 @@ def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) 
 
 
 def _notify(tx: Tx[Store], group: Group, member: Member, hook: Document, action: LifecycleAction) -> None:
-    queue = queue_with_arn(tx, hook.get("NotificationTargetARN", ""))
-    if queue is None:  # the hook has no target, its queue was deleted, or its target is an SNS topic
-        return
+    target = hook.get("NotificationTargetARN", "")
     message = {
         "Origin": "EC2" if hook["LifecycleTransition"] == LAUNCHING else "AutoScalingGroup",
         "LifecycleHookName": hook["LifecycleHookName"],
@@ -198,11 +197,17 @@ def _notify(tx: Tx[Store], group: Group, member: Member, hook: Document, action:
     }
     if "NotificationMetadata" in hook:
         message["NotificationMetadata"] = hook["NotificationMetadata"]
-    deliver(tx, queue, orjson.dumps(message).decode(), sender=SENDER, group_id=group.name if queue.is_fifo else None)
+    if (queue := queue_with_arn(tx, target)) is not None:
+        deliver(tx, queue, orjson.dumps(message).decode(), sender=SENDER, group_id=group.name if queue.is_fifo else None)
+    elif target:
+        step = "LAUNCHING" if hook["LifecycleTransition"] == LAUNCHING else "TERMINATING"
+        subject = f"Auto Scaling:  Lifecycle action '{step}' for instance {message['EC2InstanceId']} in progress."
+        publish(tx, target, subject, message)
 
 
 def _send_test(tx: Tx[Store], group: Group, target: str, hook: Document) -> None:
     if ":sqs:" not in target:
+        send_test(tx, group, target)
         return
     queue = queue_with_arn(tx, target)
     if queue is None or queue.is_fifo:

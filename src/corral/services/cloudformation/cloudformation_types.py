@@ -6,24 +6,29 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.blobs import read_slices
 from corral.core import Tx
+from corral.decide.stack_plan import CAN_BE_DELETED
 from corral.errors import ApiError, api_error
+from corral.model.blob import Slice
 from corral.model.stack import STACK_TYPE, Stack, StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations, wait_conditions
+from corral.services.cloudformation.api_calls import authorize
 from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.services.cloudformation.stack_requests import stack_spec
 from corral.services.cloudformation.template_requests import TEMPLATE, parsed
-from corral.services.cloudformation.template_sources import read_template_object, template_slices
+from corral.services.cloudformation.template_sources import object_of_url, template_slices, template_text
 from corral.store import Store
 
 SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"  # a stored document: the template before the last update of the parent
 NO_UPDATES = "No updates are to be performed."
 COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
+ROLLED_BACK = frozenset({StackStatus.UPDATE_ROLLBACK_COMPLETE, StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS})
 VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
 NO_CUSTOM_RESOURCES = (
-    "Corral cannot run custom resources yet: they need a Lambda function or an SNS topic, which Corral does not serve. "
+    "Corral cannot run custom resources yet: it does not serve Lambda, and sends no requests of custom resources to SNS topics. "
     "ServiceToken: {}"
 )
 
@@ -60,10 +65,23 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
+    """Find the template of a nested stack. The caller needs the permission to read the object."""
+    address = object_of_url(tx, url)
+    given = {"Bucket": address.bucket, "Key": address.key, "VersionId": address.version_id}
+    authorize(tx, caller, "s3", "GetObject", given)
+    return template_slices(tx, caller, url)
+
+
+def _read_template(tx: Tx[Store], caller: Caller, url: str) -> str:
+    """Read a template in the lane. Its file exists: blobs are erased only after the commit that deletes their row."""
+    return template_text(read_slices(tx.settings.blobs_folder, _template_slices(tx, caller, url)))
+
+
 def _create_stack(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     parent = _parent(tx, properties)
     name = generated_name(tx, parent.name, properties["_tags"]["aws:cloudformation:logical-id"], NESTED_STACK, {})
-    template = read_template_object(tx, caller, properties["TemplateURL"])
+    template = _read_template(tx, caller, properties["TemplateURL"])
     spec = stack_spec(tx, caller, _request(properties, parent, template), name, expands=False)
     # A nested stack that failed stays as it is. The rollback of its parent deletes it.
     spec = replace(spec, on_failure="DO_NOTHING", timeout_minutes=properties.get("TimeoutInMinutes"))
@@ -74,15 +92,25 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
     stack = tx.store.stacks.get(arn)
     if stack is None or stack.deleted_at_s is not None:
         raise NestedStackFailed(f"Stack [{arn}] does not exist")
-    if _parent(tx, new).status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS:
+    parent = _parent(tx, new)
+    if parent.status is StackStatus.UPDATE_ROLLBACK_IN_PROGRESS:
         if stack.status is StackStatus.UPDATE_IN_PROGRESS:
             stack_operations.cancel_update(tx, stack)
         elif stack.is_held and stack.stable is not None:
             stack_operations.roll_back_nested(tx, caller, stack)
         return  # `_stack_settled` restores the stack when it is no longer in progress
-    now = tx.store.stacks.template(arn, stack.version.number)[0]
-    tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, arn, {"template": now}, tx.now_s)
-    _begin_update(tx, caller, stack, new, read_template_object(tx, caller, new["TemplateURL"]))
+    _save_template(tx, caller, stack, parent)
+    _begin_update(tx, caller, stack, new, _read_template(tx, caller, new["TemplateURL"]))
+
+
+def _save_template(tx: Tx[Store], caller: Caller, stack: Stack, parent: Stack) -> None:
+    """Save the template that a rollback of the parent restores. An update after a failed update keeps the saved template."""
+    restored = parent.stable.number if parent.stable is not None else 0
+    saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+    if saved is None or saved["parent_version"] != restored:
+        now = tx.store.stacks.template(stack.id, stack.version.number)[0]
+        document = {"template": now, "version": stack.version.number, "parent_version": restored}
+        tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, stack.id, document, tx.now_s)
 
 
 def _begin_update(tx: Tx[Store], caller: Caller, stack: Stack, properties: Properties, template: str) -> bool:
@@ -101,13 +129,17 @@ def _begin_update(tx: Tx[Store], caller: Caller, stack: Stack, properties: Prope
 def _delete_stack(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
     stack = tx.store.stacks.get(arn)
     tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, arn)
-    if stack is not None:
+    if stack is None:
+        return
+    if stack.status is StackStatus.UPDATE_IN_PROGRESS:
+        stack_operations.cancel_update(tx, stack)
+    elif not _is_busy(stack):
         stack_operations.begin_delete(tx, caller, stack)
 
 
 def _template_revision(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     try:
-        return ",".join(each.blob for each in template_slices(tx, caller, str(properties.get("TemplateURL", ""))))
+        return ",".join(each.blob for each in _template_slices(tx, caller, str(properties.get("TemplateURL", ""))))
     except ApiError:
         return ""  # the update of the nested stack fails with this error
 
@@ -122,28 +154,54 @@ def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting
     if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
         raise NestedStackFailed(f"Embedded stack {step.physical_id} was deleted")
     restores = step.is_rollback and step.action == "UPDATE"
-    if stack.is_held and (restores or stack.status is StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS):
+    if stack.is_held and not restores and stack.status is StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS:
         return None
     if stack.status.in_progress and not stack.is_held:
         return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
-    if stack.status not in COMPLETE and not (restores and stack.status is StackStatus.UPDATE_ROLLBACK_COMPLETE):
-        raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
-    if restores and not step.memory.get("restored"):
-        step.memory["restored"] = True
-        # The object at the URL may have changed since the stack was updated, so the template was saved.
-        saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
-        if saved is not None and _begin_update(tx, caller, stack, step.properties, saved["template"]):
-            return Waiting((stack.key,), "The nested stack is being restored.")
+    if restores and (stack.is_held or stack.status in COMPLETE or stack.status in ROLLED_BACK):
+        return _restore(tx, caller, step, stack)
+    # An update that changes nothing begins no operation. Then an earlier update of the nested stack may have been rolled back.
+    unchanged = step.action == "UPDATE" and stack.started_at_s < step.started_s and stack.status in ROLLED_BACK
+    if stack.status not in COMPLETE and not unchanged:
+        raise _not_successful(step, stack)
     return None
+
+
+def _restore(tx: Tx[Store], caller: Caller, step: ResourceStep, stack: Stack) -> Waiting | None:
+    """Update a nested stack to the saved template, unless its own rollback has restored the version that had this template.
+
+    The object at the URL may have changed since, so the template was saved.
+    """
+    saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+    if saved is not None and saved["version"] != stack.version.number:
+        if step.memory.get("restores") and stack.status in ROLLED_BACK:
+            raise _not_successful(step, stack)
+        if not step.memory.get("restores") and _begin_update(tx, caller, stack, step.properties, saved["template"]):
+            step.memory["restores"] = True
+            return Waiting((stack.key,), "The nested stack is being restored.")
+    tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
+    return None
+
+
+def _not_successful(step: ResourceStep, stack: Stack) -> ApiError:
+    return NestedStackFailed(f"Embedded stack {stack.id} was not successfully {VERBS[step.action]}: {stack.status_reason}")
+
+
+def _is_busy(stack: Stack) -> bool:
+    """Whether a nested stack cannot be deleted yet, because an update of it or its rollback is in progress."""
+    return stack.status.in_progress and stack.status not in CAN_BE_DELETED and not stack.is_held
 
 
 def _stack_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
     stack = tx.store.stacks.get(step.physical_id)
     if stack is None or stack.status is StackStatus.DELETE_COMPLETE:
         return None
-    if stack.status.in_progress:
+    if stack.status is StackStatus.DELETE_IN_PROGRESS or _is_busy(stack):
         return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
-    raise NestedStackFailed(f"Embedded stack {stack.id} was not successfully deleted: {stack.status_reason}")
+    if stack.status is StackStatus.DELETE_FAILED:
+        raise _not_successful(step, stack)
+    stack = stack_operations.begin_delete(tx, caller, stack)  # `_delete_stack` could not, because an update was in progress
+    return Waiting((stack.key,), "The nested stack is being deleted.")
 
 
 # Custom resources

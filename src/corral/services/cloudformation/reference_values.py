@@ -37,6 +37,7 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "AWS::DAX::Cluster": ("ClusterName",),
     "AWS::DocDB::DBCluster": ("DBClusterIdentifier",),
     "AWS::DocDB::DBInstance": ("DBInstanceIdentifier",),
+    "AWS::EC2::VPCCidrBlock": ("Id",),
     "AWS::ElasticBeanstalk::ApplicationVersion": ("Id",),
     "AWS::ElasticBeanstalk::ConfigurationTemplate": ("TemplateName",),
     "AWS::Elasticsearch::Domain": ("DomainName",),
@@ -128,8 +129,8 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::ElasticLoadBalancingV2::Listener": {"ListenerArn": "{loadbalancer}/{16x}"},
     "AWS::ElasticLoadBalancingV2::ListenerRule": {"RuleArn": "{listener}/{16x}"},
     "AWS::ElasticLoadBalancingV2::LoadBalancer": {
-        "LoadBalancerArn": "arn:aws:elasticloadbalancing:{region}:{account}:loadbalancer/app/{name}/{16x}",
-        "LoadBalancerFullName": "app/{name}/{16x}",
+        "LoadBalancerArn": "arn:aws:elasticloadbalancing:{region}:{account}:loadbalancer/{balancer}/{name}/{16x}",
+        "LoadBalancerFullName": "{balancer}/{name}/{16x}",
         "LoadBalancerName": "{name}",
         "DNSName": "{name}-{10d}.{region}.elb.amazonaws.com",
         "CanonicalHostedZoneID": "Z{13A}",
@@ -160,21 +161,22 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::ServiceDiscovery::PrivateDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},
     "AWS::ServiceDiscovery::PublicDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},
     "AWS::ServiceDiscovery::Service": {"Id": "srv-{16a}"},
-    "AWS::SNS::Subscription": {"Arn": "{topic}:" + UUID},
-    "AWS::SNS::Topic": {"TopicArn": "arn:aws:sns:{region}:{account}:{name}"},
     "AWS::StepFunctions::StateMachine": {"Name": "{name}"},
     "AWS::WAFv2::IPSet": {"Id": UUID},
     "AWS::WAFv2::WebACL": {"Id": UUID},
 }
 
-# Placeholder of a form → the property with its value. Only the last part of an ARN is used, except for `topic` and the like.
+# Placeholder of a form → the property with its value. Only the last part of an ARN is used, except for `listener` and the like.
 RELATED = {
+    "balancer": ("Type", "app"),
     "cluster": ("ClusterName", "cluster"),
     "function": ("FunctionName", "function"),
-    "topic": ("TopicArn", "arn:aws:sns:{region}:{account}:topic"),
     "loadbalancer": ("LoadBalancerArn", "arn:aws:elasticloadbalancing:{region}:{account}:loadbalancer/app/loadbalancer/{16x}"),
     "listener": ("ListenerArn", "arn:aws:elasticloadbalancing:{region}:{account}:listener/app/loadbalancer/{16x}"),
 }
+
+# Type of a load balancer → the word in its ARN.
+LOAD_BALANCERS = {"application": "app", "network": "net", "gateway": "gwy"}
 
 # Type → the resource part of its ARN, if it is not the type in kebab-case, a slash and the name.
 ARN_RESOURCES = {
@@ -197,7 +199,6 @@ ARN_RESOURCES = {
     "AWS::RDS::DBCluster": "cluster:{name}",
     "AWS::RDS::DBInstance": "db:{name}",
     "AWS::RDS::DBSubnetGroup": "subgrp:{name}",
-    "AWS::SNS::Topic": "{name}",
     "AWS::SQS::Queue": "{name}",
     "AWS::StepFunctions::Activity": "activity:{name}",
     "AWS::StepFunctions::StateMachine": "stateMachine:{name}",

@@ -15,12 +15,14 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import orjson
 from msgspec import Struct, convert, field
 
+from corral.model.numbers import INT64_MAX
 from corral.services.cloudformation.errors import ValidationError as ValidationError
 
 Properties = Mapping[str, Any]
@@ -219,20 +221,22 @@ def _converted(kind: str, value: Any) -> Any:
     if kind == "string":
         if isinstance(value, bool):
             return "true" if value else "false"
-        if isinstance(value, float) and value.is_integer():
-            return str(int(value))
         return str(value) if isinstance(value, int | float) else WRONG
     if kind == "boolean":
         return BOOLEANS.get(value.lower(), WRONG) if isinstance(value, str) else WRONG
-    if kind == "integer" and isinstance(value, float) and value.is_integer():
-        return int(value)
+    if kind == "integer" and isinstance(value, float):
+        return _integer(value)
     if kind in ("integer", "number") and isinstance(value, str):
         if INTEGER.fullmatch(value):
             return int(value)
-        if NUMBER.fullmatch(value):
-            number = float(value)
-            return number if kind == "number" else int(number) if number.is_integer() else WRONG
+        if NUMBER.fullmatch(value) and isfinite(number := float(value)):
+            return number if kind == "number" else _integer(number)
     return WRONG
+
+
+def _integer(number: float) -> Any:
+    """Return a number as an integer, or WRONG if it is none, or has more than 64 bits: JSON cannot store it."""
+    return int(number) if number.is_integer() and abs(number) <= INT64_MAX else WRONG
 
 
 @cache

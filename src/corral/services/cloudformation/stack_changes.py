@@ -60,7 +60,7 @@ def replacing(stack: Stack, logical_id: str, old: ResourceVersion, new: Resource
 def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: bool = False) -> list[Change]:
     """Return what the template of `evaluated` would change in the resources of a stack. `only_first`: return at most one change."""
     rows = tx.store.stacks.resources(stack.id)
-    resources = {key: row for key, row in rows.items() if not row.leftover and row.status not in ENDED}
+    resources = {key: row.existing for key, row in rows.items() if not row.leftover and row.status not in ENDED}
     unknown: set[str] = set()  # resources whose physical id changes
     modified: set[str] = set()  # resources that are modified in place: their attributes may change
     changes: dict[str, Change] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from corral.core import Tx
+from corral.model.numbers import whole_number
 from corral.model.stack import Output, Stack, StackEvent, StackResource
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError
@@ -220,11 +221,18 @@ def _resource(resource: StackResource) -> dict[str, Any]:
 
 def describe_stack_events(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     stack = find_stack(tx, caller, params["StackName"], deleted=True)
-    before, limit = PAGE.position(params, lambda text: int(text) if text else None), PAGE.limit_of(params)
+    before, limit = PAGE.position(params, _read_event_number), PAGE.limit_of(params)
     assert limit is not None
     found = tx.store.stacks.events(stack.id, before, limit + 1)
     more = PAGE.more(str(found[limit - 1][0]) if len(found) > limit else None)
     return {"StackEvents": [_event(event) for _, event in found[:limit]], **more}
+
+
+def _read_event_number(text: str) -> int | None:
+    number = whole_number(text) if text else None
+    if text and number is None:
+        raise ValueError(text)
+    return number
 
 
 def _event(event: StackEvent) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from corral.core import Tx
+from corral.decide.stack_plan import signal_policy
 from corral.decide.templates import (
     Evaluation,
     ParameterValues,
@@ -18,6 +20,7 @@ from corral.decide.templates import (
 from corral.errors import ApiError
 from corral.model.stack import ENDED, ResourceStatus, ResourceVersion, Stack, StackResource, StackVersion
 from corral.services.caller import Caller
+from corral.services.cloudformation.account_values import AccountValues
 from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.resource_types import resource_type
 from corral.services.cloudformation.schemas import ValidationError, check_properties, has_schema, tag_property
@@ -27,6 +30,10 @@ from corral.services.ssm.cloudformation_types import dynamic_value
 from corral.store import Store
 
 COMPLETE = frozenset({ResourceStatus.CREATE_COMPLETE, ResourceStatus.UPDATE_COMPLETE})
+UPDATE_POLICIES = frozenset(  # the members of UpdatePolicy that are objects
+    {"AutoScalingReplacingUpdate", "AutoScalingRollingUpdate", "AutoScalingScheduledAction", "CodeDeployLambdaAliasUpdate"}
+)
+SECURE_REFERENCE = re.compile(r"\{\{resolve:(ssm-secure:[^{}]*)\}\}")
 Ref = Callable[[str], Any]
 GetAtt = Callable[[str, str], Any]
 
@@ -49,6 +56,9 @@ class Lookups:
         return export[0]
 
     def dynamic(self, reference: str) -> str:
+        """Return the value of a dynamic reference. References to secure parameters stay: `with_secrets` replaces them."""
+        if reference.startswith("ssm-secure:"):
+            return f"{{{{resolve:{reference}}}}}"
         try:
             return dynamic_value(self.tx, self.caller, reference)
         except ApiError as error:
@@ -58,10 +68,10 @@ class Lookups:
 class StackWork:
     """What the steps of one operation compute from rows and keep in memory, so that a template is compiled only once."""
 
-    def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str) -> None:
+    def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True) -> None:
         self.number, self.operation = stack.version.number, stack.operation
         self.lookups = Lookups(tx, caller_of(stack))
-        self.evaluation = make_evaluation(self.lookups, stack, values, template)
+        self.evaluation = make_evaluation(self.lookups, stack, values, template, checks_rules=checks_rules)
         # The resources that need nothing more in this operation.
         self.done = {
             resource.logical_id
@@ -76,33 +86,41 @@ def is_done(stack: Stack, resource: StackResource) -> bool:
     return is_current and resource.step is None and resource.status in COMPLETE
 
 
-def make_evaluation(lookups: Lookups, stack: Stack, values: ParameterValues, template: str) -> Evaluation:
-    """Compile the template of a stack. Raise ValidationError if it is not valid for these parameters."""
+def make_evaluation(
+    lookups: Lookups, stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True
+) -> Evaluation:
+    """Compile the template of a stack. Raise ValidationError if it is not valid for these parameters.
+
+    Rules can depend on resources outside of the stack. So they are only checked when an operation begins.
+    """
     try:
         made = Evaluation(
             compile_template(orjson.loads(template)),
             values.values,
-            _pseudo(stack),
+            pseudo_parameters(stack.region, stack.caller.account, stack.name, stack.id, stack.version.notification_arns),
             zones=lookups.zones,
             imported=lookups.imported,
             dynamic=lookups.dynamic,
         )
-        made.check_rules()
+        if checks_rules and made.template.rules:
+            account = AccountValues(lookups.tx, lookups.caller)
+            made.check_rules(account.all_values, account.attribute_of)
     except TemplateError as error:
         raise ValidationError(error.message) from error
     return made
 
 
-def _pseudo(stack: Stack) -> dict[str, Any]:
-    china = stack.region.startswith("cn-")
+def pseudo_parameters(region: str, account: str, name: str, stack_id: str | None, topics: Iterable[str]) -> dict[str, Any]:
+    """Return the values of the pseudo parameters. A stack that does not exist yet has no id."""
+    china = region.startswith("cn-")
     return {
-        "AWS::Region": stack.region,
-        "AWS::AccountId": stack.caller.account,
-        "AWS::StackName": stack.name,
-        "AWS::StackId": stack.id,
-        "AWS::Partition": "aws-cn" if china else "aws-us-gov" if stack.region.startswith("us-gov-") else "aws",
+        "AWS::Region": region,
+        "AWS::AccountId": account,
+        "AWS::StackName": name,
+        **({"AWS::StackId": stack_id} if stack_id is not None else {}),
+        "AWS::Partition": "aws-cn" if china else "aws-us-gov" if region.startswith("us-gov-") else "aws",
         "AWS::URLSuffix": "amazonaws.com.cn" if china else "amazonaws.com",
-        "AWS::NotificationARNs": list(stack.version.notification_arns),
+        "AWS::NotificationARNs": list(topics),
     }
 
 
@@ -115,7 +133,7 @@ def work_of(tx: Tx[Store], stack: Stack) -> StackWork:
     work = tx.store.stacks.computed.get(stack.id)
     if not isinstance(work, StackWork) or (work.number, work.operation) != (stack.version.number, stack.operation):
         template = tx.store.stacks.template(stack.id, stack.version.number)[1]
-        work = StackWork(tx, stack, stored_values(stack.version), template)
+        work = StackWork(tx, stack, stored_values(stack.version), template, checks_rules=False)
         tx.store.stacks.compute(stack.id, work)
     work.lookups.tx = tx
     return work
@@ -124,7 +142,7 @@ def work_of(tx: Tx[Store], stack: Stack) -> StackWork:
 def evaluation(tx: Tx[Store], caller: Caller, stack: Stack) -> Evaluation:
     """Return the template of a stack with the values of its last operation."""
     template = tx.store.stacks.template(stack.id, stack.version.number)[1]
-    return make_evaluation(Lookups(tx, caller), stack, stored_values(stack.version), template)
+    return make_evaluation(Lookups(tx, caller), stack, stored_values(stack.version), template, checks_rules=False)
 
 
 def find_imports(evaluated: Evaluation, lookups: Lookups) -> tuple[str, ...]:
@@ -146,11 +164,12 @@ def find_imports(evaluated: Evaluation, lookups: Lookups) -> tuple[str, ...]:
 
     try:
         for declared in evaluated.resources.values():
-            search(declared.properties)
-            search(declared.metadata)
+            for part in (declared.properties, declared.metadata, declared.creation_policy, declared.update_policy):
+                search(part)
         for output in evaluated.template.outputs.values():
             if output.condition is None or evaluated.conditions.get(output.condition):
                 search(output.value)
+                search(output.export_name)
     except TemplateError as error:
         raise ValidationError(error.message) from error
     return tuple(sorted(lookups.imported_names))
@@ -204,7 +223,19 @@ def desired_version(
     `now` is the present version, if there is one: it has the generated name. `plans`: some references are not known yet, so the
     properties are not checked, and no name is generated.
     """
-    properties: dict[str, Any] = evaluated.resolve(declared.properties, ref, get_att)
+    properties, creation_policy, update_policy, metadata = (
+        _object(evaluated.resolve(raw, ref, get_att), f"/Resources/{declared.logical_id}/{member}")
+        for member, raw in (
+            ("Properties", declared.properties),
+            ("CreationPolicy", declared.creation_policy),
+            ("UpdatePolicy", declared.update_policy),
+            ("Metadata", declared.metadata),
+        )
+    )
+    for member in UPDATE_POLICIES & update_policy.keys():
+        _object(update_policy[member], f"/Resources/{declared.logical_id}/UpdatePolicy/{member}")
+    if not plans:
+        signal_policy(creation_policy)
     type_ = resource_type(declared.type)
     if has_schema(declared.type):
         try:
@@ -224,12 +255,21 @@ def desired_version(
         dependencies=tuple(sorted(evaluated.dependencies[declared.logical_id])),
         deletion_policy=declared.deletion_policy or "",
         update_replace_policy=declared.update_replace_policy or "",
-        creation_policy=evaluated.resolve(declared.creation_policy, ref, get_att) or {},
-        update_policy=evaluated.resolve(declared.update_policy, ref, get_att) or {},
-        metadata=evaluated.resolve(declared.metadata, ref, get_att) or {},
+        creation_policy=creation_policy,
+        update_policy=update_policy,
+        metadata=metadata,
         generated_name=name,
         revision=type_.revision(tx, caller_of(stack), properties) if type_.revision is not None else "",
     )
+
+
+def _object(value: Any, path: str) -> dict[str, Any]:
+    """Return an evaluated part of a resource, which Fn::If may have made something else. AWS::NoValue becomes an empty object."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TemplateError(f"Template format error: [{path}] {path.rpartition('/')[2]} must be an object.")
+    return value
 
 
 def _tagged(type_name: str, properties: dict[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
@@ -244,6 +284,20 @@ def _tagged(type_name: str, properties: dict[str, Any], tags: Mapping[str, str])
     keys = {tag.get("Key") for tag in own if isinstance(tag, dict)}
     more = {"PropagateAtLaunch": True} if type_name == "AWS::AutoScaling::AutoScalingGroup" else {}
     return {**properties, member: own + [{"Key": key, "Value": value, **more} for key, value in tags.items() if key not in keys]}
+
+
+def with_secrets(tx: Tx[Store], caller: Caller, value: Any) -> Any:
+    """Replace the references to secure parameters in properties. Raise an ApiError if a parameter cannot be read.
+
+    Only the functions of a type get the result. The rows and the events of a stack have the references.
+    """
+    if isinstance(value, dict):
+        return {name: with_secrets(tx, caller, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [with_secrets(tx, caller, each) for each in value]
+    if isinstance(value, str) and "{{resolve:ssm-secure:" in value:
+        return SECURE_REFERENCE.sub(lambda found: dynamic_value(tx, caller, found[1]), value)
+    return value
 
 
 def given_properties(stack: Stack, logical_id: str, version: ResourceVersion) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
 from corral.services.cloudformation.lookup import find_stack, wait_for_stack
+from corral.services.cloudformation.stack_evaluation import pseudo_parameters
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.template_requests import (
     NO_TEMPLATE,
@@ -49,12 +50,13 @@ def stack_spec(
     """
     source = _source(tx, params, stack)
     values = _parameter_values(tx, caller, source, _given_parameters(params), stack)
-    found = checked(source, {**_pseudo(caller, name), **values.values})
+    earlier = stack.version if stack is not None else None
+    topics = params.get("NotificationARNs", earlier.notification_arns if earlier is not None else ())
+    stack_id = stack.id if stack is not None else None
+    found = checked(source, {**pseudo_parameters(caller.region, caller.account, name, stack_id, topics), **values.values})
     require_capabilities(found.template, params.get("Capabilities", ()), expands=expands)
     _check_allowed_types(found.template, params)
-    earlier = stack.version if stack is not None else None
     tags = TAGS.read(params["Tags"]) if "Tags" in params else dict(earlier.tags) if earlier is not None else {}
-    topics = params.get("NotificationARNs", earlier.notification_arns if earlier is not None else ())
     return StackSpec(
         name=name,
         template_text=found.text,
@@ -79,11 +81,6 @@ def _parameter_values(
         return parameter_value(tx, caller, name)
 
     return refusing(lambda: parameter_values(parameter_declarations(source.tree), given, previous, ssm))
-
-
-def _pseudo(caller: Caller, name: str) -> dict[str, str]:
-    """The pseudo parameters that are known before the stack exists."""
-    return {"AWS::Region": caller.region, "AWS::AccountId": caller.account, "AWS::StackName": name}
 
 
 def _source(tx: Tx[Store], params: Mapping[str, Any], stack: Stack | None) -> ParsedTemplate:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
+import orjson
 from msgspec.structs import asdict
 
 from corral.core import CommitFailed, Tx
-from corral.decide.stack_plan import SIGNALS_TIMEOUT_S, SignalRule, count_signals, duration_s, is_retained
+from corral.decide.stack_plan import SignalRule, count_signals, is_retained, signal_policy
 from corral.decide.templates import TemplateError
 from corral.errors import ApiError
 from corral.model.stack import (
@@ -32,8 +35,15 @@ from corral.model.stack import (
 )
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import authorize_step
-from corral.services.cloudformation.resource_types import ResourceStep, TemplateType, Waiting, read_attributes, resource_type
-from corral.services.cloudformation.stack_evaluation import given_properties
+from corral.services.cloudformation.resource_types import (
+    ResourceStep,
+    TemplateType,
+    ValidationError,
+    Waiting,
+    read_attributes,
+    resource_type,
+)
+from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, given_properties, with_secrets
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
 from corral.store import Store
 
@@ -47,7 +57,6 @@ NAMED = (
 INITIATED = "Resource creation Initiated"
 CANCELLED = {CREATE: "Resource creation cancelled", UPDATE: "Resource update cancelled"}
 LANE_STEP, LANE_RESULT = "stack step", "stack step result"  # kinds of hand-overs
-MIN_PERCENT = "MinSuccessfulInstancesPercent"
 
 
 def step_key(resource: StackResource) -> str:
@@ -128,7 +137,8 @@ def refuse(tx: Tx[Store], stack: Stack, logical_id: str, type_: str, resource: S
         set_resource(tx, stack, resource, status, reason)
     else:
         changes = {"operation": stack.operation, "before": _before(resource)}
-        set_resource(tx, stack, resource, ResourceStatus.UPDATE_FAILED, reason, **changes)
+        is_created = resource.status is not ResourceStatus.CREATE_FAILED
+        set_resource(tx, stack, resource, ResourceStatus.UPDATE_FAILED if is_created else resource.status, reason, **changes)
 
 
 def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
@@ -212,7 +222,7 @@ def _run(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     if type_.lane != "state":
         _hand_over(tx, stack, resource, type_)
         return
-    result, failure = attempt(tx, resource.key, lambda: call_type(tx, caller_of(stack), type_, _step_view(stack, resource)))
+    result, failure = attempt(tx, resource.key, lambda: call_type(tx, caller_of(stack), type_, _step_view(tx, stack, resource)))
     if failure:
         _fail(tx, stack, resource, failure, undone=True)
         return
@@ -242,17 +252,24 @@ def _has_run(tx: Tx[Store], stack: Stack, resource: StackResource, physical_id: 
     return resource
 
 
-def _step_view(stack: Stack, resource: StackResource) -> ResourceStep:
+def _step_view(tx: Tx[Store], stack: Stack, resource: StackResource) -> ResourceStep:
+    """Return the step for the functions of its type. Raise an ApiError if a secure parameter cannot be read."""
     step, version, logical_id = resource.step, resource.version, resource.logical_id
     assert step is not None
+    properties = given_properties(stack, logical_id, version)
+    old = given_properties(stack, logical_id, step.old) if step.old is not None else None
+    if step.action != DELETE:
+        properties = with_secrets(tx, caller_of(stack), properties)
+        with suppress(ApiError):  # a parameter that the old properties refer to may be deleted
+            old = with_secrets(tx, caller_of(stack), old)
     return ResourceStep(
         stack_id=stack.id,
         stack_name=stack.name,
         logical_id=logical_id,
         physical_id=version.physical_id or "",
         action=step.action,
-        properties=given_properties(stack, logical_id, version),
-        old_properties=given_properties(stack, logical_id, step.old) if step.old is not None else None,
+        properties=properties,
+        old_properties=old,
         replaced_id=step.old.physical_id if step.action == CREATE and step.old is not None else None,
         metadata=version.metadata,
         creation_policy=version.creation_policy,
@@ -260,7 +277,7 @@ def _step_view(stack: Stack, resource: StackResource) -> ResourceStep:
         is_rollback=step.is_rollback,
         started_s=step.started_at_s,
         received=step.received,
-        memory=dict(step.memory),
+        memory=deepcopy(step.memory),  # a type changes lists in it, also in an attempt that fails
     )
 
 
@@ -271,7 +288,11 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     """Continue a step whose function has run: ask its type whether it is complete, and count signals."""
     step, type_, caller = resource.step, resource_type(resource.type), caller_of(stack)
     assert step is not None
-    view = _step_view(stack, resource)
+    try:
+        view = _step_view(tx, stack, resource)
+    except ApiError as error:
+        _fail(tx, stack, resource, error.message)
+        return
     check = type_.gone if step.action == DELETE else type_.settled
     waiting: Waiting | None = None
     if check is not None:
@@ -286,7 +307,7 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
         if failure:
             _fail(tx, stack, resource, failure)
             return
-        rule, text, until_s = _signal_rule(resource, step, {**signals, **step.received}, tx.now_s)
+        rule, text, until_s = _count(resource, step, {**signals, **step.received}, tx.now_s)
         if rule is SignalRule.FAILED:
             _fail(tx, stack, resource.but(step=step), text)
             return
@@ -303,15 +324,13 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
         tx.due(step_key(resource), waiting.until_s)
 
 
-def _signal_rule(
-    resource: StackResource, step: StackStep, signals: Mapping[str, str], now_s: float
-) -> tuple[SignalRule, str, float]:
-    policy = resource.version.creation_policy
-    rule = policy["ResourceSignal"] or {}
-    percent = (policy.get("AutoScalingCreationPolicy") or {}).get(MIN_PERCENT, 100)
-    timeout_s = duration_s(str(rule.get("Timeout", ""))) or SIGNALS_TIMEOUT_S
-    until_s = step.started_at_s + timeout_s
-    decided, text = count_signals(signals, int(rule.get("Count", 1)), int(percent), expired=now_s >= until_s)
+def _count(resource: StackResource, step: StackStep, signals: Mapping[str, str], now_s: float) -> tuple[SignalRule, str, float]:
+    try:
+        policy = signal_policy(resource.version.creation_policy)
+    except TemplateError as error:
+        return SignalRule.FAILED, error.message, now_s
+    until_s = step.started_at_s + policy.timeout_s
+    decided, text = count_signals(signals, policy.count, policy.percent, expired=now_s >= until_s)
     return decided, text, until_s
 
 
@@ -381,14 +400,20 @@ def cancel_steps(tx: Tx[Store], stack: Stack) -> None:
 def _hand_over(tx: Tx[Store], stack: Stack, resource: StackResource, type_: TemplateType) -> None:
     step = resource.step
     assert step is not None
-    _, refusal = attempt(tx, resource.key, lambda: authorize_step(tx, caller_of(stack), type_))
+
+    def prepare() -> ResourceStep:
+        authorize_step(tx, caller_of(stack), type_)
+        if SECURE_REFERENCE.search(orjson.dumps(resource.version.properties).decode()):  # hand-overs are stored as text
+            raise ValidationError(f"SSM Secure reference is not supported in: [{type_.name}/Properties]")
+        return _step_view(tx, stack, resource)
+
+    view, refusal = attempt(tx, resource.key, prepare)
     if refusal:
         _fail(tx, stack, resource, refusal, undone=True)
         return
     token = tx.ids.uuid()
     tx.store.stacks.put_resource(resource.but(step=step.but(handed=token)))
-    view = asdict(_step_view(stack, resource))
-    payload = {"token": token, "key": resource.key, "type": resource.type, "caller": asdict(stack.caller), "step": view}
+    payload = {"token": token, "key": resource.key, "type": resource.type, "caller": asdict(stack.caller), "step": asdict(view)}
     tx.hand_over(type_.lane, LANE_STEP, payload)
 
 

@@ -24,6 +24,7 @@ from corral.services.cloudformation.reference_values import (
     ATTRIBUTE_VALUES,
     FORMS,
     GLOBAL_SERVICES,
+    LOAD_BALANCERS,
     LOWER_CASE_NAMES,
     PORTS,
     REFERENCES,
@@ -238,6 +239,8 @@ class Values:
         given = self.properties.get(property_)
         if not isinstance(given, str):
             return self.filled(default)
+        if property_ == "Type":
+            return LOAD_BALANCERS.get(given, default)
         if property_ == "ListenerArn":
             return given.replace(":listener/", ":listener-rule/")
         if property_ == "LoadBalancerArn":

@@ -5,7 +5,7 @@ YAML is slow to parse. So `prepare` parses and checks the template of a request 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import orjson
@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.templates import (
+    ResourceDeclaration,
     Template,
     TemplateError,
     compile_template,
@@ -21,6 +22,7 @@ from corral.decide.templates import (
     read_template,
 )
 from corral.decide.templates.compilation import transform_names
+from corral.decide.templates.expansion import FOR_EACH
 from corral.model.stack import Stack
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
@@ -216,13 +218,31 @@ def _given(params: Mapping[str, Any]) -> ParsedTemplate:
 def _described_template(given: ParsedTemplate) -> Template:
     """The template for a description, without the values of its parameters.
 
-    AWS does not apply transforms here. So only the sections that need none are described.
+    AWS does not apply transforms here. So a resource in a loop is described once.
     """
     if given.checked is not None:
         return given.checked.template
     declarations = refusing(lambda: parameter_declarations(given.tree))
     transforms = refusing(lambda: transform_names(given.tree))
-    return Template({}, str(given.tree.get("Description") or ""), declarations, transforms=transforms)
+    resources = {str(number): each for number, each in enumerate(_declared(given.tree.get("Resources")))}
+    metadata = given.tree.get("Metadata")
+    return Template(
+        resources,
+        str(given.tree.get("Description") or ""),
+        declarations,
+        metadata=metadata if isinstance(metadata, dict) else {},
+        transforms=transforms,
+    )
+
+
+def _declared(raw: Any) -> Iterator[ResourceDeclaration]:
+    """The resources in the section Resources before the transforms of the template, with those inside of loops."""
+    for name, each in raw.items() if isinstance(raw, dict) else ():
+        if name.startswith(FOR_EACH):
+            yield from _declared(each[-1]) if isinstance(each, list) and each else ()
+        elif isinstance(each, dict) and isinstance(each.get("Type"), str):
+            properties = each.get("Properties")
+            yield ResourceDeclaration(name, each["Type"], properties if isinstance(properties, dict) else {})
 
 
 def _common(template: Template) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
-from corral.blobs import read_slices
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.blob import Slice
@@ -92,12 +91,8 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
     return found
 
 
-def read_template_object(tx: Tx[Store], caller: Caller, url: str) -> str:
-    """Read a template in the lane. Its file exists: blobs are erased only after the commit that deletes their row."""
-    return template_text(read_slices(tx.settings.blobs_folder, template_slices(tx, caller, url)))
-
-
 def template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
+    """Return the bytes of a template. The permissions of the caller must be checked before."""
     return _slices(tx, caller, url, TEMPLATE_MAX_BYTES, TOO_LARGE)
 
 

@@ -19,6 +19,7 @@ from corral.errors import api_error
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
+from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 from corral.store import Store
 
@@ -28,6 +29,7 @@ GROUP_TYPE = "AWS::AutoScaling::AutoScalingGroup"
 SERVICE, HANDLE, CONDITION = "cloudformation", "wait-handle", "wait-condition"  # the names of the stored documents
 SIGNALS_MAX = 1_000
 REASON_MAX_CHARACTERS = 1_024
+MEMBER_MAX_CHARACTERS = 4_096  # of UniqueId and of Data
 TIMEOUT_MAX_S = 43_200
 JOINED = "Instance {} joined its cluster, or needs none. Corral counts it as signalled, because it does not execute user data."
 
@@ -63,11 +65,15 @@ def receive_signal(tx: Tx[Store], region: str, secret: str, signal: Any) -> None
     unique_id = str(signal.get("UniqueId") or "")
     if not unique_id:
         raise InvalidSignal("The body must have the member UniqueId.")
+    data = str(signal.get("Data") or "")
+    for member, value in (("UniqueId", unique_id), ("Data", data)):
+        if len(value) > MEMBER_MAX_CHARACTERS:
+            raise InvalidSignal(f"{member} must have at most {MEMBER_MAX_CHARACTERS} characters, but has {len(value)}.")
     signals = document["signals"]
     if len(signals) >= SIGNALS_MAX and unique_id not in signals:
         raise InvalidSignal(f"A wait condition handle accepts at most {SIGNALS_MAX} signals.")
     shown = {"status": signal["Status"], "reason": str(signal.get("Reason") or "")[:REASON_MAX_CHARACTERS]}
-    signals[unique_id] = {**shown, "data": str(signal.get("Data") or "")}
+    signals[unique_id] = {**shown, "data": data}
     tx.store.stored.put(SERVICE, HANDLE, region, secret, {"signals": signals}, tx.now_s)
     tx.changed(_key(secret))
 
@@ -93,6 +99,12 @@ def create_condition(tx: Tx[Store], caller: Caller, properties: Properties) -> s
     identity = f"{tags['aws:cloudformation:stack-id']}/{tags['aws:cloudformation:logical-id']}/{tx.ids.hex32()[:12]}"
     tx.store.stored.put(SERVICE, CONDITION, caller.region, identity, {"handle": properties.get("Handle", "")}, tx.now_s)
     return identity
+
+
+def refuse_update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    """Raise an error if an update changes a property. AWS does not support this either."""
+    if any(old.get(name) != new.get(name) for name in ("Count", "Handle", "Timeout")):
+        raise ValidationError("Update to resource type AWS::CloudFormation::WaitCondition is not supported.")
 
 
 def delete_condition(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
@@ -133,7 +145,8 @@ def condition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wait
     if tx.now_s >= ends_s:
         raise WaitConditionFailed(f"WaitCondition timed out. Received {signalled} conditions when expecting {count}")
     groups = [each for each in tx.store.stacks.resources(step.stack_id).values() if each.type == GROUP_TYPE and each.physical_id]
-    keys = [_key(secret), *(f"instance:{instance.id}" for instance in instances)]
+    # The stack changes when it creates another instance or group, whose user data may contain the URL.
+    keys = [_key(secret), f"stack:{step.stack_id}", *(f"instance:{instance.id}" for instance in instances)]
     keys += [f"group:{caller.region}/{group.physical_id}" for group in groups]
     return Waiting(tuple(keys), f"{signalled} of {count} signals have arrived.", ends_s)
 
@@ -169,7 +182,7 @@ TEMPLATE_TYPES = (
         "AWS::CloudFormation::WaitCondition",
         create_condition,
         condition_attributes,
-        never_updated,
+        refuse_update,
         delete_condition,
         settled=condition_settled,
     ),

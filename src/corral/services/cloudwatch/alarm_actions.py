@@ -1,9 +1,9 @@
 """The actions of alarms: checks at creation, execution on a state change, and requests to scaling policies.
 
 Requests to scaling policies are sent to the state lane, the thread that writes state.db (`reconcile/scaling.py`). They are sent
-when the state of the alarm changes, and again when a value changes. The state lane sends back what the policy did, and the history
-of the alarm contains it. Corral supports no other target of actions yet. So every other execution is recorded in the history as
-failed, with the name of the missing service.
+when the state of the alarm changes, and again when a value changes. Messages to SNS topics are also sent to the state lane. The
+state lane sends back the result, and the history of the alarm contains it. Corral supports no other target of actions yet. So every
+other execution is recorded in the history as failed, with the name of the missing service.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from corral.core import Tx
 from corral.model.alarm import Alarm, AlarmState, ScalingRequest
 from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import add_item
+from corral.services.cloudwatch.alarm_notifications import notify
 from corral.services.cloudwatch.common import alarm_arn
 from corral.services.cloudwatch.errors import ValidationException
 from corral.telemetry import MetricStore
@@ -28,7 +29,6 @@ ACTION_MEMBERS = {
 }
 SCALING = ":autoscaling:"  # every ARN of a scaling policy contains this text
 SERVICES = {
-    "sns": "Amazon SNS",
     "autoscaling": "Auto Scaling",
     "lambda": "AWS Lambda",
     "automate": "actions on EC2 instances",
@@ -54,8 +54,10 @@ def run_actions(tx: Tx[MetricStore], alarm: Alarm) -> None:
     if not alarm.actions_enabled:
         return
     for action in _current_actions(alarm):
-        if SCALING not in action:
-            service = action.split(":")[2]
+        service = action.split(":")[2]
+        if service == "sns":
+            notify(tx, alarm, action)
+        elif SCALING not in action:
             add_result(tx, alarm, action, f"Corral does not serve {SERVICES.get(service, service)} yet: nothing was done.")
 
 
@@ -156,7 +158,7 @@ def _request(
 
 
 def receive_action_results(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
-    """Add what a scaling policy did with the request of an alarm to the history of the alarm."""
+    """Add the result of an action that the state lane executed to the history of the alarm."""
     region, _, _, name = payload["alarm"].split(":", 6)[3:]
     alarm = tx.store.alarms.get(region, name)
     if alarm is not None:

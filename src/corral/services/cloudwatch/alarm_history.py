@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from corral.core import Tx
-from corral.model.alarm import METRIC, Alarm, HistoryItem
+from corral.model.alarm import METRIC, Alarm, AlarmState, HistoryItem
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
@@ -73,6 +73,22 @@ def add_configuration_item(tx: Tx[MetricStore], alarm: Alarm, change: str) -> No
 def add_state_item(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> None:
     data = {"oldState": _state(before), "newState": _state(after)}
     add_item(tx, after, "StateUpdate", f"Alarm updated from {before.state} to {after.state}", data)
+
+
+def previous_state(tx: Tx[MetricStore], alarm: Alarm) -> str:
+    """The state that the alarm had before its last change of state."""
+    found = tx.store.alarms.history(
+        alarm.region,
+        name=alarm.name,
+        item="StateUpdate",
+        kinds=[alarm.kind],
+        since_s=0.0,
+        until_s=END_OF_TIME_S,
+        after=None,
+        ascending=False,
+        limit=1,
+    )
+    return str(json.loads(found[0][1].data)["oldState"]["stateValue"]) if found else AlarmState.INSUFFICIENT_DATA.value
 
 
 def _state(alarm: Alarm) -> dict[str, Any]:

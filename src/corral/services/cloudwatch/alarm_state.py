@@ -16,7 +16,7 @@ from corral.model.alarm import METRIC, Alarm, AlarmEvaluation, AlarmState, Crite
 from corral.services.cloudwatch.alarm_actions import run_actions
 from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import add_state_item
-from corral.services.cloudwatch.common import alarm_name
+from corral.services.cloudwatch.common import alarm_name, timestamp
 from corral.telemetry import MetricStore
 
 COMPARISON_TEXTS = {
@@ -133,8 +133,8 @@ def reason_data(
     return json.dumps(
         {
             "version": "1.0",
-            "queryDate": _timestamp(now_s),
-            **({"startDate": _timestamp(points[0][0])} if points else {}),
+            "queryDate": timestamp(now_s),
+            **({"startDate": timestamp(points[0][0])} if points else {}),
             **({"unit": unit} if unit else {}),
             **({"statistic": statistic} if statistic else {}),
             "period": period_s,
@@ -154,15 +154,9 @@ def composite_reason(child: Alarm, arn: str) -> str:
 def composite_reason_data(children: Sequence[tuple[str, Alarm]]) -> str:
     """Return StateReasonData of a composite alarm. `children` are the ARNs and the alarms that decided the rule."""
     listed = [
-        {"arn": arn, "state": {"value": child.state.value, "timestamp": _timestamp(child.transitioned_s)}}
-        for arn, child in children
+        {"arn": arn, "state": {"value": child.state.value, "timestamp": timestamp(child.transitioned_s)}} for arn, child in children
     ]
     return json.dumps({"triggeringAlarms": listed}, separators=(",", ":"))
-
-
-def _timestamp(at_s: float) -> str:
-    """Format a time, for example as 2019-10-01T13:56:40.985+0000."""
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S}.{int(at_s * 1000) % 1000:03d}+0000"
 
 
 def _many(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from corral.model.metric import Dimensions
@@ -42,6 +43,11 @@ def dimension_faults(listed: Iterable[Mapping[str, Any]], member: str) -> list[s
     if len(set(names)) < len(names):
         found.append("No metric may specify the same dimension name twice.")
     return found
+
+
+def timestamp(at_s: float) -> str:
+    """Format a time, for example as 2019-10-01T13:56:40.985+0000."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S}.{int(at_s * 1000) % 1000:03d}+0000"
 
 
 def alarm_arn(region: str, account: str, name: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from math import ceil
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.stack_plan import signal_policy
 from corral.decide.user_data import INIT
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services import instances
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call, request_of
+from corral.services.cloudformation.api_calls import authorize, call, request_of
+from corral.services.cloudformation.api_types import changed
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, ValidationError, Waiting
 from corral.services.ec2 import launch_templates
 from corral.services.ec2.instance_description import instance_view
@@ -144,6 +145,8 @@ def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: 
     if is_changed("IamInstanceProfile"):
         details.pop("IamInstanceProfile", None)
         if "IamInstanceProfile" in new:
+            given = {"IamInstanceProfile": {"Name": new["IamInstanceProfile"]}}
+            authorize(tx, caller, "ec2", "AssociateIamInstanceProfile", given)
             details["IamInstanceProfile"] = instance_profile(tx, caller, {"Name": new["IamInstanceProfile"]})
     if (init := init_of(new)) != details.get("_init", {}):
         details["_init"] = init
@@ -170,22 +173,36 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
         received = {**signals_of(step, [instance]), **step.received}
         if sum(status == "SUCCESS" for status in received.values()) < signals_wanted(step):
             return waits
-    old, new = step.old_properties, step.properties
-    if step.action == "UPDATE" and old is not None and any(old.get(name) != new.get(name) for name in NEEDS_STOP):
-        wanted = {"InstanceType": new.get("InstanceType", DEFAULT_TYPE), "UserData": b64decode(new.get("UserData", ""))}
-        actual = {"InstanceType": instance.type, "UserData": b64decode(instance.details.get("_user_data") or "")}
-        if wanted != actual and instance.state is InstanceState.RUNNING:
+    if step.action == "UPDATE":
+        wrong = _wrong_attributes(instance, step)
+        if not wrong and not step.memory.get("restarts") and not _is_retried(step):
+            return None  # a user may have stopped the instance
+        step.memory["restarts"] = True
+        if wrong and instance.state is InstanceState.RUNNING:
             call(tx, caller, "ec2", "StopInstances", {"InstanceIds": [step.physical_id]})
             return waits
         if instance.state is InstanceState.STOPPED:
-            for name in NEEDS_STOP:
-                if wanted[name] != actual[name]:
-                    _modify(tx, caller, step.physical_id, name, wanted[name])
+            for name, value in wrong.items():
+                _modify(tx, caller, step.physical_id, name, value)
             call(tx, caller, "ec2", "StartInstances", {"InstanceIds": [step.physical_id]})
             return waits
-    elif step.action == "UPDATE":
-        return None  # a user may have stopped the instance
     return None if instance.state is InstanceState.RUNNING else waits
+
+
+def _wrong_attributes(instance: Instance, step: ResourceStep) -> dict[str, Any]:
+    """Return the attributes in NEEDS_STOP that the instance does not have yet, with the wanted values.
+
+    An attribute that the template does not set can be from a launch template. It changes only if the update removes it.
+    """
+    old, new = step.old_properties or {}, step.properties
+    wanted = {"InstanceType": new.get("InstanceType", DEFAULT_TYPE), "UserData": b64decode(new.get("UserData", ""))}
+    actual = {"InstanceType": instance.type, "UserData": b64decode(instance.details.get("_user_data") or "")}
+    return {name: wanted[name] for name in NEEDS_STOP if (name in new or name in old) and wanted[name] != actual[name]}
+
+
+def _is_retried(step: ResourceStep) -> bool:
+    """Whether an earlier update with the same properties failed. It may have stopped the instance."""
+    return step.old_properties is not None and not changed(step.old_properties, step.properties)
 
 
 def _terminate(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
@@ -223,9 +240,7 @@ def signals_of(step: ResourceStep, found: list[Instance]) -> dict[str, str]:
 
 def signals_wanted(step: ResourceStep) -> int:
     """Return how many SUCCESS signals the CreationPolicy of a resource requires."""
-    rule = step.creation_policy.get("ResourceSignal")
-    percent = (step.creation_policy.get("AutoScalingCreationPolicy") or {}).get("MinSuccessfulInstancesPercent", 100)
-    return ceil(int((rule or {}).get("Count", 1)) * int(percent) / 100) if rule is not None else 0
+    return signal_policy(step.creation_policy).needed
 
 
 def _replaces(old: Properties, new: Properties) -> list[str]:

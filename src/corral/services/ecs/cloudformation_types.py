@@ -16,7 +16,7 @@ from corral.services.cloudformation.api_calls import call, request_of
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
 from corral.services.ecs.errors import ResourceInUseException
-from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short, split_definition
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 
@@ -183,6 +183,9 @@ def _register(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    family, revision = split_definition(identity)
+    if revision is None or tx.store.definitions.get(caller.region, family, revision) is None:
+        return
     call(tx, caller, "ecs", "DeregisterTaskDefinition", {"taskDefinition": identity})
 
 

@@ -1,13 +1,14 @@
 """Object events. Each event updates the lifecycle schedule of the key and sends the bucket's event notifications.
 
-The transaction that changes the object also puts the notification message on the queue. As on AWS, the queue's policy must allow
-S3 to send. The policy is checked for each event. It is also checked when the notification is configured, before a test message is
-sent to the queue.
+The transaction that changes the object also sends the notification to a queue or an SNS topic. As on AWS, the policy of the target
+must allow S3 to send. The policy is checked for each event. It is also checked when the notification is configured, before a test
+message is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from time import gmtime, strftime
 from typing import Any
@@ -17,26 +18,30 @@ import orjson
 
 from corral.core import Tx
 from corral.decide.notifications import Notification, ambiguous, matching
-from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
-from corral.errors import S3_FILTER_RULE_NAME
+from corral.errors import S3_FILTER_RULE_NAME, ApiError
 from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
 from corral.model.queue import Queue
 from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lifecycle import key_changed
 from corral.services.s3.lookup import bucket_arn, owner
+from corral.services.sns import publish
+from corral.services.sns.names import topic_with_arn
+from corral.services.sqs import send_message
 from corral.services.sqs.queue_names import queue_with_arn
-from corral.services.sqs.send_message import deliver
 from corral.store import Store
+from corral.store.stored_resources import Document
 
 QUEUES, TOPICS, FUNCTIONS = "QueueConfigurations", "TopicConfigurations", "LambdaFunctionConfigurations"
 TARGETS = {QUEUES: "QueueArn", TOPICS: "TopicArn", FUNCTIONS: "LambdaFunctionArn"}
+SERVED = {QUEUES: "sqs", TOPICS: "sns"}  # configuration member → the service in the ARN of its targets
 MISSING_TARGETS = {
     QUEUES: "The destination queue does not exist",
-    TOPICS: "Corral has no SNS topics",
+    TOPICS: "The destination topic does not exist",
     FUNCTIONS: "Corral has no Lambda functions",
 }
 SENDER = "s3.amazonaws.com"
+SUBJECT = "Amazon S3 Notification"  # of messages to topics
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 RECORD_VERSION = "2.1"
 NEWER_RECORD_VERSION = "2.3"
@@ -71,7 +76,7 @@ def tags_changed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_na
 
 
 def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
-    """Check a configuration, and send a test message to every queue in it.
+    """Check a configuration, and send a test message to every queue and topic in it.
 
     Returns the configuration to store. Each of its notifications has an id.
     """
@@ -95,23 +100,38 @@ def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]
 
 
 def _notify(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: ObjectVersion) -> None:
-    """Send an event, such as "ObjectCreated:Put", to the queues whose notifications match it."""
+    """Send an event, such as "ObjectCreated:Put", to the queues and topics whose notifications match it."""
     found = tx.store.bucket_documents.text(bucket.id, BUCKET_NOTIFICATION) if bucket.has_notifications else None
     if found is None:
         return
-    for notification in matching(_queue_notifications(found[0]), f"s3:{event}", version.key):
-        queue = queue_with_arn(tx, notification.target)
-        if queue is not None and _refusal(bucket, queue, notification.target, caller) is None:
-            _send(tx, queue, {"Records": [_record(tx, bucket, caller, event, version, notification.id)]})
+    for notification in matching(_served_notifications(found[0]), f"s3:{event}", version.key):
+        target = _target(tx, notification.target)
+        if target is not None and _refusal(tx, bucket, target, notification.target, caller) is None:
+            _send(tx, target, {"Records": [_record(tx, bucket, caller, event, version, notification.id)]})
 
 
-def _send(tx: Tx[Store], queue: Queue, message: dict[str, Any]) -> None:
-    deliver(tx, queue, orjson.dumps(message).decode(), sender=SENDER)
+def _target(tx: Tx[Store], arn: str) -> Queue | Document | None:
+    """The queue or the topic with this ARN."""
+    return queue_with_arn(tx, arn) or topic_with_arn(tx, arn)
+
+
+def _send(tx: Tx[Store], target: Queue | Document, message: dict[str, Any]) -> None:
+    """Send a message. A topic with a small MaximumMessageSize may refuse it; then nothing is sent."""
+    text = orjson.dumps(message).decode()
+    if isinstance(target, Queue):
+        send_message.deliver(tx, target, text, sender=SENDER)
+    else:
+        with suppress(ApiError):
+            publish.deliver(tx, target["TopicArn"], text, subject=SUBJECT)
 
 
 @lru_cache(maxsize=256)
-def _queue_notifications(text: str) -> tuple[Notification, ...]:
-    return tuple(notification for member, notification in _notifications(orjson.loads(text)) if member == QUEUES)
+def _served_notifications(text: str) -> tuple[Notification, ...]:
+    return tuple(each for member, each in _notifications(orjson.loads(text)) if _is_served(member, each.target))
+
+
+def _is_served(member: str, arn: str) -> bool:
+    return member in SERVED and arn.split(":")[2] == SERVED[member]
 
 
 def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
@@ -134,41 +154,39 @@ def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notificat
 
 
 def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], caller: Caller) -> None:
-    """Check that every target accepts messages from this bucket, and send a test message to each queue."""
-    queues, refusals = list[Queue](), dict[str, str]()
-    for member, target in dict.fromkeys((member, part.target) for member, part in _notifications(document)):
-        queue = queue_with_arn(tx, target) if member == QUEUES else None
-        refusal = MISSING_TARGETS[member] if queue is None else _refusal(bucket, queue, target, caller)
+    """Check that every target accepts messages from this bucket, and send a test message to each queue and topic."""
+    targets, refusals = list[Queue | Document](), dict[str, str]()
+    for member, arn in dict.fromkeys((member, part.target) for member, part in _notifications(document)):
+        target = _target(tx, arn) if _is_served(member, arn) else None
+        refusal = MISSING_TARGETS[member] if target is None else _refusal(tx, bucket, target, arn, caller)
         if refusal is not None:
-            refusals[target] = refusal
-        elif queue is not None:
-            queues.append(queue)
+            refusals[arn] = refusal
+        elif target is not None:
+            targets.append(target)
     if refusals:
         members = dict[str, str]()
-        for number, (target, refusal) in enumerate(refusals.items(), 1):
-            members |= {f"ArgumentName{number}": f"{target}, null", f"ArgumentValue{number}": refusal}
+        for number, (arn, refusal) in enumerate(refusals.items(), 1):
+            members |= {f"ArgumentName{number}": f"{arn}, null", f"ArgumentValue{number}": refusal}
         raise InvalidArgument("Unable to validate the following destination configurations", **members)
-    for queue in queues:
+    for target in targets:
         test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(tx.now_s), "Bucket": bucket.name}
-        _send(tx, queue, test | {"RequestId": caller.request_id, "HostId": caller.request_id})
+        _send(tx, target, test | {"RequestId": caller.request_id, "HostId": caller.request_id})
 
 
-def _refusal(bucket: Bucket, queue: Queue, arn: str, caller: Caller) -> str | None:
-    """Why S3 may not send to this queue for the bucket; None if S3 may send."""
-    if queue.region != bucket.region:
+def _refusal(tx: Tx[Store], bucket: Bucket, target: Queue | Document, arn: str, caller: Caller) -> str | None:
+    """Why S3 may not send to this queue or topic for the bucket; None if S3 may send."""
+    is_queue, source = isinstance(target, Queue), bucket_arn(bucket.name)
+    if arn.split(":")[3] != bucket.region:
         return "The notification destination service region is not valid for the bucket location constraint"
-    if queue.is_fifo:
-        return "FIFO SQS queues are not supported"
-    context = {"aws:sourcearn": (bucket_arn(bucket.name),), "aws:sourceaccount": (caller.account,)}
-    try:
-        verdict = evaluate(
-            read_policy(queue.attributes.get("Policy", "")),
-            AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context),
-        )
-    except PolicyError:  # the queue has no policy
-        verdict = PolicyDecision.NO_MATCH
-    if verdict is not PolicyDecision.ALLOWED:
-        return "Permissions on the destination queue do not allow S3 to publish notifications from this bucket"
+    if arn.endswith(".fifo"):
+        return f"FIFO {'SQS queues' if is_queue else 'SNS topics'} are not supported"
+    if isinstance(target, Queue):
+        allowed = send_message.service_may_send(target, arn, SENDER, source, caller.account)
+    else:
+        allowed = publish.may_publish(tx, target, publish.Publisher(SENDER, source))
+    if not allowed:
+        kind = "queue" if is_queue else "topic"
+        return f"Permissions on the destination {kind} do not allow S3 to publish notifications from this bucket"
     return None
 
 

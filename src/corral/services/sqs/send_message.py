@@ -11,6 +11,7 @@ from hashlib import md5, sha256
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.errors import ApiError
 from corral.model.queue import MessageDraft, Queue
 from corral.model.queue_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
@@ -26,6 +27,7 @@ from corral.services.sqs.errors import (
 )
 from corral.services.sqs.message_content import (
     TRACE_HEADER,
+    MessageAttributes,
     attributes_size,
     check_attributes,
     check_body,
@@ -129,12 +131,29 @@ def _fifo_ids(queue: Queue, params: dict[str, Any]) -> tuple[str | None, str | N
 # Functions that add messages to a queue
 
 
+def service_may_send(queue: Queue, arn: str, service: str, source_arn: str, account: str) -> bool:
+    """Whether the policy of a queue allows an AWS service, such as s3.amazonaws.com, to send messages for a resource."""
+    context = {"aws:sourcearn": (source_arn,), "aws:sourceaccount": (account,)}
+    try:
+        policy = read_policy(queue.attributes.get("Policy", ""))
+    except PolicyError:  # the queue has no policy
+        return False
+    return evaluate(policy, AccessRequest(service_principal(service), "sqs:SendMessage", arn, context)) is PolicyDecision.ALLOWED
+
+
 def deliver(
-    tx: Tx[Store], queue: Queue | str, body: str, *, sender: str, group_id: str | None = None, deduplication_id: str | None = None
+    tx: Tx[Store],
+    queue: Queue | str,
+    body: str,
+    *,
+    sender: str,
+    group_id: str | None = None,
+    deduplication_id: str | None = None,
+    attributes: MessageAttributes | None = None,
 ) -> str:
     """Send a message for another service, and return its MessageId. `queue` is a queue or its ARN.
 
-    The caller must first check that the queue's policy allows this (`Queue.policy`). A FIFO queue needs a `group_id`.
+    The caller must first check that the queue's policy allows this (`service_may_send`). A FIFO queue needs a `group_id`.
     """
     found = queue_with_arn(tx, queue) if isinstance(queue, str) else queue
     if found is None:
@@ -142,11 +161,12 @@ def deliver(
     draft = MessageDraft(
         tx.ids.uuid(),
         body,
-        len(body.encode()),
+        len(body.encode()) + attributes_size(attributes or {}),
         sender,
         delay_ms=found.delay_ms,
         group_id=group_id,
         deduplication_id=deduplication_id_for(found, body, deduplication_id, group_id),
+        attributes=dump_attributes(attributes or {}),
     )
     return put(tx, found, [draft])[0][0]
 
@@ -179,9 +199,9 @@ def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tup
     for draft, id in zip(drafts, ids):
         assert draft.group_id is not None and draft.deduplication_id is not None
         scope = draft.group_id if queue.attributes.get("DeduplicationScope") == "messageGroup" else ""
-        before = store.sent_before(queue, scope, draft.deduplication_id, at_ms)
+        before = store.sent_before(queue.id, scope, draft.deduplication_id, at_ms)
         if before is None:
-            store.remember_sent(queue, scope, draft.deduplication_id, draft.message_id, id, at_ms + DEDUPLICATION_MS)
+            store.remember_sent(queue.id, scope, draft.deduplication_id, draft.message_id, id, at_ms + DEDUPLICATION_MS)
             fresh.append((draft, id))
         results.append(before or (draft.message_id, id))
     if fresh:

@@ -1,0 +1,1 @@
+"""SNS: topics, subscriptions and published messages. Messages are delivered to SQS queues."""

@@ -1,0 +1,334 @@
+"""Publish and PublishBatch, and the functions that deliver every published message to the subscriptions of its topic.
+
+The transaction that publishes a message also puts it on the subscribed queues. Other services publish with `deliver`.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from time import gmtime, strftime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.decide.filter_policy import (
+    ATTRIBUTES,
+    BODY,
+    accepts,
+    attribute_properties,
+    body_properties,
+    read_filter_policy,
+)
+from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
+from corral.errors import ApiError
+from corral.model.json_documents import read_json
+from corral.model.queue import Queue
+from corral.model.queue_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
+from corral.services.caller import Caller
+from corral.services.sns.errors import (
+    AuthorizationErrorException,
+    BatchEntryIdsNotDistinctException,
+    BatchRequestTooLongException,
+    InvalidParameterValueException,
+    invalid,
+    no_such_topic,
+)
+from corral.services.sns.names import find_topic, is_fifo, subscriptions_of, topic_with_arn
+from corral.services.sns.topics import message_max_bytes
+from corral.services.sqs import send_message as sqs
+from corral.services.sqs.batches import failure
+from corral.services.sqs.message_content import NOT_ALLOWED, attributes_size, check_attributes
+from corral.services.sqs.queue_names import arn_of, now_ms, queue_with_arn
+from corral.store import Store
+from corral.store.stored_resources import Document
+
+SENDER = "sns.amazonaws.com"
+SUBJECT_MAX_CHARACTERS = 100
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+Attributes = Mapping[str, Mapping[str, Any]]
+
+
+class PublishedMessage(Struct, frozen=True):
+    """A published message."""
+
+    id: str
+    body: str  # the message for SQS queues
+    bytes: int
+    subject: str | None = None
+    attributes: Attributes = field(default_factory=dict)
+    group_id: str | None = None
+    deduplication_id: str | None = None
+    sequence_number: str | None = None  # only messages of FIFO topics have one
+
+
+class Publisher(Struct, frozen=True):
+    """An AWS service that publishes. The policy of the topic must allow it."""
+
+    service: str  # such as s3.amazonaws.com
+    source_arn: str  # the resource for which the service publishes
+    for_owner: bool = False  # the service sends aws:SourceOwner, which the default policy of a topic requires
+
+
+def publish(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if "PhoneNumber" in params:
+        raise invalid("PhoneNumber", "Corral sends no SMS messages")
+    arn = params.get("TopicArn") or params.get("TargetArn")
+    if not arn:
+        raise invalid("TopicArn or TargetArn", "no value for required parameter")
+    if ":endpoint/" in arn:
+        raise invalid("TargetArn", "Corral sends no push notifications")
+    topic = find_topic(tx, caller, arn, "TopicArn" if params.get("TopicArn") else "TargetArn")
+    notification = _read(tx, topic, params)
+    _check_size(topic, notification.bytes)
+    return _published(_send(tx, topic, notification))
+
+
+def publish_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    topic, entries = find_topic(tx, caller, params["TopicArn"]), params["PublishBatchRequestEntries"]
+    if len({entry["Id"] for entry in entries}) < len(entries):
+        raise BatchEntryIdsNotDistinctException("Two or more batch entries in the request have the same Id.")
+    good, failed = list[tuple[str, PublishedMessage]](), []
+    for entry in entries:
+        try:
+            good.append((entry["Id"], _read(tx, topic, entry)))
+        except ApiError as error:
+            failed.append({**failure(entry, error), "Code": error.code.removesuffix("Exception")})
+    if sum(notification.bytes for _, notification in good) > message_max_bytes(topic):
+        raise BatchRequestTooLongException("The length of all the messages put together is more than the limit.")
+    sent = [{"Id": id, **_published(_send(tx, topic, notification))} for id, notification in good]
+    return {"Successful": sent, "Failed": failed}
+
+
+def deliver(
+    tx: Tx[Store],
+    topic_arn: str,
+    message: str,
+    *,
+    publisher: Publisher | None = None,
+    subject: str | None = None,
+    attributes: Attributes | None = None,
+    group_id: str | None = None,
+) -> str:
+    """Publish a message for another service, and return its MessageId. The topic can be in any region.
+
+    Raise an error if the topic does not exist, or if its policy does not allow the publisher. Without a publisher, the policy is
+    not checked.
+    """
+    topic = topic_with_arn(tx, topic_arn)
+    if topic is None:
+        raise no_such_topic()
+    if publisher is not None and not may_publish(tx, topic, publisher):
+        raise AuthorizationErrorException(f"The policy of topic {topic_arn} does not allow {publisher.service} to publish")
+    given = {"Message": message, "Subject": subject, "MessageAttributes": attributes, "MessageGroupId": group_id}
+    params = {name: value for name, value in given.items() if value is not None}
+    if is_fifo(topic):
+        params["MessageDeduplicationId"] = tx.ids.uuid()
+    notification = _read(tx, topic, params)
+    _check_size(topic, notification.bytes)
+    return _send(tx, topic, notification).id
+
+
+def may_publish(tx: Tx[Store], topic: Document, publisher: Publisher) -> bool:
+    """Whether the policy of the topic allows a service to publish."""
+    account, arn = tx.settings.account, topic["TopicArn"]
+    context = {"aws:sourcearn": (publisher.source_arn,), "aws:sourceaccount": (account,)}
+    if publisher.for_owner:
+        context["aws:sourceowner"] = (account,)
+    try:
+        policy = read_policy(topic["Attributes"]["Policy"])
+    except PolicyError:  # RemovePermission can remove all statements
+        return False
+    request = AccessRequest(service_principal(publisher.service), "sns:Publish", arn, context)
+    return evaluate(policy, request) is PolicyDecision.ALLOWED
+
+
+# The message
+
+
+def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> PublishedMessage:
+    """Check the parameters of a message."""
+    message, subject, attributes = params["Message"], params.get("Subject"), params.get("MessageAttributes", {})
+    if not message:
+        raise invalid("Empty message")
+    if subject is not None and (not 0 < len(subject) <= SUBJECT_MAX_CHARACTERS or CONTROL.search(subject)):
+        raise invalid("Subject")
+    for name, attribute in attributes.items():
+        try:
+            check_attributes({name: attribute})
+        except ApiError as error:
+            raise InvalidParameterValueException(error.message) from None
+    group_id, deduplication_id = _fifo_ids(topic, params)
+    return PublishedMessage(
+        tx.ids.uuid(),
+        _body(message, params.get("MessageStructure")),
+        len(message.encode()) + attributes_size(attributes),
+        subject,
+        attributes,
+        group_id,
+        deduplication_id,
+    )
+
+
+def _body(message: str, structure: str | None) -> str:
+    """The message for SQS. With MessageStructure json, a message has a text for each protocol."""
+    if structure is None:
+        return message
+    if structure != "json":
+        raise invalid("MessageStructure", "Invalid MessageStructure parameter")
+    try:
+        texts = read_json(message)
+    except ValueError:
+        texts = None
+    if not isinstance(texts, dict):
+        raise invalid("Message Structure - JSON message body failed to parse")
+    default, own = texts.get("default"), texts.get("sqs")
+    if not isinstance(default, str):
+        raise invalid("Message Structure - No default entry in JSON message body")
+    return own if isinstance(own, str) else default
+
+
+def _fifo_ids(topic: Document, params: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    group_id, deduplication_id = params.get("MessageGroupId"), params.get("MessageDeduplicationId")
+    for name, value in (("MessageGroupId", group_id), ("MessageDeduplicationId", deduplication_id)):
+        if value is not None and not sqs.FIFO_ID.fullmatch(value):
+            raise invalid(name, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length")
+    if not is_fifo(topic):
+        if deduplication_id is not None:
+            raise invalid("MessageDeduplicationId", "The request includes a parameter that is not valid for this topic type")
+        return group_id, None
+    if group_id is None:
+        raise invalid("The MessageGroupId parameter is required for FIFO topics")
+    if deduplication_id is None:
+        if topic["Attributes"]["ContentBasedDeduplication"] != "true":
+            raise invalid(
+                "The topic should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+            )
+        deduplication_id = sha256(params["Message"].encode()).hexdigest()
+    return group_id, deduplication_id
+
+
+def _check_size(topic: Document, size: int) -> None:
+    if size > message_max_bytes(topic):
+        raise invalid("Message too long")
+
+
+def _published(notification: PublishedMessage) -> dict[str, Any]:
+    number = notification.sequence_number
+    return {"MessageId": notification.id, **({"SequenceNumber": number} if number is not None else {})}
+
+
+# Delivery
+
+
+def _send(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> PublishedMessage:
+    """Deliver a message to the subscriptions of a topic. If it is a duplicate, deliver nothing and return the ids of the first."""
+    if is_fifo(topic):
+        notification, is_new = _numbered(tx, topic, notification)
+        if not is_new:
+            return notification
+    properties: dict[str, dict[str, Any] | None] = {}  # scope → what filter policies of this scope match
+    for _, subscription in subscriptions_of(tx, topic):
+        is_served = subscription["Protocol"] == "sqs" and not subscription["Pending"]
+        if is_served and _is_accepted(subscription, notification, properties):
+            _deliver(tx, topic, subscription, notification)
+    return notification
+
+
+def _numbered(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> tuple[PublishedMessage, bool]:
+    """The message with its sequence number, and False if it is a duplicate."""
+    queues, number, at_ms = tx.store.queues, topic["Number"], now_ms(tx)
+    group_id, deduplication_id = notification.group_id, notification.deduplication_id
+    assert group_id is not None and deduplication_id is not None
+    scope = group_id if topic["Attributes"]["FifoThroughputScope"] == "MessageGroup" else ""
+    before = queues.sent_before(number, scope, deduplication_id, at_ms)
+    message_id, id = before or (notification.id, queues.new_ids(tx.now_s, 1)[0])
+    if before is None:
+        queues.remember_sent(number, scope, deduplication_id, message_id, id, at_ms + DEDUPLICATION_MS)
+        tx.due("duplicates:", tx.now_s + DEDUPLICATION_MS / 1000)
+    return replace(notification, id=message_id, sequence_number=sqs.sequence_number(id)), before is None
+
+
+def _is_accepted(subscription: Document, notification: PublishedMessage, properties: dict[str, dict[str, Any] | None]) -> bool:
+    attributes = subscription["Attributes"]
+    if "FilterPolicy" not in attributes:
+        return True
+    scope = attributes.get("FilterPolicyScope", ATTRIBUTES)
+    if scope not in properties:
+        properties[scope] = body_properties(notification.body) if scope == BODY else attribute_properties(notification.attributes)
+    found = properties[scope]
+    return found is not None and accepts(read_filter_policy(attributes["FilterPolicy"], scope), found)
+
+
+def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> None:
+    """Put a message on the queue of a subscription. If this is not possible, put it on the dead-letter queue, if there is one."""
+    is_raw = subscription["Attributes"].get("RawMessageDelivery", "false").lower() == "true"
+    body = notification.body if is_raw else _envelope(tx, topic, subscription, notification)
+    attributes = notification.attributes if is_raw else {}
+    redrive = subscription["Attributes"].get("RedrivePolicy")
+    targets = [subscription["Endpoint"], *([read_json(redrive)["deadLetterTargetArn"]] if redrive else [])]
+    for target in targets:
+        queue = queue_with_arn(tx, target)
+        if queue is not None and _can_receive(tx, topic, queue, body, attributes):
+            sqs.deliver(
+                tx,
+                queue,
+                body,
+                sender=SENDER,
+                group_id=notification.group_id,
+                deduplication_id=notification.deduplication_id,
+                attributes=attributes,
+            )
+            return
+
+
+def _can_receive(tx: Tx[Store], topic: Document, queue: Queue, body: str, attributes: Attributes) -> bool:
+    return (
+        sqs.service_may_send(queue, arn_of(tx, queue), SENDER, topic["TopicArn"], tx.settings.account)
+        and len(attributes) <= ATTRIBUTES_MAX
+        and len(body.encode()) + attributes_size(attributes) <= queue.message_max_bytes
+        and bool(body)
+        and not NOT_ALLOWED.search(body)
+    )
+
+
+def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> str:
+    """The JSON text that contains a message, unless the subscription has raw delivery. Corral does not sign messages."""
+    number, subject = notification.sequence_number, notification.subject
+    unsubscribe = quote(subscription["SubscriptionArn"], safe=":")
+    envelope: dict[str, Any] = {
+        "Type": "Notification",
+        "MessageId": notification.id,
+        **({"SequenceNumber": number} if number is not None else {}),
+        "TopicArn": topic["TopicArn"],
+        **({"Subject": subject} if subject is not None else {}),
+        "Message": notification.body,
+        "Timestamp": _timestamp(tx.now_s),
+        "SignatureVersion": topic["Attributes"].get("SignatureVersion", "1"),
+        "Signature": "",
+        "SigningCertURL": "",
+        "UnsubscribeURL": f"{tx.settings.endpoint_url}/?Action=Unsubscribe&SubscriptionArn={unsubscribe}",
+    }
+    if notification.attributes:
+        envelope["MessageAttributes"] = {
+            name: {"Type": attribute["DataType"], "Value": _text(attribute)} for name, attribute in notification.attributes.items()
+        }
+    return orjson.dumps(envelope).decode()
+
+
+def _text(attribute: Mapping[str, Any]) -> str:
+    if attribute["DataType"].startswith("Binary"):
+        return b64encode(attribute["BinaryValue"]).decode()
+    return str(attribute["StringValue"])
+
+
+def _timestamp(at_s: float) -> str:
+    ms = round(at_s * 1000)
+    return f"{strftime('%Y-%m-%dT%H:%M:%S', gmtime(ms // 1000))}.{ms % 1000:03d}Z"
