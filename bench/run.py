@@ -31,6 +31,7 @@ NAMES = (
     "calls",
     "starting",
     "fleet",
+    "queue_fleet",
     "stacks",
     "logs",
     "filtering",

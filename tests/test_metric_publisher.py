@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterator
 from random import Random
@@ -22,6 +23,7 @@ from corral.server.metric_publisher import MetricPublisher
 from corral.services import SERVICES
 from corral.services.caller import Caller
 from corral.store import Store
+from eventually import soon
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 MINUTE_S = 1_700_000_040.0
@@ -183,3 +185,27 @@ def test_gpus_and_clusters_are_published_in_the_regions_that_use_them(world: Wor
     assert load == [(0.0, 1.0), (0.0, 9.0), (80.0, 1.0)]
     assert average(load) < 10
     assert world.samples("DCGM_FI_DEV_FB_FREE", ClusterName="default")[0] == (900.0, 1.0)
+
+
+def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: World) -> None:
+    """The clock of the publisher stands still, so that the next second is always a second of real time away."""
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.clock.advance(0.25)
+
+    async def send() -> None:
+        running = asyncio.create_task(world.publisher.run())
+        await soon(lambda: world.core.store.queues.on_wake is not None)
+        assert world.samples("ApproximateNumberOfMessagesVisible") == []
+        began_s = time.monotonic()
+        world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="first")
+        await soon(lambda: world.samples("ApproximateNumberOfMessagesVisible"))
+        assert time.monotonic() - began_s < 0.7
+        world.call("sqs", "PurgeQueue", QueueUrl=queue)
+        world.clock.advance(0.5)
+        world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="second")  # published with the next second
+        await soon(lambda: len(world.samples("NumberOfMessagesSent")) == 2)
+        running.cancel()
+
+    world.runner.run(send())
+    assert world.samples("ApproximateNumberOfMessagesVisible") == [(1.0, 1.0)], "the level is the same as before"
+    assert world.samples("NumberOfMessagesSent") == [(1.0, 1.0), (1.0, 1.0)]

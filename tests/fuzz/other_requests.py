@@ -100,7 +100,8 @@ class OtherRequests:
         rng, unknown = self._rng, "0" * 32
         path = rng.choice(
             (
-                "/_corral/health", "/_corral/status", "/_corral/instances?region=us-east-1", "/_corral/cost?since=%00",
+                "/_corral/health", "/_corral/status", "/_corral/instances?region=us-east-1",
+                "/_corral/fleet?region=us-east-1&queue=q&task=t", "/_corral/cost?since=%00",
                 f"/{self._bucket}/a", f"/v2/credentials/{unknown}",
                 f"/v4/{unknown}-{unknown}/task",
                 f"/v4/{unknown}-{unknown}/stats", f"/api/{unknown}-{unknown}/task-protection/v1/state", "/service/x/operation/y",

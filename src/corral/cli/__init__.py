@@ -23,6 +23,7 @@ from corral.cli.down import down
 from corral.cli.env import env
 from corral.cli.errors import INTERRUPTED, error_line
 from corral.cli.exec import exec_
+from corral.cli.fleet import fleet
 from corral.cli.hold import hold
 from corral.cli.images import images
 from corral.cli.instances import instances
@@ -91,7 +92,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, stack, cost, login, images, revoke, backup,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, stack, fleet, cost, login, images, revoke, backup,
     restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

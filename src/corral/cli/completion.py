@@ -1,4 +1,4 @@
-"""`corral completion`, and the functions that complete task ids, GPU indexes and repositories.
+"""`corral completion`, and the functions that complete task ids, GPU indexes, repositories and fleets.
 
 After an error they suggest nothing.
 """
@@ -90,6 +90,21 @@ def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix
 
         repositories = client(endpoint, "ecr", quick=True).describe_repositories()["repositories"]
         return [CompletionItem(each["repositoryName"]) for each in repositories if each["repositoryName"].startswith(prefix)]
+
+    return _without_errors(ctx, suggestions)
+
+
+def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """Suggest the stacks with an Auto Scaling group, and the groups."""
+    from click.shell_completion import CompletionItem
+
+    def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
+        from corral.cli.endpoint import client
+
+        groups = client(endpoint, "autoscaling", quick=True).describe_auto_scaling_groups()["AutoScalingGroups"]
+        stacks = [tag["Value"] for each in groups for tag in each["Tags"] if tag["Key"] == "aws:cloudformation:stack-name"]
+        names = dict.fromkeys([*stacks, *(each["AutoScalingGroupName"] for each in groups)])
+        return [CompletionItem(name) for name in names if name.startswith(prefix)]
 
     return _without_errors(ctx, suggestions)
 

@@ -55,7 +55,7 @@ def _watch(endpoint: Endpoint, page: dict[str, Any], date: str | None) -> None:
     from rich.live import Live
 
     out, trouble = console(), ""
-    with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
+    with read_keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(frame(page, date, out.width, out.height, trouble), refresh=True)
             if key(REFRESH_S) in ("q", "Q", "\x1b", "\x03"):
@@ -67,7 +67,7 @@ def _watch(endpoint: Endpoint, page: dict[str, Any], date: str | None) -> None:
 
 
 @contextmanager
-def _keys() -> Iterator[Any]:
+def read_keys() -> Iterator[Any]:
     """Yield a function that waits for a key for up to a number of seconds. It returns the key's character, or an empty string."""
     import termios
     import tty
@@ -92,7 +92,7 @@ def frame(page: dict[str, Any], date: str | None, width: int, height: int | None
     now = parsed_date(date)
     parts: list[RenderableType] = [_head(page, now, width)]
     if trouble:
-        parts.append(_line(SafeText(trouble, style="bold red")))
+        parts.append(one_line(SafeText(trouble, style="bold red")))
     used = 1 + bool(trouble)
     for host in page["hosts"]:
         parts += [SafeText(), _host(host, width)]
@@ -120,7 +120,7 @@ def _head(page: dict[str, Any], now: datetime | None, width: int) -> SafeText:
     clock = now.astimezone().strftime("%H:%M:%S") if now else ""
     left = f"Corral {page['version']}  {tasks_line(page['tasks'])}"
     gap = max(2, width - len(left) - len(clock))
-    return _line(SafeText.assemble((left, "bold"), " " * gap, (clock, "dim")))
+    return one_line(SafeText.assemble((left, "bold"), " " * gap, (clock, "dim")))
 
 
 def _host(host: dict[str, Any], width: int) -> SafeText:
@@ -135,13 +135,13 @@ def _host(host: dict[str, Any], width: int) -> SafeText:
     text.append("  reserved", "dim")
     if not host["connected"]:
         text.append("  NOT CONNECTED", "bold red")
-    return _line(text)
+    return one_line(text)
 
 
 def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
     bar, model = (12, 26) if width >= WIDE else (5, 14)
     graph = max(12, min(60, width - 100))
-    table = _table()
+    table = plain_table()
     columns = (
         ("GPU", 3, "right"), ("MODEL", model, "left"), ("UTIL", 4, "right"), ("LAST 2 MIN", graph, "left"),
         ("MEMORY GiB", 11, "right"), ("", bar, "left"), ("W", 4, "right"), ("°C", 3, "right"),
@@ -155,9 +155,9 @@ def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
             str(gpu["index"]),
             _model(gpu),
             "?" if busy is None else f"{busy:.0f}%",
-            _graph(gpu["history"]["utilizationPercent"], graph),
+            draw_graph(gpu["history"]["utilizationPercent"], graph),
             f"{'?' if used is None else _gib(used)}/{_gib(gpu['memoryMiB'])}",
-            _styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
+            styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
             _number(gpu["powerW"]),
             _number(gpu["temperatureC"]),
             _held_by(gpu),
@@ -178,7 +178,7 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
         text = SafeText(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
         text = text.append(f", {why}", "yellow") if why else text
     else:
-        text = _styled(why, "yellow") if why else _styled("free", "green")
+        text = styled(why, "yellow") if why else styled("free", "green")
     return text.append(f" on {gpu['instance']}", "not bold dim") if gpu.get("instance") else text
 
 
@@ -189,7 +189,7 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
     rows = page["instances"]
     shown = rows if room is None or len(rows) <= room else rows[: room - 1]
     more = sum(page["instanceCounts"].values()) - len(shown)
-    table = _table()
+    table = plain_table()
     titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
     sizes = (19, 16, 13, 24, 24, 12, 5, 5) if width >= WIDE else (19, 11, 7, 9, 9, 7, 5, 5)
     for title, size in zip(titles, sizes):
@@ -197,7 +197,7 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
     table.add_column("REASON" if width >= WIDE else "", no_wrap=True, overflow="ellipsis", ratio=1)
     for each in shown:
         since = age(datetime.fromtimestamp(each["sinceS"], UTC), now)
-        state = _styled(each["state"], "yellow" if each["state"] == "pending" else "")
+        state = styled(each["state"], "yellow" if each["state"] == "pending" else "")
         cells = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
         table.add_row(each["id"], each["type"], state, *cells, reasons.get(each["id"], ""))
     if more > 0:
@@ -213,7 +213,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
     counts = page["tasks"]
     more = sum(number for state, number in counts.items() if state != "STOPPED") - len(shown)
-    table = _table()
+    table = plain_table()
     name = 34 if width >= WIDE else 16
     for title, size in (("ID", SHORT_ID), ("TASK", name), ("STATE", 8), ("GPUS", 5), ("SINCE", 5)):
         table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
@@ -222,36 +222,36 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         gpus = ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in task.get("gpuIds", ()))
         since = age(datetime.fromtimestamp(task["sinceS"], UTC), now)
         style = "yellow" if state == "WAITING" else ""
-        table.add_row(task["task"][:SHORT_ID], task["taskDefinition"], _styled(state, style), gpus, since, reason)
+        table.add_row(task["task"][:SHORT_ID], task["taskDefinition"], styled(state, style), gpus, since, reason)
     if more > 0:
         table.add_row("", f"and {more} more", "", "", "", "")
     return table
 
 
-def _table() -> Table:
+def plain_table() -> Table:
     from rich.table import Table
 
     return Table(box=None, pad_edge=False, header_style="dim", expand=True, padding=(0, 1, 0, 0), collapse_padding=True)
 
 
-def _line(text: SafeText) -> SafeText:
+def one_line(text: SafeText) -> SafeText:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def _styled(text: str, style: str) -> SafeText:
+def styled(text: str, style: str) -> SafeText:
     from corral.cli.safe_text import SafeText
 
     return SafeText(text, style=style)
 
 
-def _graph(values: list[float | None], size: int) -> SafeText:
+def draw_graph(values: list[float | None], size: int) -> SafeText:
     """Draw the history as `size` bars. The newest bar is at the right. Each bar shows the maximum value of its interval."""
     bars = []
     for at in range(size):
         known = [value for value in values[at * len(values) // size : (at + 1) * len(values) // size] if value is not None]
         bars.append(BARS[max(1, min(8, round(max(known) / 12.5)))] if known else "·")
-    return _styled("".join(bars), "green")
+    return styled("".join(bars), "green")
 
 
 def _bar(used: float, total: float, size: int) -> str:

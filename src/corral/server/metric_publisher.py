@@ -1,4 +1,5 @@
-"""Publishes Corral's own metrics once a second: metrics of queues, clusters and GPUs.
+"""Publishes Corral's own metrics once a second: metrics of queues, clusters and GPUs. A message in an empty queue is published
+at once.
 
 Unchanged values are republished only once a minute, or once in the period of an alarm if that is shorter. They are weighted by the
 number of seconds that they cover. So averages are correct, and an idle machine has little work. If the state has not changed and no
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
@@ -27,6 +29,7 @@ from corral.store import Store
 from corral.telemetry import MetricStore
 
 SECOND_S = 1.0
+EARLY_S = 0.9  # a value that was published so recently counts for the seconds since then, not for a whole second
 MINUTE_S = 60.0
 MEASURE_EVERY_S = 5.0  # measuring the processes of tasks takes a host a few milliseconds
 
@@ -58,14 +61,31 @@ class MetricPublisher:
         self._repeat_s = MINUTE_S  # unchanged values are republished at multiples of this time
 
     async def run(self) -> None:
+        """Publish once a second, and also when a message arrives in an empty queue, at most once a second.
+
+        So an alarm on a queue does not wait for the next second, and a fleet without workers starts at once.
+        """
+        woken = asyncio.Event()
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
+        await self._state.submit(partial(_call_on_wake, wake=wake), read_only=True)
         while True:
-            await asyncio.sleep(SECOND_S - self._clock.now_s() % SECOND_S)
-            try:
-                await self.publish()
-            except ApiError as refusal:
-                log.warning("metrics of this second are missing: %s", refusal)
-            except Exception:
-                log.exception("metrics of this second are missing")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), self._to_next_second())
+                await self._publish_or_log()
+                await asyncio.sleep(self._to_next_second())
+            woken.clear()
+            await self._publish_or_log()
+
+    def _to_next_second(self) -> float:
+        return SECOND_S - self._clock.now_s() % SECOND_S
+
+    async def _publish_or_log(self) -> None:
+        try:
+            await self.publish()
+        except ApiError as refusal:
+            log.warning("metrics of this second are missing: %s", refusal)
+        except Exception:
+            log.exception("metrics of this second are missing")
 
     async def publish(self) -> None:
         """Publish the metrics of this second."""
@@ -163,8 +183,12 @@ class MetricPublisher:
         else:
             if before is not None and silent_s >= 1.5 * SECOND_S:
                 yield from before.points(now_s - SECOND_S, silent_s - SECOND_S)
-            yield from points(now_s, SECOND_S)
+            yield from points(now_s, silent_s if silent_s < EARLY_S else SECOND_S)
         self._published[key] = Published(value, points, now_s)
+
+
+def _call_on_wake(tx: Tx[Store], wake: Callable[[], object]) -> None:
+    tx.store.queues.on_wake = wake
 
 
 def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:

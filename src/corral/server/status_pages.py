@@ -1,8 +1,8 @@
 """Corral's own pages, which commands of `corral` display.
 
 `/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
-`corral instances` (`instance_pages.py`). `/_corral/cost` is for `corral cost`. `/_corral/revoke` is for `corral revoke`
-(`session_revocation.py`).
+`corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
+`corral cost`. `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
 from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.fleet_page import fleet_page
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
@@ -36,6 +37,7 @@ from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
+FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
 TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks are shown
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
@@ -45,7 +47,7 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "cost", "revoke")
+PAGES = ("health", "status", "instances", "fleet", "cost", "revoke")
 
 
 class StatusPages:
@@ -66,6 +68,8 @@ class StatusPages:
             return PageRequest("corral:Status", request, request_id, self._status)
         if request.path == "/_corral/instances":
             return PageRequest("corral:Instances", request, request_id, partial(self._instances, request))
+        if request.path == "/_corral/fleet":
+            return PageRequest("corral:Fleet", request, request_id, partial(self._fleet, request))
         if request.path == "/_corral/cost":
             return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
         if request.path == "/_corral/revoke":
@@ -82,6 +86,14 @@ class StatusPages:
         if not region:
             raise InvalidQuery("region is missing: name the region of the instances, as in /_corral/instances?region=us-east-1.")
         page: dict[str, Any] = await self._state.submit(lambda tx: instances_page(tx, region, after))
+        return page
+
+    async def _fleet(self, request: aws.Request) -> dict[str, Any]:
+        query = parse_qs(request.query)
+        region, queue, tasks = query.get("region"), query.get("queue"), query.get("task", [])[:FLEET_TASKS_MAX]
+        if not region or not queue:
+            raise InvalidQuery("region or queue is missing: name both, as in /_corral/fleet?region=us-east-1&queue=work.")
+        page: dict[str, Any] = await self._state.submit(lambda tx: fleet_page(tx, region[0], queue[0], tasks))
         return page
 
     async def _cost(self, request: aws.Request) -> dict[str, Any]:

@@ -8,7 +8,8 @@ received. Otherwise it is in flight or delayed. For FIFO queues, see `store/mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from corral.database import Database, Row
@@ -19,6 +20,9 @@ MESSAGE_COLUMNS = (
     "place.id, visible_ms, receives, receives_before, first_received_ms, message_id, sent_ms, sender, message.group_id, "
     "deduplication_id, trace, source_arn, attributes, bytes, body"
 )
+WAKES_MAX = 64  # arrivals in an empty queue that are remembered for each queue
+PILES_MAX = 1_000  # queues whose arrivals are remembered
+FIRST_RECEIVES_MAX = 1_000  # tasks whose first receive is remembered
 RECEIVE_MAX_BYTES = 1024 * 1024  # bytes in one response; SQS may return fewer messages than requested
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
 
@@ -45,6 +49,9 @@ class Messages:
         self._database = database
         self.counters = QueueCounters(database)
         self._last_id = 0
+        self._wakes: dict[int, list[tuple[int, str]]] = {}  # pile → the last arrivals in the empty pile: (time in ms, sender)
+        self.on_wake: Callable[[], object] | None = None  # called after a commit that put messages into an empty pile
+        self._first_receives: dict[str, int] = {}  # task id → when it received its first message, in ms; the oldest task is first
 
     def new_ids(self, now_s: float, count: int) -> range:
         """New message ids. They are larger than all earlier ids."""
@@ -74,7 +81,31 @@ class Messages:
         counter.sent += len(drafts)
         counter.used_ms = now_ms
         database.executemany("INSERT INTO place (pile, id, visible_ms, group_id) VALUES (?, ?, ?, ?)", places)
+        if was_empty and drafts:
+            database.journal.on_commit(partial(self._remember_wake, queue.pile, now_ms, drafts[0].sender))
         return was_empty
+
+    def _remember_wake(self, pile: int, now_ms: int, sender: str) -> None:
+        wakes = self._wakes.setdefault(pile, [])
+        wakes.append((now_ms, sender))
+        del wakes[:-WAKES_MAX]
+        if len(self._wakes) > PILES_MAX:
+            del self._wakes[next(iter(self._wakes))]
+        if self.on_wake is not None:
+            self.on_wake()
+
+    def wakes(self, pile: int) -> list[tuple[int, str]]:
+        """The last arrivals of messages in the empty pile since the start of the server: (time in ms, sender), oldest first."""
+        return list(self._wakes.get(pile, ()))
+
+    def _remember_first_receive(self, task_id: str, now_ms: int) -> None:
+        self._first_receives.setdefault(task_id, now_ms)
+        if len(self._first_receives) > FIRST_RECEIVES_MAX:
+            del self._first_receives[next(iter(self._first_receives))]
+
+    def first_receive_ms(self, task_id: str) -> int | None:
+        """When a task received its first message, if the server has run since then."""
+        return self._first_receives.get(task_id)
 
     def candidates(self, queue: Queue, count: int, now_ms: int) -> list[QueueMessage]:
         """The visible messages of a standard queue that have waited longest, with bodies, up to the size of one response."""
@@ -100,6 +131,8 @@ class Messages:
             counter.add(until_ms, message.receives + 1)
         counter.received += len(found)
         counter.used_ms = now_ms
+        if task_id is not None and task_id not in self._first_receives:
+            self._database.journal.on_commit(partial(self._remember_first_receive, task_id, now_ms))
         return [
             QueueMessage(
                 message.id,
