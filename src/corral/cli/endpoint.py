@@ -124,8 +124,8 @@ def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
     """Send long-poll headers with all requests inside this context. The server delays its response until there is something new,
     for at most `seconds`. AWS ignores these headers.
 
-    If `seen` is given, Corral responds as soon as the task's version differs from `seen`. Otherwise it responds when the task has
-    stopped.
+    Each change of a task increments the version of the task. A request that describes a task gets its response when the version is
+    no longer `seen`. Without `seen`, it gets its response when the task has stopped.
     """
     headers = {"X-Corral-Wait": f"{seconds:g}"} | ({"X-Corral-Seen": str(seen)} if seen is not None else {})
     token = _wait_headers.set(headers)

@@ -101,7 +101,7 @@ class RunSpec(Struct, frozen=True):
     # True: if the image sets NVIDIA_VISIBLE_DEVICES, the host must request GPUs from the core before the start.
     image_may_ask: bool = False
     memory_mib: int | None = None  # the hard limit; None: no limit
-    cpu_units: int = 0  # the run's share of busy CPUs
+    cpu_units: int = 0  # the run's share of the CPUs, when all CPUs are busy
     # The content of each environment file. The server reads the content before it sends the order.
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)
 
@@ -118,11 +118,11 @@ class LogTarget(Struct, frozen=True):
 
 
 class StartOrder(Struct, frozen=True):
-    """An order to start a run. It is sent when the log stream of the run is open."""
+    """An order to start a run. It is sent when the log stream of the run is open. An order with a `fault` is not sent."""
 
     spec: RunSpec
     log: LogTarget | None
-    fault: str | None = None  # why the run cannot start; then no order is sent, and the run fails with this reason
+    fault: str | None = None  # the reason why the run cannot start; the run fails with this reason
 
 
 class Observed(Struct, frozen=True):

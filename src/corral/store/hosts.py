@@ -105,7 +105,7 @@ class Hosts:
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
     def most_gpus(self) -> int | None:
-        """The number of GPUs of the largest host, also of GPUs that instances own. None: there is no host yet."""
+        """The number of GPUs of the largest host. GPUs that instances own are included. None: there is no host yet."""
         (hosts,) = self._database.execute("SELECT count(*) FROM host").fetchone()
         if not hosts:
             return None
