@@ -60,7 +60,10 @@ def test_the_time_line_of_a_scale_out(before: int, monkeypatch: pytest.MonkeyPat
         assert steps == [("message", 0), ("alarm", 500), *rest]
 
 
-def test_a_fleet_of_aws_is_drawn_without_the_facts_of_corral(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_of_aws_is_drawn_without_the_facts_of_corral(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     levels = {name: [0.0, 5.0] for name in ("visible", "inFlight", "oldestS", "workers")} | {"gpuUtilizationPercent": [None, None]}
     alarm = {"name": "a\x1b[2J", "state": "ALARM", "since": NOW, "threshold": 10.0, "reason": "", "watches": ["m"]}
     policy = {"name": "p", "adjustment": "ChangeInCapacity", "target": None, "simple": None, "alarms": [alarm]}

@@ -1,4 +1,7 @@
-"""`corral fleet`: draws a fleet of workers that follows a queue, and the time line of its last scale-out (`fleet_facts.py`)."""
+"""`corral fleet`: draws a fleet of workers that follows a queue, and the time line of its last scale-out.
+
+`fleet_facts.py` reads the data.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def _head(state: dict[str, Any], width: int) -> SafeText:
 
 
 def _levels(state: dict[str, Any], width: int) -> Table:
-    """Draw each level now and in the last minutes."""
+    """Draw the numbers of messages, workers and GPUs: their values now, and a graph of the last minutes."""
     size = max(12, min(GRAPH_MAX, width - 40))
     history, oldest = state["history"], state["oldestS"]
     per_worker = state["gpus"] / state["workers"] if state["workers"] else 1
@@ -124,7 +127,7 @@ def _levels(state: dict[str, Any], width: int) -> Table:
 
 
 def _policy(policy: dict[str, Any], state: dict[str, Any]) -> list[RenderableType]:
-    """Describe a policy, its alarms, and its steps. The step of the present number of messages is marked."""
+    """Describe a policy, its alarms, and its steps. The step that applies to the present number of messages is highlighted."""
     from corral.cli.safe_text import SafeText
 
     head = SafeText.assemble(("policy ", "dim"), (policy["name"], "bold"))
@@ -187,7 +190,7 @@ def _tasks(state: dict[str, Any]) -> Table:
 
 
 def _scale_out(found: dict[str, Any] | None, width: int) -> list[RenderableType]:
-    """Draw the time line of a scale-out: each step with its milliseconds, and a bar that ends at its time."""
+    """Draw the time line of a scale-out. Each event has a line with the milliseconds since the first event, and a bar."""
     from corral.cli.safe_text import SafeText
 
     if found is None:

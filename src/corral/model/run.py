@@ -62,7 +62,7 @@ def attempt_id(run_id: str, restarts: int) -> str:
 
 
 def run_of_attempt(name: str) -> str:
-    """Return the id of the run to which an attempt belongs."""
+    """Return the id of the run, given an id that `attempt_id` returned."""
     return name.partition(".")[0]
 
 
@@ -132,7 +132,7 @@ class Observed(Struct, frozen=True):
     pid: int | None = None
     started_at_s: float | None = None  # a stopped run without this time never started
     stopped_at_s: float | None = None
-    exit_code: int | None = None  # 128 + signal for a killed run; if a stopped run has none, `reason` says why
+    exit_code: int | None = None  # 128 + signal for a killed run; if a stopped run has no exit code, `reason` says why
     reason: str | None = None  # why the run ended; before the start, what the run waits for
     health: str | None = None  # None: no result since this agent started, so the core does not change the stored result
     # The value of NVIDIA_VISIBLE_DEVICES in the image. The run waits until the core sends an order with GPUs.
@@ -170,7 +170,7 @@ class Hello(Struct, frozen=True):
 
 
 class LogChunk(Struct, frozen=True):
-    """Log events from the output of a run. They are the bytes of the output from `start` to `end`.
+    """Log events from the output of a run. `start` and `end` are the range of bytes in the output that contains the events.
 
     The core stores how many bytes it has accepted. It accepts a chunk only if `start` equals that number.
     """

@@ -1,4 +1,4 @@
-"""Parses JSON values into parameters. A reader is a function that converts the JSON value of one shape.
+"""Parses JSON values into parameters. A shape is a type of botocore's model. A reader converts the JSON values of one shape.
 
 Readers ignore members that the model does not have. They treat a null like an absent member. Readers run for every request, so they
 are fast: each member takes one dictionary lookup, and a string or boolean takes no function call.
@@ -63,7 +63,7 @@ def json_scalar(shape: Shape) -> JsonReader:
 def json_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader = json_scalar) -> JsonReader:
     """Return the reader of a shape.
 
-    `scalar` returns the readers of scalars. CBOR has other scalars, so it passes its own function.
+    `scalar` returns the readers of scalars. The parser of CBOR passes its own function, because CBOR has other scalars.
     """
     if shape.type_name not in _COMPOUND:
         return scalar(shape)
