@@ -27,11 +27,14 @@ def _queue(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
     return {"Type": "AWS::SQS::Queue", "Properties": {"DelaySeconds": 5000 if node.faulty else node.size, "Tags": tags, **fifo}}
 
 
-def _topic(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
+def _load_balancer(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
+    """A type of a service that Corral does not have, so it is stored only."""
     # A property that the schema does not know makes the step fail before it begins.
     fault = {"NoSuchProperty": 1} if node.faulty else {}
-    fifo = {"FifoTopic": True} if node.form else {}
-    return {"Type": "AWS::SNS::Topic", "Properties": {"DisplayName": f"n{node.size}", "Tags": tags, **fifo, **fault}}
+    attributes = [{"Key": "idle_timeout.timeout_seconds", "Value": f"{node.size}"}]
+    scheme = {"Scheme": "internal"} if node.form else {}
+    properties = {"LoadBalancerAttributes": attributes, "Tags": tags, **scheme, **fault}
+    return {"Type": "AWS::ElasticLoadBalancingV2::LoadBalancer", "Properties": properties}
 
 
 def _vpc(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def _group(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-KINDS = {"queue": _queue, "topic": _topic, "vpc": _vpc, "logs": _log_group, "parameter": _parameter, "group": _group}
+KINDS = {"queue": _queue, "balancer": _load_balancer, "vpc": _vpc, "logs": _log_group, "parameter": _parameter, "group": _group}
 
 
 def template_of(nodes: dict[str, Node]) -> dict[str, Any]:
@@ -118,4 +121,4 @@ def changed(draw: st.DrawFn, nodes: dict[str, Node], faults: bool = True) -> dic
             found[logical_id] = node
     for at in range(draw(st.integers(0, 3))):
         found[f"M{at}"] = draw(_nodes(tuple({node.kind for node in nodes.values()}), tuple(found), faults))
-    return found or {"M0": Node("topic", 0, 0)}
+    return found or {"M0": Node("balancer", 0, 0)}

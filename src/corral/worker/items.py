@@ -1,4 +1,4 @@
-"""What `predict` receives: items, each of which is one SQS message with the S3 objects that it names."""
+"""The items that `predict` receives. An item is one SQS message with the S3 objects that the message names."""
 
 from __future__ import annotations
 

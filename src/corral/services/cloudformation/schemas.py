@@ -4,9 +4,10 @@
 the documents of the types in use are read and decompressed.
 
 A node of a schema is a text or a dict. A text is a type such as "string", "any" for every type, or "#NAME" for a definition. A dict
-has the key `type`: one type, or a list of types. An object has `properties`, `required`, and `patterns` (regular expression → node
-of the properties that match it). It has `open` if other properties are permitted. `one` and `any` list sets of properties of which
-exactly one or at least one is required. An array has `items`. A path such as `Destinations/*/Name` names a property inside others.
+has the key `type`: one type, or a list of types. An object has `properties` and `required`. Its `patterns` map a regular expression
+to the node of the properties with matching names. It has `open` if other properties are permitted. `one` lists sets of properties:
+a resource must have exactly one property of each set. `any` is the same for at least one property. An array has `items`. A path
+such as `Destinations/*/Name` names a property inside others.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _with_filter(value: Properties) -> Params:
     return {**_without(value, *FILTERED), "Filter": _filter(value) or None}
 
 
-NAMED: dict[str, Callable[[Properties], Params]] = {  # configurations of which a bucket can have several, each with an Id
+NAMED: dict[str, Callable[[Properties], Params]] = {  # a bucket can have several of these configurations; each has an Id
     "Analytics": _analytics,
     "IntelligentTiering": _with_filter,
     "Inventory": _inventory,
