@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ import orjson
 from corral.database import Database
 
 Document = dict[str, Any]  # a resource with the service's member names; responses omit members that begin with "_"
+ROWS_PER_READ = 100
 
 
 class StoredResources:
@@ -50,6 +52,19 @@ class StoredResources:
         )
         rows = self._database.execute(sql, (service, type_, region, after, limit))
         return [(name, orjson.loads(document)) for name, document in rows]
+
+    def with_prefix(self, service: str, type_: str, region: str, prefix: str, after: str = "") -> Iterator[tuple[str, Document]]:
+        """Yield (name, document) pairs whose names begin with `prefix` and are greater than `after`, sorted by name."""
+        after = max(prefix, after)
+        while True:
+            rows = self.listed(service, type_, region, after, ROWS_PER_READ)
+            for name, document in rows:
+                if not name.startswith(prefix):
+                    return
+                yield name, document
+            if len(rows) < ROWS_PER_READ:
+                return
+            after = rows[-1][0]
 
     def _changed(self, sql: str, values: tuple[str | float, ...]) -> bool:
         return self._database.execute(sql, values).rowcount == 1

@@ -16,7 +16,6 @@ from corral.store.stored_resources import Document
 SERVICE = "autoscaling"
 HOOK, POLICY, SCHEDULE, NOTIFICATION = "hook", "policy", "scheduled-action", "notification"
 OF_GROUPS = (HOOK, POLICY, SCHEDULE, NOTIFICATION)  # types of stored documents that belong to a group
-ROWS_PER_READ = 100
 
 
 def _invalid_limit(member: str, limit: int, smallest: int, largest: int) -> ApiError:
@@ -88,16 +87,7 @@ def documents_of(tx: Tx[Store], region: str, type_: str, group: str) -> Iterator
 
 
 def _rows_of(tx: Tx[Store], region: str, type_: str, group: str) -> Iterator[tuple[str, Document]]:
-    prefix = after = key_of(group, "")
-    while True:
-        rows = tx.store.stored.listed(SERVICE, type_, region, after, ROWS_PER_READ)
-        for key, document in rows:
-            if not key.startswith(prefix):
-                return
-            yield key, document
-        if len(rows) < ROWS_PER_READ:
-            return
-        after = rows[-1][0]
+    return tx.store.stored.with_prefix(SERVICE, type_, region, key_of(group, ""))
 
 
 def drop_documents(tx: Tx[Store], region: str, group: str) -> None:

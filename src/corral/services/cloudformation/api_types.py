@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -155,6 +156,37 @@ def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> li
     """Return the names of the properties that differ."""
     names = {*old, *new} - set(without)
     return sorted(name for name in names if name[0] != "_" and old.get(name) != new.get(name))
+
+
+def policy_type(
+    name: str, resources: str, put: Callable[[Tx[Any], Caller, str, str], None], missing: type[ApiError]
+) -> TemplateType:
+    """Return a type that gives one policy to several resources, which the property `resources` lists.
+
+    `put` sets the policy of a resource; an empty text removes it. `missing` is the error if the resource does not exist.
+    """
+    prefix = name.split("::")[1].lower()
+
+    def remove(tx: Tx[Any], caller: Caller, resource: str) -> None:
+        with suppress(missing):  # the policy was deleted with the resource
+            put(tx, caller, resource, "")
+
+    def update(tx: Tx[Any], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+        for resource in old.get(resources, ()):
+            if resource not in new[resources]:
+                remove(tx, caller, resource)
+        for resource in new[resources]:
+            put(tx, caller, resource, json_text(new["PolicyDocument"]))
+
+    def create(tx: Tx[Any], caller: Caller, properties: Properties) -> str:
+        update(tx, caller, "", {}, properties)
+        return f"{prefix}-policy-{tx.ids.uuid()}"
+
+    def delete(tx: Tx[Any], caller: Caller, identity: str, properties: Properties) -> None:
+        for resource in properties[resources]:
+            remove(tx, caller, resource)
+
+    return TemplateType(name, create, lambda tx, caller, identity: {"Id": identity}, update, delete, checks_permissions=True)
 
 
 def tag_values(tags: Any) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
+from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of, policy_type
 from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.sns.errors import NotFoundException
 from corral.services.sns.names import subscriptions_of, topic_arn, topic_with_arn
@@ -131,31 +130,8 @@ def _unsubscribe(tx: Tx[Store], caller: Caller, arn: str, properties: Properties
 # Policies. A policy of a template replaces the whole policy of a topic, as on AWS. A topic without one has the default policy.
 
 
-def _set_policy(tx: Tx[Store], caller: Caller, arn: str, policy: str) -> None:
+def _put_policy(tx: Tx[Store], caller: Caller, arn: str, policy: str) -> None:
     call(tx, caller, "sns", "SetTopicAttributes", _topic_attribute(arn, "Policy", policy))
-
-
-def _remove_policy(tx: Tx[Store], caller: Caller, arn: str) -> None:
-    with suppress(NotFoundException):  # the policy was deleted with the topic
-        _set_policy(tx, caller, arn, "")
-
-
-def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _update_policy(tx, caller, "", {}, properties)
-    return f"sns-policy-{tx.ids.uuid()}"
-
-
-def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    for arn in old.get("Topics", ()):
-        if arn not in new["Topics"]:
-            _remove_policy(tx, caller, arn)
-    for arn in new["Topics"]:
-        _set_policy(tx, caller, arn, json_text(new["PolicyDocument"]))
-
-
-def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    for arn in properties["Topics"]:
-        _remove_policy(tx, caller, arn)
 
 
 TEMPLATE_TYPES = (
@@ -188,14 +164,7 @@ TEMPLATE_TYPES = (
         settled=note_of("AWS::SNS::Subscription", ("ReplayPolicy",)),
         checks_permissions=True,
     ),
-    TemplateType(
-        "AWS::SNS::TopicPolicy",
-        _create_policy,
-        lambda tx, caller, name: {"Id": name},
-        _update_policy,
-        _delete_policy,
-        checks_permissions=True,
-    ),
+    policy_type("AWS::SNS::TopicPolicy", "Topics", _put_policy, NotFoundException),
     api_type(
         "AWS::SNS::TopicInlinePolicy",
         "sns",

@@ -16,7 +16,6 @@ from corral.store.stored_resources import Document
 
 SERVICE, TOPIC, SUBSCRIPTION = "sns", "topic", "subscription"
 FIFO = ".fifo"
-ROWS_PER_READ = 100
 PAGES = Pagination(InvalidParameterException, limit=None, token="NextToken", next_token="NextToken", default=100)
 
 
@@ -97,19 +96,9 @@ def drop_subscription(tx: Tx[Store], subscription: Document) -> None:
 
 
 def subscriptions_of(tx: Tx[Store], topic: Document, after: str = "") -> Iterator[tuple[str, Document]]:
-    """Yield (key, subscription) for the subscriptions of a topic with keys greater than `after`, sorted by key."""
+    """Return (key, subscription) for the subscriptions of a topic with keys greater than `after`, sorted by key."""
     region, name = region_and_name(topic["TopicArn"])
-    prefix = f"{name}:"
-    after = max(prefix, after)
-    while True:
-        rows = tx.store.stored.listed(SERVICE, SUBSCRIPTION, region, after, ROWS_PER_READ)
-        for key, subscription in rows:
-            if not key.startswith(prefix):
-                return
-            yield key, subscription
-        if len(rows) < ROWS_PER_READ:
-            return
-        after = rows[-1][0]
+    return tx.store.stored.with_prefix(SERVICE, SUBSCRIPTION, region, f"{name}:", after)
 
 
 def subscription_rows(tx: Tx[Store], region: str) -> Candidates[Document]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Tagging, api_type, changed, json_text
-from corral.services.cloudformation.resource_types import Properties, TemplateType
+from corral.services.cloudformation.api_types import Params, Tagging, api_type, changed, json_text, policy_type
+from corral.services.cloudformation.resource_types import Properties
 from corral.services.sqs.errors import QueueDoesNotExist
 from corral.services.sqs.queue_attributes import DEFAULTS, FIFO_DEFAULTS, POLICIES
 from corral.services.sqs.queue_names import url_of
@@ -47,31 +46,8 @@ def _read_queue(tx: Tx[Store], caller: Caller, url: str) -> dict[str, Any]:
 # Policies. A policy of a template replaces the whole policy of a queue, as on AWS.
 
 
-def _set_policy(tx: Tx[Store], caller: Caller, url: str, attributes: dict[str, str]) -> None:
-    call(tx, caller, "sqs", "SetQueueAttributes", {"QueueUrl": url, "Attributes": attributes})
-
-
-def _remove_policy(tx: Tx[Store], caller: Caller, url: str) -> None:
-    with suppress(QueueDoesNotExist):  # the policy was deleted with the queue
-        _set_policy(tx, caller, url, {"Policy": ""})
-
-
-def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _update_policy(tx, caller, "", {}, properties)
-    return f"sqs-policy-{tx.ids.uuid()}"
-
-
-def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    for url in old.get("Queues", ()):
-        if url not in new["Queues"]:
-            _remove_policy(tx, caller, url)
-    for url in new["Queues"]:
-        _set_policy(tx, caller, url, {"Policy": json_text(new["PolicyDocument"])})
-
-
-def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    for url in properties["Queues"]:
-        _remove_policy(tx, caller, url)
+def _put_policy(tx: Tx[Store], caller: Caller, url: str, policy: str) -> None:
+    call(tx, caller, "sqs", "SetQueueAttributes", {"QueueUrl": url, "Attributes": {"Policy": policy}})
 
 
 def _inline_request(caller: Caller, properties: Properties) -> Params:
@@ -95,14 +71,7 @@ TEMPLATE_TYPES = (
         attributes=_read_queue,
         name_property="QueueName",
     ),
-    TemplateType(
-        "AWS::SQS::QueuePolicy",
-        _create_policy,
-        lambda tx, caller, name: {"Id": name},
-        _update_policy,
-        _delete_policy,
-        checks_permissions=True,
-    ),
+    policy_type("AWS::SQS::QueuePolicy", "Queues", _put_policy, QueueDoesNotExist),
     api_type(
         "AWS::SQS::QueueInlinePolicy",
         "sqs",
