@@ -9,7 +9,8 @@ import pytest
 from command import Cli
 from corral.errors import Refused
 from corral.model.instance import TypeMapping
-from corral.server.configuration import BUSY_WAIT_MAX_S, Configuration, read_configuration
+from corral.model.settings import ScalingTimes
+from corral.server.configuration import TIME_MAX_S, Configuration, read_configuration
 
 HEAD = "# sizes on this machine\n[instance-types]\n"
 WRONG = {  # content → what the error says
@@ -50,10 +51,10 @@ def test_types_are_read(tmp_path: Path) -> None:
 
 
 def test_the_wait_for_busy_tasks_is_read(tmp_path: Path) -> None:
-    assert read_configuration(tmp_path).busy_wait_s == 900
-    for given in (0, 0.5, BUSY_WAIT_MAX_S):
+    assert read_configuration(tmp_path).scaling.busy_wait_s == 900
+    for given in (0, 0.5, TIME_MAX_S):
         (tmp_path / "corral.toml").write_text(f"{HEAD}\n[scaling]\nbusy_wait_s = {given}\n")
-        assert read_configuration(tmp_path) == Configuration(busy_wait_s=given)
+        assert read_configuration(tmp_path) == Configuration(scaling=ScalingTimes(busy_wait_s=given))
 
 
 @pytest.mark.parametrize("content", WRONG)

@@ -19,7 +19,7 @@ import pytest
 from corral.core import Command, Outcome
 from corral.errors import ApiError
 from corral.model.run import Observed
-from corral.model.settings import Settings
+from corral.model.settings import ScalingTimes, Settings
 from corral.services import hosts
 from groups.busy_world import FLEET, BusyWorld
 from groups.service_world import USER_DATA
@@ -98,7 +98,7 @@ class Fleet(BusyWorld):
         self.seen: set[tuple[str, str]] = set()  # (task, "start" or "stop"): orders that the host has got
         self.chosen_at: dict[str, float] = {}
         self.stopped_by_user: set[str] = set()
-        super().__init__(gpus=GPUS, settings=Settings(busy_wait_s=busy_wait_s), path=path)
+        super().__init__(gpus=GPUS, settings=Settings(scaling=ScalingTimes(busy_wait_s=busy_wait_s)), path=path)
         self.replica = seed % 2 == 1
         self.define(gpus=1)
         self.call("CreateCluster", "ecs", clusterName=FLEET)

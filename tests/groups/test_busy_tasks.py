@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.model.settings import Settings
+from corral.model.settings import ScalingTimes, Settings
 from groups.busy_world import FLEET, BusyWorld
 
 BOUND_S = 900
@@ -118,7 +118,7 @@ def test_the_wait_ends_with_the_visibility_timeout(world: BusyWorld, fifo: bool)
 
 
 def test_the_wait_has_a_bound_and_the_activity_says_so() -> None:
-    world = BusyWorld(settings=Settings(busy_wait_s=BOUND_S))
+    world = BusyWorld(settings=Settings(scaling=ScalingTimes(busy_wait_s=BOUND_S)))
     _, worker, _ = one_busy(world, messages=2, visibility_s=3600)
     world.desire(0)
     world.wait(BOUND_S - 1)
@@ -133,7 +133,7 @@ def test_the_wait_has_a_bound_and_the_activity_says_so() -> None:
 
 
 def test_a_bound_of_zero_means_no_wait() -> None:
-    world = BusyWorld(settings=Settings(busy_wait_s=0))
+    world = BusyWorld(settings=Settings(scaling=ScalingTimes(busy_wait_s=0)))
     _, worker, _ = one_busy(world)
     world.desire(0)
     assert world.state_of(worker) == ("RUNNING", "STOPPED")
@@ -331,7 +331,7 @@ def test_a_service_that_needs_its_task_again_keeps_it(world: BusyWorld) -> None:
 
 @pytest.mark.parametrize("strategy", ["REPLICA", "DAEMON"])
 def test_a_rollout_waits_for_busy_tasks_up_to_the_bound(strategy: str) -> None:
-    world = BusyWorld(settings=Settings(busy_wait_s=100))
+    world = BusyWorld(settings=Settings(scaling=ScalingTimes(busy_wait_s=100)))
     percentages = {"minimumHealthyPercent": 0, "maximumPercent": 100}
     if strategy == "REPLICA":
         url, [first, second] = serve_workers(world, 2, deploymentConfiguration=percentages)

@@ -7,7 +7,15 @@ from msgspec import Struct, field
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, TypeMapping
 from corral.model.session import SessionValidity
 
-BUSY_WAIT_S = 900.0
+
+class ScalingTimes(Struct, frozen=True):
+    """The table [scaling] of corral.toml. All values are seconds."""
+
+    busy_wait_s: float = 900.0  # how long a scale-in or a rollout waits for a busy task; 0: not at all
+    target_tracking_out_s: float = 2.0  # how long a metric is above its target before a policy scales out; AWS: 3 minutes
+    target_tracking_in_s: float = 900.0  # how long a metric is low before a policy scales in
+    capacity_provider_in_s: float = 900.0  # how long instances are idle before a capacity provider scales its group in
+    provisioning_wait_s: float = 0.0  # how long a task waits for an instance before it is stopped; 0: without a limit
 
 
 class Settings(Struct, frozen=True):
@@ -24,7 +32,7 @@ class Settings(Struct, frozen=True):
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
-    busy_wait_s: float = BUSY_WAIT_S  # from corral.toml: how long a scale-in or a rollout waits for a busy task; 0: not at all
+    scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:

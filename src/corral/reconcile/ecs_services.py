@@ -228,7 +228,7 @@ def _wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) ->
     waiting = {each.id for each in awaited}
     stopped = [task_id for task_id in chosen if task_id not in waiting]
     if late := busy_of(tx, [task_id for task_id in stopped if task_id in since]):
-        _event(tx, service, f"has waited for {tx.settings.busy_wait_s:g} s, and stops {named(late)}.")
+        _event(tx, service, f"has waited for {tx.settings.scaling.busy_wait_s:g} s, and stops {named(late)}.")
     return stopped
 
 

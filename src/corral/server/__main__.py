@@ -147,7 +147,7 @@ async def _serve(options: ServerOptions) -> None:
         secrets_key=_stored_key(data / SECRETS, LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
         instance_types=configuration.instance_types,
-        busy_wait_s=configuration.busy_wait_s,
+        scaling=configuration.scaling,
         blobs_folder=str(data / "blobs"),
     )
 

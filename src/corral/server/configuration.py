@@ -5,7 +5,7 @@ p3.16xlarge = {gpus = 4}                               # an AWS type, with fewer
 lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does not have
 
 [scaling]
-busy_wait_s = 900                                      # how long a scale-in waits for a task that holds messages; 0: not at all
+busy_wait_s = 900                                      # seconds; model/settings.py describes all keys of this table
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from msgspec import Struct, field
 from corral.data_folder import CONFIGURATION
 from corral.errors import Refused
 from corral.model.instance import TypeMapping
-from corral.model.settings import BUSY_WAIT_S
+from corral.model.settings import ScalingTimes
 from corral.services.ec2.instance_types import is_known
 
-TYPES, SCALING, BUSY_WAIT = "instance-types", "scaling", "busy_wait_s"
-BUSY_WAIT_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
+TYPES, SCALING = "instance-types", "scaling"
+TIMES = ScalingTimes.__struct_fields__
+TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 FIELDS = ("gpus", "vcpus", "memory_gib")
 GPUS_MAX, VCPUS_MAX, MEMORY_MAX_GIB = 1024, 65_536, 1_048_576.0
@@ -34,7 +35,7 @@ class Configuration(Struct, frozen=True):
     """The content of corral.toml, with defaults for missing keys."""
 
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)
-    busy_wait_s: float = BUSY_WAIT_S
+    scaling: ScalingTimes = field(default_factory=ScalingTimes)
 
 
 def read_configuration(data: Path) -> Configuration:
@@ -63,19 +64,18 @@ def read_configuration(data: Path) -> Configuration:
     if not isinstance(types, dict):
         raise file.error(TYPES, f"{TYPES} is not a table. Write [{TYPES}] and one line per type below it")
     if not isinstance(scaling, dict):
-        raise file.error(SCALING, f"{SCALING} is not a table. Write [{SCALING}], and {BUSY_WAIT} = 900 below it")
+        raise file.error(SCALING, f"{SCALING} is not a table. Write [{SCALING}], and {TIMES[0]} = 900 below it")
     mappings = {name: _mapping(file, name, value) for name, value in _by_type(types).items()}
-    return Configuration(mappings, _busy_wait_s(file, scaling))
+    return Configuration(mappings, _scaling_times(file, scaling))
 
 
-def _busy_wait_s(file: _TomlFile, scaling: dict[str, Any]) -> float:
-    for key in scaling:
-        if key != BUSY_WAIT:
-            raise file.error(key, f"[{SCALING}] has the unknown key '{key}'. Use {BUSY_WAIT}")
-    given = scaling.get(BUSY_WAIT, BUSY_WAIT_S)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= BUSY_WAIT_MAX_S:
-        raise file.error(BUSY_WAIT, f"{BUSY_WAIT} is {given!r}, but it must be a number from 0 to {BUSY_WAIT_MAX_S}")
-    return float(given)
+def _scaling_times(file: _TomlFile, scaling: dict[str, Any]) -> ScalingTimes:
+    for key, given in scaling.items():
+        if key not in TIMES:
+            raise file.error(key, f"[{SCALING}] has the unknown key '{key}'. Use {', '.join(TIMES)}")
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= TIME_MAX_S:
+            raise file.error(key, f"{key} is {given!r}, but it must be a number from 0 to {TIME_MAX_S}")
+    return ScalingTimes(**{key: float(given) for key, given in scaling.items()})
 
 
 class _TomlFile:

@@ -3,8 +3,8 @@
 A task is busy while it holds messages of SQS in flight, or is protected (UpdateTaskProtection). A task holds the messages that it
 has received with its own credentials, until it deletes or returns them, or their visibility timeout ends. A scale-in, a rollout and
 the end of an instance do not stop a busy task at once. They mark the task as leaving in the transaction of the decision. From then
-on its ReceiveMessage calls return no messages, so it becomes idle. It stops when it is idle, or `Settings.busy_wait_s` after the
-decision.
+on its ReceiveMessage calls return no messages, so it becomes idle. It stops when it is idle, or `busy_wait_s` (model/settings.py)
+after the decision.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def busy_on(tx: Tx[Store], instance_id: str) -> list[BusyTask]:
 
 def still_awaited(tx: Tx[Store], chosen: Mapping[str, float]) -> tuple[list[BusyTask], float | None]:
     """Of tasks that were chosen at these times, return those to wait for, and when to look again if nothing changes."""
-    if not tx.settings.busy_wait_s:
+    if not tx.settings.scaling.busy_wait_s:
         return [], None
-    busy = [each for each in busy_of(tx, chosen) if tx.now_s < chosen[each.id] + tx.settings.busy_wait_s]
-    again_s = min((min(each.idle_at_s, chosen[each.id] + tx.settings.busy_wait_s) for each in busy), default=None)
+    busy = [each for each in busy_of(tx, chosen) if tx.now_s < chosen[each.id] + tx.settings.scaling.busy_wait_s]
+    again_s = min((min(each.idle_at_s, chosen[each.id] + tx.settings.scaling.busy_wait_s) for each in busy), default=None)
     return busy, again_s
 
 
