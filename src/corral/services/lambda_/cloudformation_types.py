@@ -50,7 +50,7 @@ def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     own = {name: value for name, value in source.items() if name.startswith("_")}
     code = {name: value for name, value in source.items() if name not in own}
     tags = {"Tags": tag_values(properties.get("Tags"))}
-    call(tx, caller, "lambda", "CreateFunction", {**given, **tags, "Code": code, **own, "_tags": dict(properties["_tags"])})
+    call(tx, caller, "lambda", "CreateFunction", {**given, **tags, "Code": code, **own, "_tags": dict(properties.get("_tags", {}))})
     return str(properties["FunctionName"])
 
 
@@ -95,16 +95,17 @@ def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
 
 
 def _attributes(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
-    return {"Arn": function_arn(caller.region, caller.account, name)}
+    snapshots = {"ApplyOn": "None", "OptimizationStatus": "Off"}
+    return {"Arn": function_arn(caller.region, caller.account, name), "SnapStartResponse": snapshots}
 
 
 # Permissions
 
 
 def _add_permission(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    tags = properties["_tags"]
-    stack, logical_id = tags["aws:cloudformation:stack-name"], tags["aws:cloudformation:logical-id"]
-    identity = generated_name(tx, stack, logical_id, PERMISSION_TYPE, {})
+    tags = properties.get("_tags", {})
+    stack, logical_id = (tags.get(f"aws:cloudformation:{key}", "") for key in ("stack-name", "logical-id"))
+    identity = generated_name(tx, stack or "stack", logical_id or "permission", PERMISSION_TYPE, {})
     given = {name: value for name, value in properties.items() if not name.startswith("_")}
     call(tx, caller, "lambda", "AddPermission", {**given, "StatementId": identity})
     return identity
