@@ -54,7 +54,8 @@ class FunctionRunner:
         if self._folder.exists():  # the processes of the last server have ended with it
             await asyncio.to_thread(rmtree, self._folder, ignore_errors=True)
         await self._state.submit(_requeue)
-        await self._state.submit(_wait_for_first)
+        if not await self._state.submit(_wait_for_first):
+            return
         while True:
             try:
                 if await self._take():
@@ -174,10 +175,16 @@ def _requeue(tx: Tx[Store]) -> None:
     tx.store.functions.requeue_running(tx.now_s)
 
 
-def _wait_for_first(tx: Tx[Store]) -> None:
-    """Wait until an invocation is queued. Most servers never run a function, so they need not load the code for it."""
-    if tx.store.functions.next_due_s() is None and not tx.final:
-        raise Wait([INVOCATIONS], tx.now_s + WAIT_MAX_S)
+def _wait_for_first(tx: Tx[Store]) -> bool:
+    """Wait until an invocation is queued. Most servers never run a function, so they need not load the code for it.
+
+    Return False when the server stops.
+    """
+    if tx.store.functions.next_due_s() is not None:
+        return True
+    if tx.final:
+        return False
+    raise Wait([INVOCATIONS], tx.now_s + WAIT_MAX_S)
 
 
 def _date(at_s: float) -> str:
