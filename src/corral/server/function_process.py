@@ -185,9 +185,10 @@ class FunctionProcess:
         finally:
             flusher.cancel()
         await self._drain()
-        self._report(order, about.get("duration_ms", (monotonic() - began_s) * 1000), init_ms, about.get("max_memory_mib"))
+        duration_ms: float = about.get("duration_ms", (monotonic() - began_s) * 1000)
+        self._report(order, duration_ms, init_ms, about.get("max_memory_mib"))
         await self._log.flush()
-        return InvocationOutcome(succeeded, result, self._log.tail())
+        return InvocationOutcome(succeeded, result, self._log.tail(), duration_ms)
 
     async def _send_first(self, order: InvocationOrder) -> float:
         """Send the first event, and wait until the code is loaded. Return the time that this took."""
