@@ -48,6 +48,7 @@ STATE: dict[str, Reconciler] = {
     "step": _once_needed("stacks", "reconcile_step"),
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
+    "invocations": _once_needed("functions", "drop_ended_invocations"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,
