@@ -62,6 +62,9 @@ class ProviderWorld(ServiceWorld):
     def states_of(self, *task_ids: str) -> list[str]:
         return [task.state.value for each in task_ids if (task := self.store.tasks.get(each)) is not None]
 
+    def waiting(self, task_ids: list[str]) -> list[str]:
+        return [each for each in task_ids if self.states_of(each) == ["PROVISIONING"]]
+
     def reason(self, task_id: str) -> str:
         [task] = self.call("DescribeTasks", "ecs", cluster=FLEET, tasks=[task_id])["tasks"]
         return str(task["containers"][0]["reason"])
