@@ -154,6 +154,9 @@ def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> 
         evaluation = AlarmEvaluation(AlarmState.ALARM, ((at_s, value),))
         reason = newest_second_reason(at_s, value, config.criteria)
         alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
+    if alarm.state is not AlarmState.ALARM and tx.now_s < at_s + _recent_seconds(tx):
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # the newest value then stands alone, if it is still the newest
+    tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
         update_newest_value(tx, alarm, value)
     return alarm
@@ -288,22 +291,26 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
 
 
 def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | None]:
-    """Return the newest second of the metrics and the value of the last `target_tracking_out_s` seconds up to it.
+    """Return the newest second of the metrics, and their average over the last `target_tracking_out_s` seconds.
 
-    There is no value if the newest second is before the newest complete window.
+    If these seconds have no data, the value of the newest second is valid, because Corral does not publish an unchanged value again
+    at once. There is no value if the newest second is before the newest complete window.
     """
-    since_s = config.last_end_s(tx.now_s) - config.period_s
-    found = [tx.store.newest(metric, since_s=since_s, now_s=tx.now_s) for metric in config.metrics]
-    newest_s = max((each[0] for each in found if each is not None), default=None)
+    newest_s = _newest_second(tx, config)
     if newest_s is None:
         return 0.0, None
-    values = _recent_values(tx, config, newest_s + 1 - _recent_seconds(tx), newest_s + 1)
+    end_s = max(newest_s, int(tx.now_s)) + 1
+    start_s = end_s - _recent_seconds(tx)
+    if newest_s < start_s:
+        start_s, end_s = newest_s, newest_s + 1
+    values = _values(tx, config, start_s, end_s, 1)
     return float(newest_s), fmean(values.values()) if values else None
 
 
-def _recent_values(tx: Tx[MetricStore], config: AlarmConfig, start_s: int, end_s: int) -> Mapping[int, float]:
-    """Return the values on which a scale-out can be decided. An expression has a value for each second."""
-    return _values(tx, config, start_s, end_s, _recent_seconds(tx) if config.series is not None else 1)
+def _newest_second(tx: Tx[MetricStore], config: AlarmConfig) -> int | None:
+    since_s = config.last_end_s(tx.now_s) - config.period_s
+    found = [tx.store.newest(metric, since_s=since_s, now_s=tx.now_s) for metric in config.metrics]
+    return max((each[0] for each in found if each is not None), default=None)
 
 
 def _recent_seconds(tx: Tx[MetricStore]) -> int:
@@ -318,7 +325,8 @@ def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datap
     if tx.settings.alarm_timing != "fast":
         return max(known)
     end_s = int(windows[-1][0]) + config.period_s
-    recent = _recent_values(tx, config, end_s - config.period_s * config.criteria.periods, end_s)
+    start_s, step_s = end_s - config.period_s * config.criteria.periods, _recent_seconds(tx) if config.series is not None else 1
+    recent = _values(tx, config, start_s, end_s, step_s)
     return max(*known, *recent.values())
 
 
