@@ -17,6 +17,7 @@ TEXTS = (
     "a", "aa", "/", "/a/", "1", "v1", "Name", "text", "abc", "123456789012", "arn:aws:iam::123456789012:role/a", "us-east-1",
     "arn:aws:sns:us-east-1:123456789012:a", "String", "a/b", "a@b", "A", "*", "GET", "s3:ObjectCreated:*", "o-a", "p50",
     "arn:aws:sqs:us-east-1:123456789012:a", "arn:aws:s3:::a/b.env", "ami-0",
+    "arn:aws:application-autoscaling:us-east-1:123456789012:scalable-target/a",
 )  # fmt: skip
 WRONG_TEXTS = ("\x00", "", "!", ":", "é*:!\x07", "a b", "no such value", "?" * 30, ":" * 30, "\x00" * 30, "$" * 3)
 
