@@ -51,6 +51,7 @@ from corral.reconcile.ecs_service_tasks import (
     stop_task,
     task_names,
 )
+from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, service_capacity
 from corral.services.ecs.launch import launch
@@ -90,7 +91,9 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
         if not continues:
             return
     caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
-    if service.strategy == DAEMON:
+    if service.is_external:
+        step_task_sets(tx, caller, service)
+    elif service.strategy == DAEMON:
         _step_daemon(tx, caller, service)
     else:
         _step_replica(tx, caller, service)
