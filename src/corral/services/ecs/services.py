@@ -22,7 +22,7 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
 from corral.services.ecs.placement_constraints import placement_rules
-from corral.services.ecs.rollouts import begin_rollout, current_rollout, new_deployment, put
+from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
 from corral.services.leaving_tasks import withdraw
@@ -147,6 +147,7 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         if params.get("force"):
             key = f"service:{service.key}"
             withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, also busy ones
+        abandon_rollout(tx, service, "The service was deleted.")
         service = service.but(status=DRAINING, desired=0, is_steady=False)
         _write(tx, service)
     return {"service": service_description(tx, service)}
