@@ -225,8 +225,8 @@ class EcsServices:
         row = self._execute(
             "SELECT 1 FROM run CROSS JOIN task ON task.id = run.task_id WHERE run.health = 'UNHEALTHY' AND run.state != 'STOPPED' "
             "AND run.essential AND task.desired = 'RUNNING' AND task.region = ? AND task.cluster = ? AND task.task_group = ? "
-            "AND task.started_by LIKE ? LIMIT 1",
-            (service.region, service.cluster, service.group, f"{STARTED_BY}%"),
+            "LIMIT 1",
+            (service.region, service.cluster, service.group),
         ).fetchone()
         return row is not None
 
