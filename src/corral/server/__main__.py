@@ -62,6 +62,7 @@ from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
+from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
 from corral.server.session_revocation import SessionRevocation
 from corral.server.status_pages import status_of
@@ -201,6 +202,7 @@ async def _serve(options: ServerOptions) -> None:
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
+        MetricsPage(lanes, agents.samples, clock.now_s()),
     )
     server = HttpServer(AsgiApp(front_door, channel, blobs, limits), limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):

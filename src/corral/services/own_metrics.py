@@ -39,7 +39,7 @@ class GpuReading(Struct, frozen=True):
     targets: tuple[Target, ...]
 
 
-class Use(Struct, frozen=True):
+class Utilization(Struct, frozen=True):
     """The percentages of CPU and memory that were used between two measurements."""
 
     of_cluster: dict[tuple[str, str], dict[str, float]]  # (region, cluster) → metric name → percentage
@@ -117,14 +117,14 @@ def cluster_points(percentages: Mapping[str, float], region: str, cluster: str, 
         yield Point(metric, at_s, _weighted(percent, seconds), "Percent", 1)
 
 
-def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> Use:
+def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> Utilization:
     """The percentages of CPU and memory that tasks used between two measurements.
 
     The use of a cluster is relative to the capacity of its instances. The use of a service's task is relative to the CPU and the
     memory that its task definition specifies.
     """
     capacities: dict[tuple[str, str], tuple[float, int]] = {}
-    found = Use({}, {})
+    found = Utilization({}, {})
     for task, cores, memory_bytes in _used_by_tasks(tx, measured):
         cluster = task.region, task.cluster
         if cluster not in capacities:
