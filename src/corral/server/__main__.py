@@ -61,6 +61,7 @@ from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.gpu_page import GpuPage
 from corral.server.http_server import AsgiApp, HttpServer
+from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.metrics_page import MetricsPage
@@ -183,6 +184,7 @@ async def _serve(options: ServerOptions) -> None:
     await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
+    insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
@@ -221,6 +223,7 @@ async def _serve(options: ServerOptions) -> None:
     keeper.cancel()
     blob_gc.cancel()
     publisher.cancel()
+    insights.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():
