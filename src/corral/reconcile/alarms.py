@@ -62,7 +62,7 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
         return
     # The early evaluation runs first. In the other order, an alarm could return to OK and enter ALARM again at once.
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:
-        if config.own:
+        if _is_own(tx, config):
             alarm = _evaluate_newest_second(tx, alarm, config)
         elif config.may_alarm_early:
             alarm = _evaluate_open_window(tx, alarm, config, end_s + config.step_s)
@@ -70,10 +70,15 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
         _evaluate_whole_windows(tx, alarm, config, end_s)
 
 
+def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
+    """Whether Corral publishes the metrics itself, once a second. A collector in a task may publish some of them instead."""
+    return config.own and not tx.store.is_collected(config.metrics, tx.now_s)
+
+
 def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, end_s: int) -> None:
     windows = _windows(tx, config, end_s)
     evaluation = evaluate_windows(windows, config.criteria)
-    fast = config.own and tx.settings.alarm_timing == "fast"
+    fast = _is_own(tx, config) and tx.settings.alarm_timing == "fast"
     leaves_alarm = alarm.state is AlarmState.ALARM and evaluation.state is not AlarmState.ALARM
     held = leaves_alarm and _is_held(tx, config, end_s)
     if evaluation.state is not alarm.state and not held and _is_accepted(tx, alarm, config, evaluation, end_s):
@@ -187,7 +192,7 @@ def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
     """Whether the alarm stays in ALARM although its whole windows do not breach the threshold."""
     if tx.settings.alarm_timing != "fast":
         return False
-    if config.own:
+    if _is_own(tx, config):
         return _has_recent_breach(tx, config)
     return config.may_alarm_early and _early_evaluation(tx, config, end_s + config.step_s) is not None
 
