@@ -33,7 +33,7 @@ check-others: .venv/.test
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static prometheus
 
 bench-packages:
 	@PYTHON=$(PYTHON) tools/packages.sh bench python3-venv docker.io busybox-static redis-server
