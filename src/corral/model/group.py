@@ -177,9 +177,9 @@ class InstanceRefresh(Struct, frozen=True):
         return replace(self, **changes)
 
 
-def scaling_key(region: str, name: str) -> str:
-    """Return the key of the reconciler that applies the scaling policies of a group."""
-    return f"scaling:{region}/{name}"
+def scaling_key(region: str, owner: str) -> str:
+    """Return the key of the reconciler that applies scaling policies. The owner is what they scale, for example a group."""
+    return f"scaling:{region}/{owner}"
 
 
 def group_key(region: str, name: str) -> str:

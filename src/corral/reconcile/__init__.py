@@ -48,6 +48,9 @@ STATE: dict[str, Reconciler] = {
     "step": _once_needed("stacks", "reconcile_step"),
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
+    "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
+    "target-activity": OncePerBatch(_once_needed("service_scaling", "follow_activity")),
+    "target-activities": _once_needed("service_scaling", "drop_old_activities"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,

@@ -20,8 +20,8 @@ def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
     """Replace the requests of one alarm to scaling policies, and the policies that its actions name."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
     tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
-    for region, group in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
-        tx.mark(scaling_key(region, group))
+    for region, owner in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
+        tx.mark(scaling_key(region, owner))
 
 
 def receive_notification(tx: Tx[Store], payload: dict[str, Any]) -> None:

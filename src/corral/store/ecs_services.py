@@ -141,6 +141,15 @@ class EcsServices:
         )
         return [StoppedTask(*row) for row in rows]
 
+    def count_stopping(self, service: EcsService) -> int:
+        """Count the running tasks of the service that are being stopped."""
+        sql = (
+            "SELECT count(*) FROM task WHERE instance_id > '' AND state = 'RUNNING' AND desired = 'STOPPED' AND +region = ? "
+            "AND +cluster = ? AND task_group = ? AND started_by LIKE ?"
+        )
+        values = service.region, service.cluster, service.group, f"{STARTED_BY}%"
+        return int(self._execute(sql, values).fetchone()[0])
+
     def still_stopping(self, service: EcsService) -> bool:
         """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.
 

@@ -406,7 +406,7 @@ CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
     region       TEXT NOT NULL,                 -- of the policy
-    name         TEXT NOT NULL,                 -- the group of the policy; empty if the policy belongs to no group
+    owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
     period_value REAL,                          -- the value of the newest complete window
     newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
@@ -414,6 +414,7 @@ CREATE TABLE scaling_request (
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
     whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
+    measured_s   REAL,                          -- the start of the newest complete window; for scale-ins of target tracking
     asked_s      REAL NOT NULL,
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
@@ -471,6 +472,15 @@ CREATE TABLE stored_resource (
     document   TEXT NOT NULL,               -- JSON
     PRIMARY KEY (service, type, region, name)
 ) WITHOUT ROWID;
+CREATE TABLE target_activity (
+    number     INTEGER PRIMARY KEY,
+    id         TEXT NOT NULL UNIQUE,
+    region     TEXT NOT NULL,
+    resource   TEXT NOT NULL,                   -- service/CLUSTER/SERVICE
+    started_at REAL NOT NULL,
+    is_scaled  INTEGER NOT NULL,                -- 0: the activity says why nothing was done
+    document   TEXT NOT NULL                    -- JSON: the activity as DescribeScalingActivities shows it
+);
 CREATE TABLE task (
     id             TEXT PRIMARY KEY,
     region         TEXT NOT NULL,
@@ -571,8 +581,10 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
-CREATE INDEX scaling_request_group ON scaling_request (region, name);
+CREATE INDEX scaling_request_owner ON scaling_request (region, owner);
 CREATE INDEX policy_alarm_alarm ON policy_alarm (alarm);
+CREATE INDEX target_activity_resource ON target_activity (region, resource, number);
+CREATE INDEX target_activity_started ON target_activity (started_at);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);

@@ -26,8 +26,8 @@ from corral.model.group import (
     scaling_key,
 )
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services import instances
-from corral.services.autoscaling import activities, target_tracking
+from corral.services import instances, target_tracking
+from corral.services.autoscaling import activities
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault
 from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
 from corral.services.autoscaling.lifecycle_hooks import start_actions

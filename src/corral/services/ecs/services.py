@@ -114,9 +114,8 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     deployments = service.deployments
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
         deployments = (_deployment(tx, definition_arn, settings), *deployments)
-    desired = params.get("desiredCount", service.desired)
-    changed = service.but(desired=desired, details=details, deployments=deployments, is_steady=False, problem="")
-    _write(tx, changed)
+    changed = service.but(details=details, deployments=deployments)
+    changed = set_desired_count(tx, changed, params.get("desiredCount", service.desired))
     return {"service": service_description(tx, changed)}
 
 
@@ -162,6 +161,13 @@ def list_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
     page, token = SERVICE_PAGES.page(params, names(listed))
     return {"serviceArns": [service_arn(caller.account, caller.region, cluster, name) for name in page], **token}
+
+
+def set_desired_count(tx: Tx[Store], service: EcsService, count: int) -> EcsService:
+    """Change how many tasks a service runs. UpdateService and scaling policies call this function."""
+    changed = service.but(desired=count, is_steady=False, problem="")
+    _write(tx, changed)
+    return changed
 
 
 def find_service(tx: Tx[Store], caller: Caller, cluster: str, given: str) -> EcsService:
