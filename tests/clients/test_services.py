@@ -323,9 +323,9 @@ def test_services_are_listed_and_counted_by_launch_type(ecs):
     assert (counts["activeEC2ServiceCount"], counts["activeFargateServiceCount"]) == ("1", "1")
 
 
-def test_a_capacity_provider_stays_in_its_cluster_while_a_service_uses_it(ecs):
+def test_a_capacity_provider_stays_in_its_cluster_while_a_service_uses_it(corral, ecs):
     family(ecs, "provided")
-    ecs.create_capacity_provider(name="kept", autoScalingGroupProvider={"autoScalingGroupArn": "some-group"})
+    ecs.create_capacity_provider(name="kept", autoScalingGroupProvider={"autoScalingGroupArn": corral.group("some-group")})
     ecs.create_cluster(clusterName="provided", capacityProviders=["kept"])
     ecs.create_service(
         cluster="provided", serviceName="idle", taskDefinition="provided", desiredCount=0,

@@ -27,7 +27,13 @@ IN_GROUP = {"AutoScalingGroupName": {"Ref": "group"}}
 CASES: dict[str, Case] = {
     ASSOCIATIONS: Case(
         {"Cluster": {"Ref": "cluster"}, "CapacityProviders": [{"Ref": "provider"}], "DefaultCapacityProviderStrategy": []},
-        needs={"cluster": CLUSTER, "second": (CLUSTER, {"ClusterName": "c2"}), "provider": "AWS::ECS::CapacityProvider"},
+        needs={
+            "cluster": CLUSTER,
+            "second": (CLUSTER, {"ClusterName": "c2"}),
+            "launch": LAUNCH,
+            "group": ASG,
+            "provider": "AWS::ECS::CapacityProvider",
+        },
         changed={"DefaultCapacityProviderStrategy": [{"CapacityProvider": {"Ref": "provider"}, "Weight": "2"}]},
         replacing={"Cluster": {"Ref": "second"}},
         starts="c",
@@ -35,7 +41,7 @@ CASES: dict[str, Case] = {
     ),
     CLUSTER: Case(
         {"ClusterName": "c", "ClusterSettings": [{"Name": "containerInsights", "Value": "enabled"}], **TAGS},
-        needs={"provider": "AWS::ECS::CapacityProvider"},
+        needs={"launch": LAUNCH, "group": ASG, "provider": "AWS::ECS::CapacityProvider"},
         changed={"ClusterSettings": None, "CapacityProviders": [{"Ref": "provider"}], **OTHER_TAGS},
         replacing={"ClusterName": "c2", "CapacityProviders": []},
         starts="c",
@@ -50,7 +56,13 @@ CASES: dict[str, Case] = {
     ),
     "AWS::ECS::Service": Case(
         {"ServiceName": "web", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0", **TAGS},
-        needs={"provider": "AWS::ECS::CapacityProvider", "cluster": CLUSTER, "definition": DEFINITION},
+        needs={
+            "launch": LAUNCH,
+            "group": ASG,
+            "provider": "AWS::ECS::CapacityProvider",
+            "cluster": CLUSTER,
+            "definition": DEFINITION,
+        },
         changed={"EnableExecuteCommand": "true", "PlacementStrategies": [{"Type": "random"}], **OTHER_TAGS},
         replacing={"ServiceName": "web2"},
         starts="arn:aws:ecs:us-east-1:123456789012:service/c/web",

@@ -42,6 +42,7 @@ STATE: dict[str, Reconciler] = {
     "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
     "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
+    "capacity-provider": OncePerBatch(_once_needed("capacity_providers", "reconcile_provider")),
     "scaling": OncePerBatch(_once_needed("scaling", "reconcile_scaling")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),
     "stack": OncePerBatch(_once_needed("stacks", "reconcile_stack")),

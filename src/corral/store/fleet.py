@@ -97,6 +97,9 @@ class PoolIndex:
         line = self._lines.get(demand)
         return line[0] if line else None
 
+    def lines(self) -> list[tuple[Demand, int, Claim]]:
+        return [(demand, len(line), line[0]) for demand, line in self._lines.items()]
+
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
 

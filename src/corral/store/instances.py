@@ -375,7 +375,7 @@ class Instances:
             draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
             attributes={
                 **built_in_attributes(instance.type, name, models, is_simulated=is_simulated),
-                **launch_attributes(instance),
+                **launch_attributes(instance.details),
                 **attributes,
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
@@ -421,9 +421,8 @@ def built_in_attributes(instance_type: str, host_name: str, models: Set[str], *,
     }
 
 
-def launch_attributes(instance: Instance) -> dict[str, str]:
-    """The attributes that a container instance has from its launch. A host's own instance has none of them."""
-    details = instance.details
+def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
+    """The attributes that a container instance has from its launch (`Instance.details`). A host's own instance has none of them."""
     found = {
         "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
         "ecs.ami-id": details.get("ImageId"),

@@ -166,7 +166,9 @@ def _update_provider(tx: Tx[Store], caller: Caller, identity: str, old: Properti
 
 def _delete_provider(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
     if tx.store.stored.get("ecs", "capacity-provider", caller.region, identity) is not None:
-        call(tx, caller, "ecs", "DeleteCapacityProvider", {"capacityProvider": identity})
+        reply = call(tx, caller, "ecs", "DeleteCapacityProvider", {"capacityProvider": identity})["capacityProvider"]
+        if reply["updateStatus"] == "DELETE_FAILED":
+            raise ResourceInUseException(reply["updateStatusReason"])
 
 
 # Task definitions
