@@ -36,6 +36,13 @@ def receive_notification(tx: Tx[Store], payload: dict[str, Any]) -> None:
     tx.hand_over("metrics", "action results", {"alarm": payload["alarm"], "action": payload["topic"], "error": error})
 
 
+def receive_watched_alarms(tx: Tx[Store], payload: dict[str, Any]) -> None:
+    """Store the states of the alarms that the deployment of a service watches."""
+    from corral.services.ecs.rollouts import receive_watched_alarms  # imported with the first deployment that has alarms
+
+    receive_watched_alarms(tx, payload)
+
+
 def _once_needed(module: str, name: str) -> Receiver:
     """Return a receiver that imports its module on the first call."""
 
@@ -63,12 +70,14 @@ RECEIVERS: dict[str, dict[str, Receiver]] = {
     "state": {
         "scaling requests": receive_scaling_requests,
         "notifications": receive_notification,
+        "watched alarms": receive_watched_alarms,
         "stack step result": receive_stack_result,
     },
     "logs": {"stack step": run_stack_step},
     "metrics": {
         "points": receive_points,
         "action results": _once_needed("alarm_actions", "receive_action_results"),
+        "alarm watches": _once_needed("alarm_watches", "receive_alarm_watches"),
         "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
         "stack step": run_stack_step,
     },

@@ -172,6 +172,7 @@ CREATE TABLE run (
     about      TEXT                         -- JSON: facts about its container; NULL: a process
 );
 CREATE INDEX run_of_task ON run (task_id, position);
+CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
 
 CREATE TABLE lease (
     gpu_id TEXT NOT NULL,

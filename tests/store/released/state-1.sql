@@ -82,6 +82,16 @@ CREATE TABLE ecs_service (
     document   TEXT NOT NULL,               -- JSON: the other fields of model.ecs_service.EcsService
     PRIMARY KEY (region, cluster, name)
 ) WITHOUT ROWID;
+CREATE TABLE ecs_service_deployment (
+    number   INTEGER PRIMARY KEY,           -- grows with time
+    id       TEXT NOT NULL,                 -- the last part of its ARN
+    region   TEXT NOT NULL,
+    cluster  TEXT NOT NULL,
+    name     TEXT NOT NULL,                 -- of the service
+    revision TEXT NOT NULL,                 -- the last part of the ARN of its service revision
+    status   TEXT NOT NULL,
+    document TEXT NOT NULL                  -- JSON: the other fields of model.ecs_service.ServiceRollout
+);
 CREATE TABLE ecs_service_event (
     number  INTEGER PRIMARY KEY,            -- grows with time
     id      TEXT NOT NULL,
@@ -553,6 +563,7 @@ CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', '
 CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 CREATE INDEX run_of_task ON run (task_id, position);
+CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 CREATE INDEX client_token_expiry ON client_token (expires_at);
@@ -588,6 +599,8 @@ CREATE INDEX target_activity_started ON target_activity (started_at);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);
+CREATE UNIQUE INDEX ecs_service_deployment_id ON ecs_service_deployment (region, cluster, name, id);
+CREATE INDEX ecs_service_deployment_revision ON ecs_service_deployment (region, cluster, name, revision);
 CREATE INDEX group_member_group ON group_member (region, name);
 CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
 CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;

@@ -5,10 +5,11 @@ The operations store the service. `reconcile/ecs_services.py` starts and stops i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from corral.core import Tx
-from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, STARTED_BY, Deployment, EcsService
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
 from corral.services.caller import Caller
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
@@ -21,6 +22,7 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
 from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.rollouts import begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
 from corral.services.leaving_tasks import withdraw
@@ -44,6 +46,8 @@ DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
 }
+PAUSE_STAGES = ("PRE_SCALE_UP", "POST_SCALE_UP")
+BAKE_MINUTES_MAX = 1440
 NOT_IDEMPOTENT = "Creation of service was not idempotent."
 STILL_DRAINING = "Unable to Start a service that is still Draining."
 NO_DAEMON_COUNT = (
@@ -77,7 +81,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             return {"service": service_description(tx, before)}
         raise InvalidParameterException(NOT_IDEMPOTENT)
     if before is not None:
-        tx.store.ecs_services.drop_events(caller.region, cluster, name)
+        tx.store.ecs_services.drop_history(caller.region, cluster, name)
     service = EcsService(
         region=caller.region,
         cluster=cluster,
@@ -86,9 +90,10 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         strategy=strategy,
         desired=params.get("desiredCount", 0),
         created_at_s=tx.now_s,
-        deployments=(_deployment(tx, definition_arn, settings),),
+        deployments=(new_deployment(tx, definition_arn, settings),),
         details=details,
     )
+    service = begin_rollout(tx, caller, service)
     _write(tx, service)
     return {"service": service_description(tx, service)}
 
@@ -111,10 +116,12 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if "deploymentConfiguration" in params:
         details["deploymentConfiguration"] = _deployment_configuration(params, service.strategy, service.details)
     _check_placement(caller, cluster, service.name, details, settings)
-    deployments = service.deployments
+    changed = service.but(details=details)
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
-        deployments = (_deployment(tx, definition_arn, settings), *deployments)
-    changed = service.but(details=details, deployments=deployments)
+        deployments = (new_deployment(tx, definition_arn, settings), *service.deployments)
+        changed = begin_rollout(tx, caller, changed.but(deployments=deployments), service.deployments)
+    elif "deploymentConfiguration" in params:
+        _reconfigure(tx, changed)
     changed = set_desired_count(tx, changed, params.get("desiredCount", service.desired))
     return {"service": service_description(tx, changed)}
 
@@ -182,9 +189,12 @@ def _write(tx: Tx[Store], service: EcsService) -> None:
     tx.mark(f"service:{service.key}")
 
 
-def _deployment(tx: Tx[Store], definition_arn: str, settings: dict[str, Any]) -> Deployment:
-    number = int(tx.ids.hex32()[:16], 16) % 10**19
-    return Deployment(f"{STARTED_BY}{number:019d}", definition_arn, tx.now_s, tx.now_s, settings)
+def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
+    """Apply a new deployment configuration to the rollout in progress. It keeps its alarms, which are already watched."""
+    rollout = current_rollout(tx, service)
+    if rollout is not None and rollout.is_ongoing:
+        new = {**service.details["deploymentConfiguration"], "alarms": rollout.configuration.get("alarms") or {}}
+        put(tx, service, rollout, configuration=new)
 
 
 def _settings(
@@ -257,6 +267,8 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
     full: dict[str, Any] = {**previous, **given}
     if full.get("strategy", "ROLLING") != "ROLLING":
         raise UnsupportedFeatureException(f"Corral does not serve the deployment strategy {full['strategy']} yet: use ROLLING.")
+    _check_hooks(full.get("lifecycleHooks") or ())
+    _check_failure_detection(full)
     least, most = full["minimumHealthyPercent"], full["maximumPercent"]
     if least < 0 or most < 0 or (strategy == REPLICA and most < 100):
         raise InvalidParameterException("maximumPercent must be at least 100, and minimumHealthyPercent at least 0.")
@@ -269,6 +281,32 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
             "maximumPercent must be larger than minimumHealthyPercent: otherwise a deployment can neither stop nor start a task."
         )
     return full
+
+
+def _check_failure_detection(configuration: dict[str, Any]) -> None:
+    alarms = configuration.get("alarms") or {}
+    if alarms.get("enable") and not alarms.get("alarmNames"):
+        raise InvalidParameterException("alarms.alarmNames must name at least one alarm if the alarms are enabled.")
+    threshold = (configuration.get("deploymentCircuitBreaker") or {}).get("thresholdConfiguration") or {}
+    if threshold and threshold["value"] < 1:
+        raise InvalidParameterException("thresholdConfiguration.value must be at least 1.")
+    if not 0 <= (configuration.get("bakeTimeInMinutes") or 0) <= BAKE_MINUTES_MAX:
+        raise InvalidParameterException(f"bakeTimeInMinutes must be between 0 and {BAKE_MINUTES_MAX}.")
+    if (configuration.get("earlySuccessCriteria") or {}).get("enable"):
+        raise UnsupportedFeatureException("Corral does not serve earlySuccessCriteria: remove it, or set enable to false.")
+
+
+def _check_hooks(hooks: Sequence[dict[str, Any]]) -> None:
+    """Refuse lifecycle hooks that have no meaning for a rolling update without a load balancer."""
+    for hook in hooks:
+        if hook.get("targetType", "AWS_LAMBDA") != "PAUSE":
+            raise UnsupportedFeatureException("Corral does not serve lifecycle hooks of the type AWS_LAMBDA: use PAUSE.")
+        for stage in hook.get("lifecycleStages", ()):
+            if stage not in PAUSE_STAGES:
+                raise UnsupportedFeatureException(
+                    f"Corral does not serve the lifecycle stage {stage}, because a rolling update shifts no traffic: use "
+                    f"{' or '.join(PAUSE_STAGES)}."
+                )
 
 
 def _check_placement(caller: Caller, cluster: str, name: str, details: dict[str, Any], settings: dict[str, Any]) -> None:
