@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "blobs": {"model"},
     "backup": {"model", "store", "telemetry", "blobs", "database", "database_snapshot", "data_folder", "options"},
     "channel": set(),
+    "functions": set(),
     "node": {"model", "channel", "options", "control_characters", "process_log"},
     "services": {"model", "decide", "store", "telemetry", "blobs", "core"},
     "reconcile": {"model", "decide", "store", "telemetry", "services", "core"},
@@ -108,7 +109,7 @@ def test_tidy(path: Path) -> None:
     if room == "__init__":
         assert not our_rooms(names)
         return
-    shared = {"errors"} if room == "decide" else set() if room in ("cli", "channel", "worker") else EVERYONE
+    shared = {"errors"} if room == "decide" else set() if room in ("cli", "channel", "functions", "worker") else EVERYONE
     allowed = MAY_IMPORT[room] | EXCEPTIONS.get(str(path.relative_to(ROOT)), set()) | {room} | shared
     assert our_rooms(names) <= allowed, f"{room} may not import {our_rooms(names) - allowed}"
     if room == "decide":

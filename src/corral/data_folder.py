@@ -25,7 +25,7 @@ LOCK = "lock"
 BLOBS_LOCK = "blobs.lock"  # see `blobs/blob_lock.py`
 RESTORING = "restoring"  # this file exists until a restore is complete
 RESTORED = "restored.json"  # contains the path of the original data folder, if this folder was restored
-FOLDERS = ("blobs", "node")
+FOLDERS = ("blobs", "functions", "node")
 FILES = {
     LOCK, BLOBS_LOCK, CONFIGURATION, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),

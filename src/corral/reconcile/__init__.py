@@ -52,6 +52,7 @@ STATE: dict[str, Reconciler] = {
     "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
     "target-activity": OncePerBatch(_once_needed("service_scaling", "follow_activity")),
     "target-activities": _once_needed("service_scaling", "drop_old_activities"),
+    "invocations": _once_needed("functions", "drop_ended_invocations"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,

@@ -59,6 +59,7 @@ from corral.server.configuration import read_configuration
 from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
+from corral.server.function_runner import FunctionRunner
 from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
@@ -181,6 +182,8 @@ async def _serve(options: ServerOptions) -> None:
     await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
+    functions = FunctionRunner(data, state, logs, settings, names, clock)
+    invocations = asyncio.create_task(functions.run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
@@ -217,6 +220,8 @@ async def _serve(options: ServerOptions) -> None:
     keeper.cancel()
     blob_gc.cancel()
     publisher.cancel()
+    invocations.cancel()
+    await functions.close()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():

@@ -160,11 +160,11 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page, a wait condition handle or a task endpoint. Return None for all other paths."""
+        """Return the exchange of a status page, a task endpoint, or a URL of a stack. Return None for all other paths."""
         page: Exchange | None
         if request.path.startswith("/_corral/"):
             page = self._status_pages.exchange(request, request_id)
-        elif request.path.startswith(wait_handles.PREFIX):
+        elif request.path.startswith(wait_handles.PREFIXES):
             page = self._wait_handles.exchange(request)
         else:
             page = self._task_endpoints.exchange(request)

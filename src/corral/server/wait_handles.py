@@ -1,4 +1,7 @@
-"""Receives the signals of wait conditions: a PUT to the URL of a handle. The URL contains a secret, so no signature is needed."""
+"""Receives the signals of wait conditions, and the responses of custom resources: a PUT to a URL that Corral has given out.
+
+The URL contains a secret, so no signature is needed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from corral.server.lanes import Lane
 from corral.services.caller import Caller
 from corral.store import Store
 
-PREFIX = "/cloudformation-waitcondition/"
+CUSTOM_RESOURCES = "/cloudformation-custom-resource/"
+PREFIXES = ("/cloudformation-waitcondition/", CUSTOM_RESOURCES)
 CLOUDFORMATION = "cloudformation.amazonaws.com"  # the principal of these requests
 
 NotFound = api_error("NotFound", 404)
@@ -30,7 +34,8 @@ class WaitHandles:
         self.ids = ids
 
     def exchange(self, request: aws.Request) -> SignalRequest:
-        return SignalRequest(request, self)
+        is_response = request.path.startswith(CUSTOM_RESOURCES)
+        return CustomResourceResponse(request, self) if is_response else SignalRequest(request, self)
 
 
 class SignalRequest(Struct, eq=False):
@@ -76,3 +81,28 @@ class SignalRequest(Struct, eq=False):
 
     def refuse(self, error: ApiError) -> aws.Response:
         return aws.Response(error.status, [("content-type", "text/plain")], f"{error.code}: {error.message}\n".encode())
+
+
+class CustomResourceResponse(SignalRequest):
+    action: str = "cloudformation:RespondToCustomResource"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        from corral.services.cloudformation import custom_resources  # imported here, so that the server starts faster
+
+        found = custom_resources.RESPONSE_PATH.fullmatch(self.request.path)
+        handles = self.handles
+        if found is None or not handles.state.read_now(
+            lambda tx: custom_resources.request_exists(tx, found[1], found[2]), handles.settings, handles.ids
+        ):
+            raise NotFound("No custom resource waits for a response at this URL.")
+        self.region, self.secret = found[1], found[2]
+        return aws.Identity("", CLOUDFORMATION, self.region, "cloudformation")
+
+    async def run(self, caller: Caller) -> aws.Response:
+        from corral.services.cloudformation.custom_resources import receive_response
+
+        if self.request.method != "PUT":
+            raise MethodNotAllowed(f"{self.request.method} is not served here; use PUT.")
+        body = self.request.body
+        await self.handles.state.submit(lambda tx: receive_response(tx, self.region, self.secret, body))
+        return aws.Response(200, [], b"")

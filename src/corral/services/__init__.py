@@ -54,6 +54,7 @@ MODULES = {  # service → its lane, and the module with its tables
     "ecr": ("state", "ecr.handlers"),
     "ecs": ("state", "ecs.handlers"),
     "iam": ("state", "iam.handlers"),
+    "lambda": ("state", "lambda_.handlers"),
     "logs": ("logs", "logs.handlers"),
     "s3": ("state", "s3.handlers"),
     "sns": ("state", "sns.handlers"),

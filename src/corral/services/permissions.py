@@ -30,10 +30,11 @@ from corral.store import Store
 
 Params = Mapping[str, Any]
 
-RUN_ON_HOST = "corral:RunOnHost"  # an action that AWS does not have: launch a task that has access to the host
+RUN_ON_HOST = "corral:RunOnHost"  # an action that AWS does not have: launch a task or create a function with access to the host
 PASS_ROLE = "iam:PassRole"
 PASSED_TO_TASKS: Context = {"iam:passedtoservice": ("ecs-tasks.amazonaws.com",)}
 PASSED_TO_INSTANCES: Context = {"iam:passedtoservice": ("ec2.amazonaws.com",)}
+PASSED_TO_FUNCTIONS: Context = {"iam:passedtoservice": ("lambda.amazonaws.com",)}
 PASSED_TO_STACKS: Context = {"iam:passedtoservice": ("cloudformation.amazonaws.com",)}
 
 
@@ -282,6 +283,23 @@ def assume_role_context(params: Params) -> Context:
     return {key: (params[member],) for key, member in keys.items() if params.get(member)}
 
 
+def _lambda(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARN of the function, the role that it gets, and the objects with its code. A function has access to the host."""
+    given = params.get("FunctionName") or params.get("Resource") or ""
+    name = given.removesuffix(":$LATEST").rpartition(":")[2]
+    arns = [f"arn:aws:lambda:{caller.region}:{caller.account}:function:{name}"] if name else []
+    needed = _each("lambda", operation, arns, _tags(params))
+    if params.get("Role"):
+        needed.append(Permission(PASS_ROLE, role_arn(tx, caller, params["Role"]), PASSED_TO_FUNCTIONS))
+    source = params.get("Code", params)
+    if source.get("S3Bucket"):
+        reads = "s3:GetObjectVersion" if source.get("S3ObjectVersion") else "s3:GetObject"
+        needed.append(Permission(reads, f"arn:aws:s3:::{source['S3Bucket']}/{source.get('S3Key', '')}"))
+    if operation in ("CreateFunction", "UpdateFunctionCode", "UpdateFunctionConfiguration"):
+        needed.append(Permission(RUN_ON_HOST, NO_RESOURCE))
+    return needed
+
+
 def _cloudwatch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     alarms = params.get("AlarmNames") or ([params["AlarmName"]] if params.get("AlarmName") else [])
     arns = [f"arn:aws:cloudwatch:{caller.region}:{caller.account}:alarm:{name}" for name in alarms]
@@ -366,6 +384,7 @@ DERIVATIONS: dict[str, Derivation] = {
     "ecr": _ecr,
     "ecs": _ecs,
     "iam": _iam,
+    "lambda": _lambda,
     "logs": _logs,
     "s3": _s3,
     "sns": _sns,
@@ -375,6 +394,7 @@ DERIVATIONS: dict[str, Derivation] = {
 }
 
 ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, for actions whose name is not the operation's
+    "lambda": {"Invoke": "InvokeFunction"},
     "s3": {
         "CompleteMultipartUpload": "PutObject",
         "CopyObject": "PutObject",

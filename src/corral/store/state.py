@@ -14,6 +14,7 @@ from corral.store.definitions import Definitions
 from corral.store.ecs_services import EcsServices
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
+from corral.store.functions import LambdaFunctions
 from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.images import RegistryImages
@@ -28,7 +29,7 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql",
 )  # fmt: skip
 
 
@@ -68,6 +69,7 @@ class Store(Database):
         self.groups = Groups(self)
         self.stacks = Stacks(self)
         self.change_sets = ChangeSets(self)
+        self.functions = LambdaFunctions(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it
         else:

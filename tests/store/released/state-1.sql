@@ -113,6 +113,10 @@ CREATE TABLE expiry_walk (
     upload INTEGER NOT NULL,  -- the number of the last scheduled upload
     key BLOB NOT NULL  -- the last scheduled key; keys follow uploads
 );
+CREATE TABLE function_code (
+    id  INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice: the folder with the extracted code has this name
+    zip BLOB NOT NULL
+);
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
     host_id    TEXT NOT NULL REFERENCES host (id),
@@ -226,6 +230,21 @@ CREATE TABLE instance_usage (
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
     billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
+);
+CREATE TABLE invocation (
+    number     INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT NOT NULL UNIQUE,  -- the request id
+    region     TEXT NOT NULL,
+    function   TEXT NOT NULL,
+    is_async   INTEGER NOT NULL CHECK (is_async IN (0, 1)),
+    state      TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed')),
+    payload    BLOB NOT NULL,
+    context    TEXT NOT NULL,         -- the ClientContext of the request
+    attempts   INTEGER NOT NULL,      -- attempts that have ended
+    created_at REAL NOT NULL,
+    due_at     REAL NOT NULL,         -- if queued: the time of the next attempt; if ended: the time of the end
+    result     BLOB NOT NULL,
+    log        BLOB NOT NULL          -- the end of the log of the last attempt
 );
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
@@ -615,6 +634,7 @@ CREATE INDEX stack_resource_physical ON stack_resource (physical_id) WHERE physi
 CREATE INDEX stack_event_stack ON stack_event (stack_id);
 CREATE INDEX stack_export_stack ON stack_export (stack_id);
 CREATE INDEX stack_import_stack ON stack_import (stack_id);
+CREATE INDEX invocation_due ON invocation (state, due_at, number);
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

@@ -38,6 +38,15 @@ REPLACEMENTS: dict[str, str | None] = {
     r"^(?=.{20,2048}$)arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[a-zA-Z0-9/_+=.@-]+": (
         r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[a-zA-Z0-9/_+=.@-]+"
     ),
+    r"[0-9A-Za-z\.\-_]*(?<!\.)": r"[0-9A-Za-z.\-_]*[0-9A-Za-z\-_]",
+    r"(?!^[0-9]+$)([a-zA-Z0-9-_]+)": r"[a-zA-Z0-9\-_]*[a-zA-Z\-_][a-zA-Z0-9\-_]*",
+    # Lambda has these three for operations that Corral does not serve.
+    r"((?!^\d+$)^[0-9a-zA-Z-_]+$)": None,
+    r"(^(?!(system\x2e)))(^[_a-zA-Z0-9])([^$]*)": None,
+    (
+        r"(arn:(aws[a-zA-Z-]*)?:lambda:)?((eusc-)?[a-z]{2}((-gov)|(-iso([a-z]?)))?-[a-z]+-\d{1}:)?(\d{12}:)?(function:)?"
+        r"([a-zA-Z0-9-_]{1,64})(:((?!\d+$)[0-9a-zA-Z-_]+))?"
+    ): None,
     (
         r"^([\-]?\d{4}(?!\d{2}\b))((-?)((0[1-9]|1[0-2])(\3([12]\d|0[1-9]|3[01]))?|W([0-4]\d|5[0-2])(-?[1-7])?|(00[1-9]|0[1-9]\d|"
         r"[12]\d{2}|3([0-5]\d|6[1-6])))([T\s]((([01]\d|2[0-3])((:?)[0-5]\d)?|24\:?00)([\.,]\d(?!:))?)?(\17[0-5]\d([\.,]\d)?)?"

@@ -15,6 +15,7 @@ from corral.model.stack import STACK_TYPE, Stack, StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations, wait_conditions
 from corral.services.cloudformation.api_calls import authorize
+from corral.services.cloudformation.custom_resources import CUSTOM_RESOURCE
 from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.services.cloudformation.stack_requests import stack_spec
@@ -27,13 +28,8 @@ NO_UPDATES = "No updates are to be performed."
 COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
 ROLLED_BACK = frozenset({StackStatus.UPDATE_ROLLBACK_COMPLETE, StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS})
 VERBS = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted"}
-NO_CUSTOM_RESOURCES = (
-    "Corral cannot run custom resources yet: it does not serve Lambda, and sends no requests of custom resources to SNS topics. "
-    "ServiceToken: {}"
-)
 
 NestedStackFailed = api_error("NestedStackFailed")
-CustomResourceFailed = api_error("CustomResourceFailed")
 
 
 # Nested stacks
@@ -203,29 +199,6 @@ def _stack_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | 
     stack = stack_operations.begin_delete(tx, caller, stack)  # `_delete_stack` could not, because an update was in progress
     return Waiting((stack.key,), "The nested stack is being deleted.")
 
-
-# Custom resources
-
-
-def _refuse_custom_resource(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    raise CustomResourceFailed(NO_CUSTOM_RESOURCES.format(properties.get("ServiceToken", "(none)")))
-
-
-def _refuse_custom_update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    raise CustomResourceFailed(NO_CUSTOM_RESOURCES.format(new.get("ServiceToken", "(none)")))
-
-
-def _nothing_to_delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """No custom resource was ever created."""
-
-
-def _no_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
-    return {}
-
-
-CUSTOM_RESOURCE = TemplateType(  # also the type of every resource whose type begins with Custom::
-    "AWS::CloudFormation::CustomResource", _refuse_custom_resource, _no_attributes, _refuse_custom_update, _nothing_to_delete
-)
 
 NESTED_STACK = TemplateType(
     STACK_TYPE,

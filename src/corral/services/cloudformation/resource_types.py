@@ -42,6 +42,7 @@ MODULES = {  # service → the module with its TEMPLATE_TYPES
     "AWS::ECR": "ecr.cloudformation_types",
     "AWS::ECS": "ecs.cloudformation_types",
     "AWS::IAM": "iam.cloudformation_types",
+    "AWS::Lambda": "lambda_.cloudformation_types",
     "AWS::Logs": "logs.cloudformation_types",
     "AWS::S3": "s3.cloudformation_types",
     "AWS::SNS": "sns.cloudformation_types",
@@ -64,7 +65,7 @@ class ResourceStep(Struct):
     stack_id: str
     stack_name: str
     logical_id: str
-    physical_id: str
+    physical_id: str  # `settled` of a custom resource changes it
     action: str  # "CREATE", "UPDATE" or "DELETE"
     properties: Properties
     old_properties: Properties | None = None  # the properties before an update or a replacement
@@ -77,6 +78,9 @@ class ResourceStep(Struct):
     received: Mapping[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: the signals since `started_s`
     memory: dict[str, Any] = field(default_factory=dict)  # data for the next call; it is stored until the step ends
     notes: list[str] = field(default_factory=list)  # texts to append; each becomes an event of the resource
+    key: str = ""  # the key of the resource in its stack
+    type: str = ""  # the type in the template, for example "Custom::Thing"
+    attributes: dict[str, Any] | None = None  # the values of GetAtt, if `settled` sets them instead of `attributes` of the type
 
 
 class TemplateType(Struct, frozen=True):

@@ -278,6 +278,8 @@ def _step_view(tx: Tx[Store], stack: Stack, resource: StackResource) -> Resource
         started_s=step.started_at_s,
         received=step.received,
         memory=deepcopy(step.memory),  # a type changes lists in it, also in an attempt that fails
+        key=resource.key,
+        type=resource.type,
     )
 
 
@@ -297,6 +299,7 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     waiting: Waiting | None = None
     if check is not None:
         waiting, failure = attempt(tx, resource.key, lambda: check(tx, caller, view))
+        resource = _with_physical_id(tx, stack, resource, view.physical_id, failed=bool(failure))
         if failure:
             _fail(tx, stack, resource, failure)
             return
@@ -315,7 +318,7 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
             earliest = until_s if waiting is None or waiting.until_s is None else min(until_s, waiting.until_s)
             waiting = Waiting(waiting.keys if waiting else (), (waiting.reason if waiting else "") or text, earliest)
     if waiting is None:
-        _complete(tx, stack, resource.but(step=step), type_)
+        _complete(tx, stack, resource.but(step=step), type_, view.attributes)
         return
     resource = resource.but(step=step.but(memory=view.memory, waits_for=waiting.reason))
     tx.store.stacks.put_resource(resource)
@@ -334,19 +337,37 @@ def _count(resource: StackResource, step: StackStep, signals: Mapping[str, str],
     return decided, text, until_s
 
 
-def _complete(tx: Tx[Store], stack: Stack, resource: StackResource, type_: TemplateType) -> None:
+def _with_physical_id(tx: Tx[Store], stack: Stack, resource: StackResource, physical_id: str, *, failed: bool) -> StackResource:
+    """Give a resource the physical id that its type has set. After an update, another id means that the resource was replaced."""
+    step, old_id = resource.step, resource.physical_id
+    assert step is not None
+    if physical_id == old_id or step.action == DELETE or (failed and step.action == UPDATE):
+        return resource
+    before = resource.before
+    if step.action == UPDATE and step.is_rollback:
+        leave_over(tx, stack, resource, resource.version, is_new=True)
+        before = before.but(physical_id=physical_id) if before is not None else None
+    elif step.action == UPDATE and (before is None or before.physical_id != old_id):
+        leave_over(tx, stack, resource, resource.version, is_new=True)  # an earlier update that failed has created it
+    return resource.but(version=resource.version.but(physical_id=physical_id), before=before)
+
+
+def _complete(
+    tx: Tx[Store], stack: Stack, resource: StackResource, type_: TemplateType, attributes: dict[str, Any] | None = None
+) -> None:
     step, physical_id = resource.step, resource.physical_id
     assert step is not None and physical_id is not None
     tx.watch(step_key(resource), ())
     if step.action == DELETE:
         _deleted(tx, stack, resource, ResourceStatus.DELETE_COMPLETE)
         return
-    attributes, failure = attempt(
-        tx, resource.key, lambda: read_attributes(tx, caller_of(stack), type_, physical_id, resource.version.properties)
-    )
-    if failure:
-        _fail(tx, stack, resource, failure)
-        return
+    if attributes is None:
+        attributes, failure = attempt(
+            tx, resource.key, lambda: read_attributes(tx, caller_of(stack), type_, physical_id, resource.version.properties)
+        )
+        if failure:
+            _fail(tx, stack, resource, failure)
+            return
     _set_complete(tx, stack, resource, attributes)
 
 

@@ -38,6 +38,16 @@ def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]
         hand_over_points(tx, points)
 
 
+def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events: Sequence[tuple[int, str]]) -> None:
+    """Write events to a stream for another service. The group and the stream are created if they do not exist."""
+    tx.store.add_group(region, group, {}, now_ms(tx))
+    found = tx.store.group(region, group)
+    assert found is not None
+    written = tx.store.stream_by_id(tx.store.stream_id(found.id, stream, now_ms(tx)))
+    assert written is not None
+    ingest(tx, written, events)
+
+
 def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: Sequence[tuple[int, str]]) -> list[Point]:
     """The datapoints that metric filters extract from the events."""
     from corral.decide.metric_filter import MetricExtractor  # imported only here, because most groups have no metric filters

@@ -1,6 +1,7 @@
 """Publish and PublishBatch, and the functions that deliver every published message to the subscriptions of its topic.
 
-The transaction that publishes a message also puts it on the subscribed queues. Other services publish with `deliver`.
+The transaction that publishes a message also puts it on the subscribed queues, and queues the invocations of subscribed functions.
+Other services publish with `deliver`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from corral.store.stored_resources import Document
 
 SENDER = "sns.amazonaws.com"
 SUBJECT_MAX_CHARACTERS = 100
+FUNCTION_NAMES = {"SigningCertURL": "SigningCertUrl", "UnsubscribeURL": "UnsubscribeUrl"}  # the names in the events of functions
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Attributes = Mapping[str, Mapping[str, Any]]
@@ -62,6 +64,7 @@ class PublishedMessage(Struct, frozen=True):
     id: str
     body: str  # the message for SQS queues
     bytes: int
+    function_body: str  # the message for Lambda functions
     subject: str | None = None
     attributes: Attributes = field(default_factory=dict)
     group_id: str | None = None
@@ -168,8 +171,9 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Publishe
     group_id, deduplication_id = _fifo_ids(topic, params)
     return PublishedMessage(
         tx.ids.uuid(),
-        _body(message, params.get("MessageStructure")),
+        _body(message, params.get("MessageStructure"), "sqs"),
         len(message.encode()) + attributes_size(attributes),
+        _body(message, params.get("MessageStructure"), "lambda"),
         subject,
         attributes,
         group_id,
@@ -177,8 +181,8 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Publishe
     )
 
 
-def _body(message: str, structure: str | None) -> str:
-    """The message for SQS. With MessageStructure json, a message has a text for each protocol."""
+def _body(message: str, structure: str | None, protocol: str) -> str:
+    """The message for a protocol. With MessageStructure json, a message has a text for each protocol."""
     if structure is None:
         return message
     if structure != "json":
@@ -189,7 +193,7 @@ def _body(message: str, structure: str | None) -> str:
         texts = None
     if not isinstance(texts, dict):
         raise invalid("Message Structure - JSON message body failed to parse")
-    default, own = texts.get("default"), texts.get("sqs")
+    default, own = texts.get("default"), texts.get(protocol)
     if not isinstance(default, str):
         raise invalid("Message Structure - No default entry in JSON message body")
     return own if isinstance(own, str) else default
@@ -236,7 +240,7 @@ def _send(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> Pub
             return notification
     properties: dict[str, dict[str, Any] | None] = {}  # scope → what filter policies of this scope match
     for _, subscription in subscriptions_of(tx, topic):
-        is_served = subscription["Protocol"] == "sqs" and not subscription["Pending"]
+        is_served = subscription["Protocol"] in ("sqs", "lambda") and not subscription["Pending"]
         if is_served and _is_accepted(subscription, notification, properties):
             _deliver(tx, topic, subscription, notification)
     return notification
@@ -268,12 +272,18 @@ def _is_accepted(subscription: Document, notification: PublishedMessage, propert
 
 
 def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> None:
-    """Put a message on the queue of a subscription. If this is not possible, put it on the dead-letter queue, if there is one."""
+    """Put a message on the queue of a subscription, or invoke its function.
+
+    If this is not possible, put the message on the dead-letter queue, if there is one.
+    """
+    if subscription["Protocol"] == "lambda" and _invoke(tx, topic, subscription, notification):
+        return
     is_raw = subscription["Attributes"].get("RawMessageDelivery", "false").lower() == "true"
     body = notification.body if is_raw else _envelope(tx, topic, subscription, notification)
     attributes = notification.attributes if is_raw else {}
     redrive = subscription["Attributes"].get("RedrivePolicy")
-    targets = [subscription["Endpoint"], *([read_json(redrive)["deadLetterTargetArn"]] if redrive else [])]
+    endpoints = [subscription["Endpoint"]] if subscription["Protocol"] == "sqs" else []
+    targets = [*endpoints, *([read_json(redrive)["deadLetterTargetArn"]] if redrive else [])]
     for target in targets:
         queue = queue_with_arn(tx, target)
         if queue is not None and _can_receive(tx, topic, queue, body, attributes):
@@ -289,6 +299,30 @@ def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notificatio
             return
 
 
+def _invoke(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> bool:
+    """Invoke the function of a subscription. Return False if it does not exist, or if its policy does not allow the topic."""
+    from corral.services.lambda_.invocations import enqueue  # imported with the first such subscription
+    from corral.services.lambda_.names import function_with_arn
+    from corral.services.lambda_.policies import service_may_invoke
+
+    function = function_with_arn(tx, subscription["Endpoint"])
+    if function is None or not service_may_invoke(function, SENDER, topic["TopicArn"], tx.settings.account):
+        return False
+    envelope = _members(tx, topic, subscription, notification, notification.function_body)
+    record = {
+        "EventSource": "aws:sns",
+        "EventVersion": "1.0",
+        "EventSubscriptionArn": subscription["SubscriptionArn"],
+        "Sns": {
+            "Subject": None,
+            "MessageAttributes": {},
+            **{FUNCTION_NAMES.get(name, name): value for name, value in envelope.items()},
+        },
+    }
+    enqueue(tx, function, orjson.dumps({"Records": [record]}))
+    return True
+
+
 def _can_receive(tx: Tx[Store], topic: Document, queue: Queue, body: str, attributes: Attributes) -> bool:
     return (
         sqs.service_may_send(queue, arn_of(tx, queue), SENDER, topic["TopicArn"], tx.settings.account)
@@ -300,7 +334,12 @@ def _can_receive(tx: Tx[Store], topic: Document, queue: Queue, body: str, attrib
 
 
 def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> str:
-    """The JSON text that contains a message, unless the subscription has raw delivery. Corral does not sign messages."""
+    """The JSON text that contains a message, unless the subscription has raw delivery."""
+    return orjson.dumps(_members(tx, topic, subscription, notification, notification.body)).decode()
+
+
+def _members(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage, body: str) -> dict[str, Any]:
+    """A message with the members that say where it comes from. Corral does not sign messages."""
     number, subject = notification.sequence_number, notification.subject
     unsubscribe = quote(subscription["SubscriptionArn"], safe=":")
     envelope: dict[str, Any] = {
@@ -309,7 +348,7 @@ def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notificati
         **({"SequenceNumber": number} if number is not None else {}),
         "TopicArn": topic["TopicArn"],
         **({"Subject": subject} if subject is not None else {}),
-        "Message": notification.body,
+        "Message": body,
         "Timestamp": _timestamp(tx.now_s),
         "SignatureVersion": topic["Attributes"].get("SignatureVersion", "1"),
         "Signature": "",
@@ -320,7 +359,7 @@ def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notificati
         envelope["MessageAttributes"] = {
             name: {"Type": attribute["DataType"], "Value": _text(attribute)} for name, attribute in notification.attributes.items()
         }
-    return orjson.dumps(envelope).decode()
+    return envelope
 
 
 def _text(attribute: Mapping[str, Any]) -> str:

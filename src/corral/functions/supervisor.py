@@ -1,0 +1,108 @@
+"""The process of a Lambda function. The server starts this file as a script, with the environment of the function.
+
+There are two processes. The first one, the supervisor, waits. Its child loads the code and runs the handler (`handler_loop.py`).
+When the server ends or closes the lifeline, when the child ends, or when the function uses too much memory, the supervisor kills
+the child and everything that the child has started. So a killed server leaves no process behind.
+
+Arguments: the file descriptors of the lifeline and of the socket, the memory limit in MiB, the folder of the code, the handler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+MEMORY_CHECK_S = 0.5
+TOO_MUCH_MEMORY = 125  # the exit status of the supervisor if the function has used more memory than its limit
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MIB = 1024 * 1024
+
+
+def main() -> None:
+    lifeline, channel, memory_mib = (int(word) for word in sys.argv[1:4])
+    folder, handler = sys.argv[4:6]
+    libc = ctypes.CDLL(None)
+    # From now on, processes whose parent has ended become children of this process.
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != supervisor:  # the supervisor has ended before the call
+            os._exit(1)
+        os.close(lifeline)
+        sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+        from handler_loop import serve
+
+        del sys.path[0], sys.modules["handler_loop"]
+        serve(channel, folder, handler)
+        os._exit(0)
+    os.close(channel)
+    os.closerange(0, 3)
+    status = _watch(lifeline, child, memory_mib * MIB)
+    _kill_all(supervisor)
+    os._exit(status)
+
+
+def _watch(lifeline: int, child: int, memory_max_bytes: int) -> int:
+    """Wait until the child must end or has ended. Return the exit status of the supervisor."""
+    ended = os.pidfd_open(child)
+    watched = select.poll()
+    watched.register(lifeline, select.POLLIN)
+    watched.register(ended, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in watched.poll(MEMORY_CHECK_S * 1000)}
+        if ended in ready:
+            _, status = os.waitpid(child, 0)
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        if lifeline in ready:  # the server has closed its end
+            return 0
+        if sum(map(_resident_bytes, _descendants(os.getpid()))) > memory_max_bytes:
+            return TOO_MUCH_MEMORY
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def _descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{thread}/children") as file:
+                    children = [int(word) for word in file.read().split()]
+                found += children
+                waiting += children
+        except OSError:
+            continue
+    return found
+
+
+def _kill_all(supervisor: int) -> None:
+    """Kill all descendants, and wait until they have ended."""
+    while True:
+        for pid in _descendants(supervisor):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Reconciler of the invocations of Lambda functions."""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.services.lambda_ import invocations
+from corral.store import Store
+
+
+def drop_ended_invocations(tx: Tx[Store], _: str) -> None:
+    invocations.drop_ended_invocations(tx)

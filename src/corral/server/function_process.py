@@ -1,0 +1,329 @@
+"""One process of a Lambda function. It runs one invocation at a time, and its output goes to CloudWatch Logs.
+
+The program of the process is `functions/supervisor.py`. The process ends when the server closes the lifeline, which is a pipe. So
+it also ends when the server is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+from time import monotonic
+from typing import Any
+from zipfile import ZipFile
+
+from corral.clock import Clock
+from corral.model.function import InvocationOrder, InvocationOutcome
+from corral.model.run import LOG_EVENT_MAX_BYTES
+from corral.server.lanes import Lane
+from corral.services.logs.ingestion import write_events
+from corral.telemetry import LogStore
+
+PROGRAM = Path(__file__).parents[1] / "functions" / "supervisor.py"
+TOO_MUCH_MEMORY = 125  # the exit status if the function has used more memory than its limit (`functions/supervisor.py`)
+LOAD_MAX_S = 60.0  # how long the code may take to load; its timeout begins after that
+END_MAX_S = 10.0
+RESULT_MAX_BYTES = 6 * 1024 * 1024
+TAIL_BYTES = 4096
+FLUSH_S = 0.2  # output is written to the log at this interval while the function runs
+PENDING_MAX_BYTES = 4 * 1024 * 1024  # the process is paused if it prints more than this between two writes to the log
+CHUNK_BYTES = 256 * 1024
+LENGTH = struct.Struct(">I")
+INHERITED = ("LANG", "LD_LIBRARY_PATH", "PATH")  # the environment variables of the server that a function sees
+
+
+class ProcessEnded(Exception):
+    """The process has ended before it sent the result."""
+
+
+class FunctionLog:
+    """The output of one process. Complete lines become log events."""
+
+    def __init__(self, lane: Lane[LogStore], clock: Clock, region: str, group: str, stream: str) -> None:
+        self._lane = lane
+        self._clock = clock
+        self._place = region, group, stream
+        self._events: list[tuple[int, str]] = []
+        self._rest = b""  # an incomplete line
+        self._tail = b""
+        self.pending_bytes = 0
+
+    def begin(self) -> None:
+        self._tail = b""
+
+    def tail(self) -> bytes:
+        return self._tail
+
+    def add(self, output: bytes) -> None:
+        self.pending_bytes += len(output)
+        *lines, self._rest = (self._rest + output).split(b"\n")
+        while len(self._rest) > LOG_EVENT_MAX_BYTES:
+            lines.append(self._rest[:LOG_EVENT_MAX_BYTES])
+            self._rest = self._rest[LOG_EVENT_MAX_BYTES:]
+        for line in lines:
+            self._add_line(line)
+
+    def add_line(self, text: str) -> None:
+        """Add a line of the server itself, after the output of the function."""
+        if self._rest:
+            self.add(b"\n")
+        self._add_line(text.encode())
+
+    def _add_line(self, line: bytes) -> None:
+        text = line.decode(errors="backslashreplace").replace("\r", "\n").rstrip("\n")
+        self._tail = (self._tail + text.encode() + b"\n")[-TAIL_BYTES:]
+        if text:
+            self._events.append((int(self._clock.now_s() * 1000), text))
+
+    async def flush(self) -> None:
+        events, self._events, self.pending_bytes = self._events, [], len(self._rest)
+        if events:
+            region, group, stream = self._place
+            await self._lane.submit(lambda tx: write_events(tx, region, group, stream, events))
+
+
+class FunctionProcess:
+    def __init__(self, folder: Path, log: FunctionLog, order: InvocationOrder, on_end: Callable[[FunctionProcess], None]) -> None:
+        self.folder = folder
+        self.key = order.function_arn, order.revision
+        self.started_s = monotonic()
+        self._log = log
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._is_loaded = False
+        self._paused = False
+        self.has_ended = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, code: bytes, order: InvocationOrder, stream: str) -> None:
+        """Extract the code into the folder, and start the process."""
+        lifeline, self._lifeline = os.pipe()
+        self._output, output = os.pipe()
+        own, other = socket.socketpair()
+        try:
+            os.set_blocking(self._output, False)
+            await asyncio.to_thread(extract, code, self.folder)
+            environment = {
+                **{name: os.environ[name] for name in INHERITED if name in os.environ},
+                "TZ": ":UTC",
+                "HOME": str(self.folder / "tmp"),
+                "TMPDIR": str(self.folder / "tmp"),
+                "LAMBDA_TASK_ROOT": str(self.folder / "code"),
+                **order.environment,
+                "AWS_LAMBDA_LOG_STREAM_NAME": stream,
+            }
+            command = [
+                sys.executable, str(PROGRAM), str(lifeline), str(other.fileno()), str(order.memory_mib),
+                str(self.folder / "code"), order.handler,
+            ]  # fmt: skip
+            process = self._process = await asyncio.to_thread(self._spawn, command, environment, output, (lifeline, other.fileno()))
+            self._exit = os.pidfd_open(process.pid)
+            self._loop.add_reader(self._exit, self._ended)
+            self._loop.add_reader(self._output, self._read_output)
+            self._reader, self._writer = await asyncio.open_connection(sock=own)
+        except BaseException:
+            own.close()
+            if self._process is None:
+                os.close(self._output)
+                os.close(self._lifeline)
+                self.has_ended.set()
+            raise
+        finally:
+            os.close(lifeline)
+            os.close(output)
+            other.close()
+
+    def _spawn(
+        self, command: list[str], environment: dict[str, str], output: int, passed: tuple[int, ...]
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=self.folder / "code",
+            pass_fds=passed, start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def is_usable(self) -> bool:
+        return self._is_loaded and not self.has_ended.is_set()
+
+    async def run(self, order: InvocationOrder) -> InvocationOutcome:
+        """Run one invocation. If it takes too long, end the process."""
+        log = self._log
+        log.begin()
+        log.add_line(f"START RequestId: {order.id} Version: $LATEST")
+        began_s, init_ms, about = monotonic(), 0.0, dict[str, Any]()
+        flusher = asyncio.create_task(self._flush_regularly())
+        try:
+            if not self._is_loaded:
+                init_ms = await self._send_first(order)
+            else:
+                self._send(order)
+            began_s = monotonic()
+            async with asyncio.timeout(order.timeout_s):
+                about = json.loads(await self._read())
+                result = await self._read()
+            succeeded = "error" not in about
+            if len(result) > RESULT_MAX_BYTES:
+                message = (
+                    f"Response payload size ({len(result)} bytes) exceeded maximum allowed payload size ({RESULT_MAX_BYTES} bytes)."
+                )
+                succeeded, result = False, _failure("Function.ResponseSizeTooLarge", message)
+        except TimeoutError:
+            await self.close()
+            succeeded, result = False, self._timed_out(order)
+        except ProcessEnded:
+            succeeded, result = False, self._exited(order)
+        finally:
+            flusher.cancel()
+        await self._drain()
+        self._report(order, about.get("duration_ms", (monotonic() - began_s) * 1000), init_ms, about.get("max_memory_mib"))
+        await log.flush()
+        return InvocationOutcome(succeeded, result, log.tail())
+
+    async def _send_first(self, order: InvocationOrder) -> float:
+        """Send the first event, and wait until the code is loaded. Return the time that this took."""
+        self._send(order)
+        async with asyncio.timeout(max(LOAD_MAX_S, order.timeout_s)):
+            found = json.loads(await self._read())
+        self._is_loaded = "init_ms" in found
+        return float(found.get("init_ms", 0.0))
+
+    def _send(self, order: InvocationOrder) -> None:
+        request = {"id": order.id, "arn": order.function_arn, "timeout_s": order.timeout_s}
+        if order.context != "null":
+            request["client_context"] = json.loads(order.context)
+        for message in (json.dumps(request).encode(), order.payload):
+            self._writer.write(LENGTH.pack(len(message)) + message)
+
+    async def _read(self) -> bytes:
+        try:
+            (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+            return await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, OSError):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.has_ended.wait(), END_MAX_S)
+            raise ProcessEnded from None
+
+    def _timed_out(self, order: InvocationOrder) -> bytes:
+        message = f"RequestId: {order.id} Error: Task timed out after {order.timeout_s:.2f} seconds"
+        self._log.add_line(message)
+        return _failure("Sandbox.Timedout", message)
+
+    def _exited(self, order: InvocationOrder) -> bytes:
+        code = self._process.returncode if self._process is not None else None
+        if code == TOO_MUCH_MEMORY:
+            why = f"signal: killed, because the function used more than its MemorySize of {order.memory_mib} MB"
+        elif code is not None and code > 128:
+            why = f"signal {code - 128}"
+        else:
+            why = f"exit status {code}"
+        message = f"RequestId: {order.id} Error: Runtime exited with error: {why}"
+        self._log.add_line(message)
+        return _failure("Runtime.ExitError", message)
+
+    def _report(self, order: InvocationOrder, duration_ms: float, init_ms: float, max_memory_mib: int | None) -> None:
+        self._log.add_line(f"END RequestId: {order.id}")
+        parts = [
+            f"REPORT RequestId: {order.id}",
+            f"Duration: {duration_ms:.2f} ms",
+            f"Billed Duration: {-(-duration_ms // 1):.0f} ms",
+            f"Memory Size: {order.memory_mib} MB",
+            *([f"Max Memory Used: {max_memory_mib} MB"] if max_memory_mib is not None else []),
+            *([f"Init Duration: {init_ms:.2f} ms"] if init_ms else []),
+        ]
+        self._log.add_line("\t".join(parts))
+
+    # Output
+
+    def _read_output(self) -> bool:
+        """Read the available output. Return False if there is none."""
+        try:
+            chunk = os.read(self._output, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self._loop.remove_reader(self._output)
+            return False
+        self._log.add(chunk)
+        if self._log.pending_bytes > PENDING_MAX_BYTES and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._output)
+        return True
+
+    async def _drain(self) -> None:
+        """Read all output that the function wrote before its result."""
+        while self._read_output():
+            if self._paused:
+                await self._flush()
+
+    async def _flush_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        await self._log.flush()
+        if self._paused:
+            self._paused = False
+            self._loop.add_reader(self._output, self._read_output)
+
+    # End
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._exit)
+        os.close(self._exit)
+        assert self._process is not None
+        self._process.wait()
+        self.has_ended.set()
+        self._on_end(self)
+
+    async def close(self) -> None:
+        """End the process with everything that it has started, and wait until it has ended."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        try:
+            await asyncio.wait_for(self.has_ended.wait(), END_MAX_S)
+        except TimeoutError:
+            if self._process is not None:
+                self._process.kill()
+                await self.has_ended.wait()
+
+    async def discard(self) -> None:
+        """End the process, and delete its folder."""
+        await self.close()
+        if self._output >= 0:
+            with suppress(AttributeError):
+                self._writer.close()
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = -1
+        await asyncio.to_thread(rmtree, self.folder, ignore_errors=True)
+
+
+def extract(code: bytes, folder: Path) -> None:
+    """Extract a zip file into FOLDER/code. Files keep their permission to be executed."""
+    (folder / "tmp").mkdir(parents=True, mode=0o700)
+    target = folder / "code"
+    target.mkdir(mode=0o700)
+    with ZipFile(io.BytesIO(code)) as archive:
+        for entry in archive.infolist():
+            path = archive.extract(entry, target)  # removes ".." and a leading "/" from the name
+            if not entry.is_dir() and (entry.external_attr >> 16) & stat.S_IXUSR:
+                os.chmod(path, 0o700)
+
+
+def _failure(type_: str, message: str) -> bytes:
+    return json.dumps({"errorType": type_, "errorMessage": message}).encode()

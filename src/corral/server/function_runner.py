@@ -1,0 +1,184 @@
+"""Runs the invocations of Lambda functions: takes queued invocations, runs them in processes, and records the results.
+
+A process serves one invocation at a time. It stays for a minute after an invocation, so that the next one starts without delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from time import gmtime, monotonic, strftime
+from typing import TYPE_CHECKING
+
+from corral.clock import Clock
+from corral.core import Tx, Wait
+from corral.ids import Ids
+from corral.model.function import INVOCATIONS, InvocationOrder, InvocationOutcome
+from corral.model.settings import Settings
+from corral.server.lanes import Lane
+from corral.store import Store
+from corral.telemetry import LogStore
+
+if TYPE_CHECKING:
+    from corral.server.function_process import FunctionProcess
+
+IDLE_S = 60.0  # how long an idle process is kept
+IDLE_MAX = 8  # idle processes that are kept at most, because each takes about 50 MB
+AGE_MAX_S = 6 * 3600.0  # older processes serve no further invocation: their credentials expire after twelve hours
+RETRY_S = 1.0
+WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when an invocation is queued or the server stops
+REPLACED = "The code of the function was replaced while the invocation began. Invoke the function again."
+
+log = logging.getLogger("corral")
+
+
+class FunctionRunner:
+    def __init__(self, data: Path, state: Lane[Store], logs: Lane[LogStore], settings: Settings, ids: Ids, clock: Clock) -> None:
+        self._folder = data / "functions"
+        self._state = state
+        self._logs = logs
+        self._settings = settings
+        self._ids = ids
+        self._clock = clock
+        self._running: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._processes: set[FunctionProcess] = set()
+        self._idle: dict[FunctionProcess, asyncio.TimerHandle] = {}  # oldest first
+        self._discards: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Run invocations until the server stops."""
+        if self._folder.exists():  # the processes of the last server have ended with it
+            await asyncio.to_thread(rmtree, self._folder, ignore_errors=True)
+        await self._state.submit(_requeue)
+        await self._state.submit(_wait_for_first)
+        while True:
+            try:
+                if await self._take():
+                    return
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("invocations of functions could not be started")
+                await asyncio.sleep(RETRY_S)
+
+    async def _take(self) -> bool:
+        from corral.services.lambda_.invocations import CONCURRENT_MAX, take_invocations  # imported with the first invocation
+
+        while len(self._running) >= CONCURRENT_MAX:
+            self._room.clear()
+            await self._room.wait()
+        orders = await self._state.submit(partial(take_invocations, room=CONCURRENT_MAX - len(self._running)))
+        for order in orders:
+            task = asyncio.create_task(self._serve(order))
+            self._running.add(task)
+            task.add_done_callback(self._served)
+        return not orders
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._room.set()
+
+    async def _serve(self, order: InvocationOrder) -> None:
+        from corral.services.lambda_.invocations import failure, finish_invocation
+
+        process: FunctionProcess | None = None
+        try:
+            process = self._idle_process(order) or await self._start(order)
+            outcome = await process.run(order) if process is not None else InvocationOutcome(False, failure(REPLACED), b"")
+        except OSError as error:
+            log.warning("the function %s could not run: %s", order.function, error)
+            outcome = InvocationOutcome(False, failure(f"The function could not be started: {error}"), b"")
+        except Exception:
+            log.exception("the function %s could not run", order.function)
+            outcome = InvocationOutcome(False, failure("Internal failure: see server.log in Corral's data folder."), b"")
+        if process is not None:
+            self._keep(process)
+        await self._state.submit(lambda tx: finish_invocation(tx, order.id, outcome))
+
+    # Processes
+
+    def _idle_process(self, order: InvocationOrder) -> FunctionProcess | None:
+        for process in list(self._idle):
+            if process.key == (order.function_arn, order.revision):
+                self._idle.pop(process).cancel()
+                return process
+        return None
+
+    async def _start(self, order: InvocationOrder) -> FunctionProcess | None:
+        """Start a process. Return None if the function has another code by now."""
+
+        def read_code(tx: Tx[Store]) -> bytes | None:
+            return tx.store.functions.code(order.code_id)
+
+        from corral.server.function_process import FunctionLog, FunctionProcess
+
+        code = await self._state.read(read_code, self._settings, self._ids)
+        if code is None:
+            return None
+        id, now_s = self._ids.hex32(), self._clock.now_s()
+        stream = f"{_date(now_s)}/[$LATEST]{id}"
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        output = FunctionLog(self._logs, self._clock, order.region, order.log_group, stream)
+        process = FunctionProcess(self._folder / id, output, order, self._has_ended)
+        self._processes.add(process)
+        try:
+            await process.start(code, order, stream)
+        except BaseException:
+            self._discard(process)
+            raise
+        return process
+
+    def _keep(self, process: FunctionProcess) -> None:
+        """Keep a process for the next invocation, or end it."""
+        if not process.is_usable or monotonic() - process.started_s > AGE_MAX_S:
+            self._discard(process)
+            return
+        for other in [each for each in self._idle if each.key[0] == process.key[0] and each.key != process.key]:
+            self._retire(other)  # it has an earlier revision of the function
+        while len(self._idle) >= IDLE_MAX:
+            self._retire(next(iter(self._idle)))
+        self._idle[process] = asyncio.get_running_loop().call_later(IDLE_S, self._retire, process)
+
+    def _has_ended(self, process: FunctionProcess) -> None:
+        if process in self._idle:
+            self._retire(process)
+
+    def _retire(self, process: FunctionProcess) -> None:
+        self._idle.pop(process).cancel()
+        self._discard(process)
+
+    def _discard(self, process: FunctionProcess) -> None:
+        self._processes.discard(process)
+        task = asyncio.create_task(process.discard())
+        self._discards.add(task)
+        task.add_done_callback(self._discards.discard)
+
+    async def close(self) -> None:
+        """End all processes. Asynchronous invocations that run now run again after the next start."""
+        for task in list(self._running):
+            task.cancel()
+        for timer in self._idle.values():
+            timer.cancel()
+        self._idle.clear()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for process in list(self._processes):
+            self._discard(process)
+        await asyncio.gather(*self._discards, return_exceptions=True)
+
+
+def _requeue(tx: Tx[Store]) -> None:
+    tx.store.functions.requeue_running(tx.now_s)
+
+
+def _wait_for_first(tx: Tx[Store]) -> None:
+    """Wait until an invocation is queued. Most servers never run a function, so they need not load the code for it."""
+    if tx.store.functions.next_due_s() is None and not tx.final:
+        raise Wait([INVOCATIONS], tx.now_s + WAIT_MAX_S)
+
+
+def _date(at_s: float) -> str:
+    return strftime("%Y/%m/%d", gmtime(at_s))

@@ -1,0 +1,135 @@
+"""Lambda resource types of CloudFormation templates: functions and permissions. All other types of Lambda are stored only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.cloudformation.api_calls import authorize, call, request_of
+from corral.services.cloudformation.api_types import Params, changed, note_of, tag_values
+from corral.services.cloudformation.errors import ValidationError
+from corral.services.cloudformation.generated_names import generated_name
+from corral.services.cloudformation.resource_types import Properties, TemplateType, forgiving, never_updated
+from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
+from corral.services.lambda_.names import function_arn
+from corral.store import Store
+
+FUNCTION, PERMISSION = "AWS::Lambda::Function", "AWS::Lambda::Permission"
+MISSING = "ResourceNotFoundException"
+REMOVED: dict[str, Any] = {  # the value after the property was removed from the template
+    "DeadLetterConfig": {},
+    "Description": "",
+    "Environment": {"Variables": {}},
+    "EphemeralStorage": {"Size": 512},
+    "FileSystemConfigs": [],
+    "KMSKeyArn": "",
+    "Layers": [],
+    "LoggingConfig": {},
+    "MemorySize": 128,
+    "SnapStart": {"ApplyOn": "None"},
+    "Timeout": 3,
+    "TracingConfig": {"Mode": "PassThrough"},
+    "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
+}
+CODE = ("Code", "Architectures")  # the properties that UpdateFunctionCode sets
+# The properties that no operation of Corral has
+UNSENT = (
+    "CapacityProviderConfig", "CodeSigningConfigArn", "DurableConfig", "FunctionScalingConfig", "ImageConfig",
+    "PublishToLatestPublished", "RecursiveLoop", "ReservedConcurrentExecutions", "RuntimeManagementConfig", "TenancyConfig",
+)  # fmt: skip
+NOTED = (
+    *UNSENT, "DeadLetterConfig", "EphemeralStorage", "FileSystemConfigs", "Layers", "SnapStart", "TracingConfig", "VpcConfig",
+)  # fmt: skip
+
+
+def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    source = _source(tx, caller, properties)
+    given = request_of("lambda", "CreateFunction", _sent(properties, but=("Code",)))
+    own = {name: value for name, value in source.items() if name.startswith("_")}
+    code = {name: value for name, value in source.items() if name not in own}
+    tags = {"Tags": tag_values(properties.get("Tags"))}
+    call(tx, caller, "lambda", "CreateFunction", {**given, **tags, "Code": code, **own, "_tags": dict(properties["_tags"])})
+    return str(properties["FunctionName"])
+
+
+def _update(tx: Tx[Store], caller: Caller, name: str, old: Properties, new: Properties) -> None:
+    target, names = {"FunctionName": name}, changed(old, new)
+    if set(CODE) & set(names):
+        architectures = {"Architectures": new["Architectures"]} if "Architectures" in new else {}
+        call(tx, caller, "lambda", "UpdateFunctionCode", {**target, **_source(tx, caller, new), **architectures})
+    if [each for each in names if each not in (*CODE, *UNSENT, "Tags")]:
+        given = request_of("lambda", "UpdateFunctionConfiguration", _sent(new, but=(*CODE, "FunctionName", "PackageType")))
+        removed = {each: value for each, value in REMOVED.items() if each not in given}
+        call(tx, caller, "lambda", "UpdateFunctionConfiguration", {**target, **removed, **given})
+    before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
+    arn = function_arn(caller.region, caller.account, name)
+    if keys := [key for key in before if key not in after]:
+        call(tx, caller, "lambda", "UntagResource", {"Resource": arn, "TagKeys": keys})
+    if added := {key: value for key, value in after.items() if before.get(key) != value}:
+        call(tx, caller, "lambda", "TagResource", {"Resource": arn, "Tags": added})
+
+
+def _delete(tx: Tx[Store], caller: Caller, name: str, properties: Properties) -> None:
+    call(tx, caller, "lambda", "DeleteFunction", {"FunctionName": name})
+
+
+def _sent(properties: Properties, but: tuple[str, ...]) -> Properties:
+    return {name: value for name, value in properties.items() if not name.startswith("_") and name not in (*but, *UNSENT, "Tags")}
+
+
+def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
+    """The members of a request that contain or name the code. Code in the template itself becomes a zip file."""
+    code: Mapping[str, Any] = properties["Code"]
+    if "ZipFile" in code:
+        return {"ZipFile": inline_zip(str(code["ZipFile"]))}
+    given = {name: code[name] for name in ("S3Bucket", "S3Key", "S3ObjectVersion") if name in code}
+    if "S3Bucket" not in given:
+        if "ImageUri" in code:
+            return {"ImageUri": code["ImageUri"]}
+        raise ValidationError("Code must have ZipFile, or S3Bucket and S3Key.")
+    named = {"Bucket": given["S3Bucket"], "Key": given.get("S3Key", ""), "VersionId": given.get("S3ObjectVersion")}
+    authorize(tx, caller, "s3", "GetObject", named)
+    return {**given, OBJECT: object_bytes(tx, caller, given)}
+
+
+def _attributes(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
+    return {"Arn": function_arn(caller.region, caller.account, name)}
+
+
+# Permissions
+
+
+def _add_permission(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    tags = properties["_tags"]
+    stack, logical_id = tags["aws:cloudformation:stack-name"], tags["aws:cloudformation:logical-id"]
+    identity = generated_name(tx, stack, logical_id, PERMISSION_TYPE, {})
+    given = {name: value for name, value in properties.items() if not name.startswith("_")}
+    call(tx, caller, "lambda", "AddPermission", {**given, "StatementId": identity})
+    return identity
+
+
+def _remove_permission(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    call(tx, caller, "lambda", "RemovePermission", {"FunctionName": properties["FunctionName"], "StatementId": identity})
+
+
+FUNCTION_TYPE = TemplateType(
+    FUNCTION,
+    _create,
+    _attributes,
+    _update,
+    forgiving(_delete, MISSING),
+    name_property="FunctionName",
+    settled=note_of(FUNCTION, NOTED),
+    checks_permissions=True,
+)
+PERMISSION_TYPE = TemplateType(
+    PERMISSION,
+    _add_permission,
+    lambda tx, caller, identity: {"Id": identity},
+    never_updated,
+    forgiving(_remove_permission, MISSING),
+    checks_permissions=True,
+)
+TEMPLATE_TYPES = (FUNCTION_TYPE, PERMISSION_TYPE)

@@ -1,0 +1,221 @@
+"""Operations on functions: create, read, update, delete and tag them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.lambda_.code import CODE, NO_IMAGES, Code
+from corral.services.lambda_.errors import ISOLATED, InvalidParameterValueException, ResourceConflictException
+from corral.services.lambda_.names import (
+    FUNCTION,
+    LATEST,
+    NAME_MAX_CHARACTERS,
+    SERVICE,
+    find_function,
+    function_arn,
+    get_function,
+    named_function,
+    put_function,
+    region_of,
+)
+from corral.services.pagination import Pagination
+from corral.services.tags import TagRules
+from corral.store import Store
+from corral.store.stored_resources import Document
+
+RUNTIMES = re.compile(r"python3\.\d+")
+VARIABLES_MAX_BYTES = 4096
+VARIABLE = re.compile(r"[a-zA-Z]\w*", re.ASCII)
+RESERVED = frozenset(
+    {
+        "_HANDLER", "_X_AMZN_TRACE_ID", "AWS_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION", "AWS_EXECUTION_ENV",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "AWS_LAMBDA_FUNCTION_NAME", "AWS_LAMBDA_FUNCTION_VERSION",
+        "AWS_LAMBDA_INITIALIZATION_TYPE", "AWS_LAMBDA_LOG_GROUP_NAME", "AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_RUNTIME_API",
+        "AWS_REGION", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "LAMBDA_RUNTIME_DIR", "LAMBDA_TASK_ROOT",
+    }
+)  # fmt: skip
+# The members of requests that are stored and shown as they are. Those in WITHOUT_EFFECT change nothing about the run.
+SETTINGS = ("Description", "Handler", "MemorySize", "Role", "Runtime", "Timeout")
+WITHOUT_EFFECT = (
+    "DeadLetterConfig", "EphemeralStorage", "FileSystemConfigs", "KMSKeyArn", "Layers", "SnapStart", "TracingConfig", "VpcConfig",
+)  # fmt: skip
+PAGES = Pagination(
+    InvalidParameterValueException, limit="MaxItems", token="Marker", next_token="NextMarker", default=50, largest=10_000
+)
+TAG_RULES = TagRules(InvalidParameterValueException)
+
+NOT_PYTHON = (
+    "Corral runs Lambda functions in Python only (python3.x), not in {}. Rewrite the function in Python, or leave it out. CDK has "
+    "functions of its own in nodejs: set autoDeleteObjects of buckets to false, and the feature flag "
+    "@aws-cdk/aws-ec2:restrictDefaultSecurityGroup to false."
+)
+NO_VERSIONS = "Corral has only the version $LATEST of a function: leave out Publish."
+
+
+def create_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if tx.settings.isolate:
+        raise InvalidParameterValueException(ISOLATED)
+    name = named_function(caller, params["FunctionName"])
+    if len(name) > NAME_MAX_CHARACTERS:
+        raise InvalidParameterValueException(f"The name of a function has at most {NAME_MAX_CHARACTERS} characters: {name}")
+    if params.get("PackageType", "Zip") != "Zip":
+        raise InvalidParameterValueException(NO_IMAGES)
+    for member in ("Runtime", "Handler"):
+        if not params.get(member):
+            raise InvalidParameterValueException(f"{member} is mandatory for functions created with deployment packages.")
+    _check(params)
+    if get_function(tx, caller.region, name) is not None:
+        raise ResourceConflictException(f"Function already exist: {name}")
+    tags = TAG_RULES.of_pairs(list(params.get("Tags", {}).items()))
+    document: Document = {
+        "FunctionName": name,
+        "FunctionArn": function_arn(caller.region, caller.account, name),
+        "Description": "",
+        "Timeout": 3,
+        "MemorySize": 128,
+        "Version": LATEST,
+        "TracingConfig": {"Mode": "PassThrough"},
+        "PackageType": "Zip",
+        "Architectures": params.get("Architectures", ["x86_64"]),
+        "EphemeralStorage": {"Size": 512},
+        "SnapStart": {"ApplyOn": "None"},
+        "State": "Active",
+        "LastUpdateStatus": "Successful",
+        "_tags": {**tags, **params.get("_tags", {})},
+        "_policy": [],
+    }
+    document = _with_code(tx, _with_settings(document, params), params[CODE])
+    return _shown(_store(tx, document))
+
+
+def update_function_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    document = find_function(tx, caller, params)
+    _check(params)
+    code: Code = params[CODE]
+    if params.get("DryRun"):
+        return _shown({**document, "CodeSha256": code.sha256, "CodeSize": code.size})
+    if "Architectures" in params:
+        document = {**document, "Architectures": params["Architectures"]}
+    if code.sha256 != document["CodeSha256"]:
+        tx.store.functions.drop_code(document["_code"])
+        document = _with_code(tx, document, code)
+    return _shown(_store(tx, document))
+
+
+def update_function_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    document = find_function(tx, caller, params)
+    _check(params)
+    return _shown(_store(tx, _with_settings(document, params)))
+
+
+def delete_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    document = find_function(tx, caller, params)
+    tx.store.stored.drop(SERVICE, FUNCTION, region_of(document), document["FunctionName"])
+    tx.store.functions.drop_code(document["_code"])
+    return {"StatusCode": 204}
+
+
+def get_function_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return _shown(find_function(tx, caller, params))
+
+
+def describe_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """GetFunction. The response has no URL of the code, because Corral does not hand it out again."""
+    document = find_function(tx, caller, params)
+    tags = {"Tags": document["_tags"]} if document["_tags"] else {}
+    return {"Configuration": _shown(document), "Code": {"RepositoryType": "S3"}, **tags}
+
+
+def list_functions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found, more = PAGES.page(params, lambda after, limit: tx.store.stored.listed(SERVICE, FUNCTION, caller.region, after, limit))
+    return {"Functions": [_shown(document) for document in found], **more}
+
+
+# Tags
+
+
+def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    document = find_function(tx, caller, params, "Resource")
+    added = TAG_RULES.of_pairs(list(params["Tags"].items()))
+    put_function(tx, {**document, "_tags": TAG_RULES.merge(document["_tags"], added)})
+    return {}
+
+
+def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    document = find_function(tx, caller, params, "Resource")
+    put_function(tx, {**document, "_tags": TAG_RULES.remove(document["_tags"], params["TagKeys"])})
+    return {}
+
+
+def list_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return {"Tags": find_function(tx, caller, params, "Resource")["_tags"]}
+
+
+# The document of a function
+
+
+def log_group(document: Document) -> str:
+    return str(document["LoggingConfig"]["LogGroup"])
+
+
+def _shown(document: Document) -> Document:
+    return {member: value for member, value in document.items() if not member.startswith("_")}
+
+
+def _with_settings(document: Document, params: Mapping[str, Any]) -> Document:
+    """The document with the settings that a request gives."""
+    changed = {member: params[member] for member in (*SETTINGS, *WITHOUT_EFFECT) if member in params}
+    if "Environment" in params:
+        changed["Environment"] = {"Variables": params["Environment"].get("Variables", {})}
+    if "VpcConfig" in changed:
+        changed["VpcConfig"] = {"SubnetIds": [], "SecurityGroupIds": [], "VpcId": "", **changed["VpcConfig"]}
+    if "Layers" in changed:
+        changed["Layers"] = [{"Arn": arn, "CodeSize": 0} for arn in changed["Layers"]]
+    if "LoggingConfig" in params or "LoggingConfig" not in document:
+        given = params.get("LoggingConfig", {})
+        usual = {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{document['FunctionName']}"}
+        changed["LoggingConfig"] = {**usual, **given}
+    return {**document, **changed}
+
+
+def _with_code(tx: Tx[Store], document: Document, code: Code) -> Document:
+    return {**document, "CodeSha256": code.sha256, "CodeSize": code.size, "_code": tx.store.functions.add_code(code.zip)}
+
+
+def _store(tx: Tx[Store], document: Document) -> Document:
+    """Store a changed function under a new revision. Processes of earlier revisions serve no further invocations."""
+    at = datetime.fromtimestamp(tx.now_s, UTC)
+    document = {**document, "LastModified": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}+0000"}
+    document["RevisionId"] = tx.ids.uuid()
+    put_function(tx, document)
+    return document
+
+
+def _check(params: Mapping[str, Any]) -> None:
+    if params.get("Publish") or params.get("PublishTo"):
+        raise InvalidParameterValueException(NO_VERSIONS)
+    runtime = params.get("Runtime")
+    if runtime is not None and not RUNTIMES.fullmatch(runtime):
+        raise InvalidParameterValueException(NOT_PYTHON.format(runtime))
+    if params.get("LoggingConfig", {}).get("LogFormat", "Text") != "Text":
+        raise InvalidParameterValueException("Corral writes the log of a function as text only: LogFormat must be Text.")
+    variables = params.get("Environment", {}).get("Variables", {})
+    if used := sorted(RESERVED & variables.keys()):
+        raise InvalidParameterValueException(
+            "Lambda was unable to configure your environment variables because the environment variables you have provided "
+            "contains reserved keys that are currently not supported for modification. Reserved keys used in this request: "
+            + ", ".join(used)
+        )
+    for name, value in variables.items():
+        if not VARIABLE.fullmatch(name) or "\0" in value:
+            raise InvalidParameterValueException(f"The environment variable {name} is not valid.")
+    if sum(len(name.encode()) + len(value.encode()) for name, value in variables.items()) > VARIABLES_MAX_BYTES:
+        raise InvalidParameterValueException(
+            "Lambda was unable to configure your environment variables because the environment variables you have provided "
+            f"exceeded the {VARIABLES_MAX_BYTES // 1024}KB limit."
+        )

@@ -1,0 +1,83 @@
+"""Names and ARNs of functions, and the functions that find and store them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.lambda_.errors import (
+    InvalidParameterValueException,
+    PreconditionFailedException,
+    ResourceNotFoundException,
+    no_such_function,
+)
+from corral.store import Store
+from corral.store.stored_resources import Document
+
+SERVICE, FUNCTION = "lambda", "function"
+LATEST = "$LATEST"
+NAME_MAX_CHARACTERS = 64
+# NAME, ACCOUNT:function:NAME or the ARN, each with or without :QUALIFIER
+REFERENCE = re.compile(
+    r"(?:arn:aws[a-z-]*:lambda:)?(?:([a-z]{2}(?:-[a-z]+)+-\d):)?(?:(\d{12}):)?(?:function:)?([a-zA-Z0-9_-]+)(?::([$a-zA-Z0-9_-]+))?"
+)
+
+
+def function_arn(region: str, account: str, name: str) -> str:
+    return f"arn:aws:lambda:{region}:{account}:function:{name}"
+
+
+def named_function(caller: Caller, given: str, qualifier: str | None = None) -> str:
+    """Return the name of the function that a request names. Raise an error if it can only be in another region or account."""
+    found = REFERENCE.fullmatch(given)
+    if found is None:
+        raise InvalidParameterValueException(f"The function name is not valid: {given}")
+    region, account, name, own_qualifier = found.groups()
+    if region is not None and region != caller.region:
+        raise ResourceNotFoundException(f"Functions from '{region}' are not reachable in this region ('{caller.region}')")
+    arn = function_arn(caller.region, account or caller.account, name)
+    if account is not None and account != caller.account:
+        raise no_such_function(arn)
+    version = qualifier or own_qualifier or LATEST
+    if version != LATEST:
+        raise ResourceNotFoundException(f"Function not found: {arn}:{version}. Corral has only the version {LATEST} of a function.")
+    return name
+
+
+def find_function(tx: Tx[Store], caller: Caller, params: dict[str, Any], member: str = "FunctionName") -> Document:
+    """The function that a request names. Raise the service's error if it does not exist."""
+    name = named_function(caller, params[member], params.get("Qualifier"))
+    found = get_function(tx, caller.region, name)
+    if found is None:
+        raise no_such_function(function_arn(caller.region, caller.account, name))
+    if params.get("RevisionId") not in (None, found["RevisionId"]):
+        raise PreconditionFailedException(
+            "The Revision Id provided does not match the latest Revision Id. Call the GetFunction/GetAlias API to retrieve the "
+            "latest Revision Id"
+        )
+    return found
+
+
+def get_function(tx: Tx[Store], region: str, name: str) -> Document | None:
+    return tx.store.stored.get(SERVICE, FUNCTION, region, name)
+
+
+def function_with_arn(tx: Tx[Store], arn: str) -> Document | None:
+    """The function with this ARN, in any region; None if the account does not have it."""
+    parts = arn.split(":")
+    if len(parts) == 8 and parts[7] == LATEST:
+        parts.pop()
+    if len(parts) != 7:
+        return None
+    found = get_function(tx, parts[3], parts[6])
+    return found if found is not None and found["FunctionArn"] == ":".join(parts) else None
+
+
+def put_function(tx: Tx[Store], document: Document) -> None:
+    tx.store.stored.put(SERVICE, FUNCTION, region_of(document), document["FunctionName"], document, tx.now_s)
+
+
+def region_of(document: Document) -> str:
+    return str(document["FunctionArn"]).split(":")[3]

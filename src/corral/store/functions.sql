@@ -1,0 +1,22 @@
+-- The code and the invocations of Lambda functions. The functions themselves are rows of stored_resource.
+CREATE TABLE function_code (
+    id  INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice: the folder with the extracted code has this name
+    zip BLOB NOT NULL
+);
+
+CREATE TABLE invocation (
+    number     INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT NOT NULL UNIQUE,  -- the request id
+    region     TEXT NOT NULL,
+    function   TEXT NOT NULL,
+    is_async   INTEGER NOT NULL CHECK (is_async IN (0, 1)),
+    state      TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed')),
+    payload    BLOB NOT NULL,
+    context    TEXT NOT NULL,         -- the ClientContext of the request
+    attempts   INTEGER NOT NULL,      -- attempts that have ended
+    created_at REAL NOT NULL,
+    due_at     REAL NOT NULL,         -- if queued: the time of the next attempt; if ended: the time of the end
+    result     BLOB NOT NULL,
+    log        BLOB NOT NULL          -- the end of the log of the last attempt
+);
+CREATE INDEX invocation_due ON invocation (state, due_at, number);
