@@ -29,6 +29,7 @@ from corral.cli.images import images
 from corral.cli.instances import instances
 from corral.cli.login import login
 from corral.cli.logs import logs
+from corral.cli.metrics import metrics
 from corral.cli.output import print_message
 from corral.cli.ps import ps
 from corral.cli.restore import restore
@@ -92,7 +93,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, stack, fleet, cost, login, images, revoke, backup,
-    restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, stack, fleet, cost, metrics, login, images,
+    revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

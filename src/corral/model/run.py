@@ -187,6 +187,7 @@ class GpuSample(Struct, frozen=True):
     memory_used_mib: int
     power_w: float | None = None
     temperature_c: float | None = None
+    sm_clock_mhz: int | None = None
     foreign: list[Foreign] = field(default_factory=list)
 
 

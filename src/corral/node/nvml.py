@@ -126,12 +126,14 @@ class NvmlGpus:
             return None
         power_mw = self._query(nvml.nvmlDeviceGetPowerUsage, handle)
         temperature_c = self._query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        clock_mhz = self._query(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         return GpuSample(
             gpu_id,
             utilization_percent=float(load.gpu),
             memory_used_mib=int(memory.used) // 2**20,
             power_w=None if power_mw is None else power_mw / 1000,
             temperature_c=None if temperature_c is None else float(temperature_c),
+            sm_clock_mhz=None if clock_mhz is None else int(clock_mhz),
             foreign=foreign,
         )
 

@@ -63,6 +63,7 @@ from corral.server.function_runner import FunctionRunner
 from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
+from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
 from corral.server.session_revocation import SessionRevocation
 from corral.server.status_pages import status_of
@@ -204,6 +205,7 @@ async def _serve(options: ServerOptions) -> None:
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
+        MetricsPage(lanes, agents.samples, clock.now_s()),
     )
     server = HttpServer(AsgiApp(front_door, channel, blobs, limits), limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -156,8 +156,11 @@ class MetricPublisher:
         for (region, cluster), reserved in own_metrics.reservations(tx).items():
             points = partial(own_metrics.cluster_points, reserved, region, cluster)
             yield from self._changed_points(("cluster", region, cluster), reserved, points, tx.now_s)
-        for (region, cluster), used in own_metrics.utilizations(tx, measured).items():
-            yield from own_metrics.cluster_points(used, region, cluster, tx.now_s, MEASURE_EVERY_S)
+        used = own_metrics.utilizations(tx, measured)
+        for (region, cluster), percentages in used.of_cluster.items():
+            yield from own_metrics.cluster_points(percentages, region, cluster, tx.now_s, MEASURE_EVERY_S)
+        for service, of_tasks in used.of_service.items():
+            yield from own_metrics.service_points(of_tasks, *service, tx.now_s, MEASURE_EVERY_S)
 
     def _provider_points(self, tx: Tx[Store]) -> Iterator[Point]:
         for key, percent in managed_scaling.provider_reservations(tx).items():

@@ -2,7 +2,7 @@
 
 `/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
 `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
-`corral cost`. `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
+`corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
+from corral.services.sessions import metrics_token
 from corral.store import Store
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
@@ -47,7 +48,7 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "fleet", "cost", "revoke")
+PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "revoke")
 
 
 class StatusPages:
@@ -72,6 +73,8 @@ class StatusPages:
             return PageRequest("corral:Fleet", request, request_id, partial(self._fleet, request))
         if request.path == "/_corral/cost":
             return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
+        if request.path == "/_corral/metrics-token":
+            return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
         if request.path == "/_corral/revoke":
             return self._revocation.exchange(request, request_id)
         pages = ", ".join(f"/_corral/{name}" for name in PAGES)
@@ -80,6 +83,9 @@ class StatusPages:
     async def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = await self._state.submit(self._status_of)
         return status
+
+    async def _metrics_token(self) -> dict[str, Any]:
+        return {"token": metrics_token(self._settings.session_key, self._settings.sessions.of_root)}
 
     async def _instances(self, request: aws.Request) -> dict[str, Any]:
         region, after = _query(request, "region"), _query(request, "after") or ""

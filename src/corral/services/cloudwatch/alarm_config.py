@@ -14,13 +14,14 @@ from corral.decide.alarm_evaluation import is_conclusive, is_level
 from corral.errors import ApiError
 from corral.model.alarm import Alarm, Criteria, MissingData
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
-from corral.model.metric import Metric
+from corral.model.metric import COLLECTOR_NAMESPACE, Metric
 from corral.model.settings import Settings
 from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
 
 HIGH_RESOLUTION_STEP_S = 10
-OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU"})  # Corral publishes these metrics once a second
+# Corral publishes these metrics once a second.
+OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE})
 CACHED_MAX = 10_000
 # The member of a stored alarm that says for what a target tracking policy has created it. Responses do not show it.
 TRACKS, TRACKS_OUT, TRACKS_IN = "_tracks", "out", "in"

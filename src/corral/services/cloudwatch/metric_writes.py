@@ -34,11 +34,13 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
 
     The points are on disk when this transaction has committed. Points that Corral measures itself each second (`own`) are
     different: they stay in memory and are written every few seconds. Readers see them at once, but a crash may lose the last of
-    them.
+    them. A collector may write the same series, for example the CloudWatch agent in a task. Then Corral's own points are dropped.
     """
     if own:
+        points = tx.store.without_collected(points, tx.now_s)
         tx.store.append_buffered(points, tx.now_s)
     else:
+        tx.store.note_collected(points, tx.now_s)
         tx.store.append(points, tx.now_s)
     return _wake_alarms(tx, points) if tx.store.alarms.watching else None
 
