@@ -91,8 +91,8 @@ def of(desired: int, ready: int | None = None, present: int | None = None, **mor
         (OUT, request(80.0), of(0), 1),
         (IN, request(20.0), of(4), 2),
         (IN, request(25.0), of(4), 3),
-        (IN, request(48.0), of(4), None),
-        (IN, request(100.0), of(4), None),
+        (IN, request(48.0), of(4), 4),
+        (IN, request(100.0), of(4), 4),
     ],
 )
 def test_the_wanted_capacity(rule: Rule, asked: ScalingRequest, group: GroupCapacity, wanted: int | None) -> None:

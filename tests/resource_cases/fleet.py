@@ -22,6 +22,17 @@ OTHER_GROUP = (
         "AvailabilityZones": ["us-east-1a"],
     },
 )
+SERVICE, TARGET = "AWS::ECS::Service", "AWS::ApplicationAutoScaling::ScalableTarget"
+SECOND_SERVICE = (
+    SERVICE,
+    {"ServiceName": "web2", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0"},
+)
+PLACE = {"ServiceNamespace": "ecs", "ScalableDimension": "ecs:service:DesiredCount"}
+SERVED = {"provider": "AWS::ECS::CapacityProvider", "cluster": CLUSTER, "definition": DEFINITION, "service": SERVICE}
+TRACKING = {"PredefinedMetricSpecification": {"PredefinedMetricType": "ECSServiceAverageCPUUtilization"}, "TargetValue": "50"}
+NIGHT = {"ScheduledActionName": "night", "Schedule": "cron(0 20 * * ? *)", "ScalableTargetAction": {"MinCapacity": "0"}}
+ONCE = {"ScheduledActionName": "once", "Schedule": "at(2030-01-01T00:00:00)", "ScalableTargetAction": {"MaxCapacity": 2},
+        "EndTime": "2031-01-01T00:00:00Z"}  # fmt: skip
 IN_GROUP = {"AutoScalingGroupName": {"Ref": "group"}}
 
 CASES: dict[str, Case] = {
@@ -54,7 +65,7 @@ CASES: dict[str, Case] = {
         starts="arn:aws:ecs:us-east-1:123456789012:task-definition/f:1",
         shown=("ecs:DescribeTaskDefinition", {"taskDefinition": "f:1", "include": ["TAGS"]}, "'key': 'b'"),
     ),
-    "AWS::ECS::Service": Case(
+    SERVICE: Case(
         {"ServiceName": "web", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0", **TAGS},
         needs={
             "launch": LAUNCH,
@@ -67,6 +78,32 @@ CASES: dict[str, Case] = {
         replacing={"ServiceName": "web2"},
         starts="arn:aws:ecs:us-east-1:123456789012:service/c/web",
         shown=("ecs:DescribeServices", {"cluster": "c", "services": ["web"]}, "'type': 'random'"),
+    ),
+    TARGET: Case(
+        {**PLACE, "ResourceId": "service/c/web", "MinCapacity": "0", "MaxCapacity": "4", "ScheduledActions": [NIGHT, ONCE], **TAGS},
+        needs={**SERVED, "second": SECOND_SERVICE},
+        changed={
+            "MaxCapacity": 7,
+            "ScheduledActions": [NIGHT | {"Timezone": "Europe/Berlin"}],
+            "SuspendedState": {"DynamicScalingInSuspended": "true"},
+            **OTHER_TAGS,
+        },
+        replacing={"ResourceId": "service/c/web2"},
+        starts="service/c/web|ecs:service:DesiredCount|ecs",
+        shown=("application-autoscaling:DescribeScalableTargets", {"ServiceNamespace": "ecs"}, "'MaxCapacity': 7"),
+    ),
+    "AWS::ApplicationAutoScaling::ScalingPolicy": Case(
+        {
+            "PolicyName": "cpu",
+            "PolicyType": "TargetTrackingScaling",
+            "ScalingTargetId": {"Ref": "target"},
+            "TargetTrackingScalingPolicyConfiguration": TRACKING,
+        },
+        needs={**SERVED, "target": TARGET},
+        changed={"TargetTrackingScalingPolicyConfiguration": TRACKING | {"ScaleInCooldown": "77"}},
+        replacing={"PolicyName": "other"},
+        starts="arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:",
+        shown=("application-autoscaling:DescribeScalingPolicies", {"ServiceNamespace": "ecs"}, "'ScaleInCooldown': 77"),
     ),
     ASG: Case(
         {

@@ -1,8 +1,8 @@
 """Computes the capacity that a target tracking policy wants. The metric is assumed to be inversely proportional to the capacity.
 
 A policy has two alarms, and each of them has one direction. The alarm of a scale-out goes off above the target. The alarm of a
-scale-in goes off below SCALE_IN_LEVEL of the target. A scale-in keeps the expected metric below SCALE_IN_LEVEL too. So it does not
-cause a scale-out, and a constant load does not make the capacity oscillate.
+scale-in goes off below SCALE_IN_LEVEL of the target. A scale-in keeps the expected peak of the metric below SCALE_IN_LEVEL too. So
+it does not cause a scale-out, and neither a constant load nor its noise makes the capacity oscillate.
 """
 
 from __future__ import annotations
@@ -22,26 +22,15 @@ def scaled_out(capacity: int, value: float, target: float) -> int | None:
     return max(ceil(capacity * value / target - ROUNDING), capacity + 1)
 
 
-def scaled_in(capacity: int, value: float, target: float) -> int | None:
-    """Return the smallest capacity at which the metric stays low, or None if the metric is not low now."""
+def scaled_in(capacity: int, value: float, target: float) -> int:
+    """Return the smallest capacity at which the metric stays low. It is the current capacity if the metric is not low now.
+
+    `value` is the largest value of the time in which the metric was low, measured as for a scale-out.
+    """
     low = target * SCALE_IN_LEVEL
     if target <= 0 or value >= low:
-        return None
+        return capacity
     return min(capacity, max(0, ceil(capacity * value / low - ROUNDING)))
-
-
-def low_value(averages: list[float], recent_peak: float | None) -> float:
-    """Return the value of a metric for `scaled_in`: the largest average, and at least SCALE_IN_LEVEL of the recent peak.
-
-    `recent_peak` is the largest value on which a scale-out could have been decided. After the scale-in, such a value must not be
-    above the target.
-    """
-    return max(*averages, recent_peak * SCALE_IN_LEVEL) if recent_peak is not None else max(averages)
-
-
-def is_for_scale_out(request: ScalingRequest, target: float) -> bool:
-    """Return whether the request belongs to the alarm of a scale-out."""
-    return request.threshold >= target
 
 
 def tracked_value(request: ScalingRequest) -> float | None:

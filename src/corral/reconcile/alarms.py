@@ -35,7 +35,6 @@ from corral.decide.alarm_evaluation import (
 )
 from corral.decide.metric_math import Series
 from corral.decide.statistics import value_of
-from corral.decide.target_tracking import low_value
 from corral.errors import ApiError
 from corral.model.alarm import COMPOSITE, Alarm, AlarmEvaluation, AlarmState, Datapoint
 from corral.model.metric import RETENTION_S, Summary
@@ -312,15 +311,15 @@ def _recent_seconds(tx: Tx[MetricStore]) -> int:
 
 
 def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datapoint]) -> float | None:
-    """Return the value for a scale-in, or None if the newest window has no data. It is the largest one of the windows."""
+    """Return the value for a scale-in: the largest value of all windows. It is None if the newest window has no data."""
     known = [value for _, value in windows[-config.criteria.periods :] if value is not None]
     if windows[-1][1] is None:
         return None
     if tx.settings.alarm_timing != "fast":
-        return low_value(known, None)
+        return max(known)
     end_s = int(windows[-1][0]) + config.period_s
     recent = _recent_values(tx, config, end_s - config.period_s * config.criteria.periods, end_s)
-    return low_value(known, max(recent.values(), default=None))
+    return max(*known, *recent.values())
 
 
 def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:

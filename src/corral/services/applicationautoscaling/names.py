@@ -6,7 +6,8 @@ RESOURCE|NAME. The names of clusters and services contain no bar.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from corral.core import Tx
 from corral.model.ecs_service import ACTIVE, EcsService
@@ -34,7 +35,7 @@ PAGES = Pagination(
 )
 
 
-def check_place(params: Params) -> None:
+def check_place(params: Mapping[str, Any]) -> None:
     """Refuse everything that is not the desired count of an ECS service."""
     namespace, dimension = params["ServiceNamespace"], params.get("ScalableDimension", DIMENSION)
     if namespace != NAMESPACE or dimension != DIMENSION:

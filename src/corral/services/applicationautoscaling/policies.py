@@ -5,6 +5,7 @@ The reconciler `scaling` (`reconcile/service_scaling.py`) applies policies when 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from corral.core import Tx
@@ -169,7 +170,7 @@ def rule_of(policy: Document, threshold: float) -> Rule:
     """Return what a policy does with the value of an alarm that has this threshold."""
     if policy["PolicyType"] == TRACKING:
         target = policy[CONFIGURATION]["TargetValue"]
-        scaled = scaled_out if threshold >= target else scaled_in
+        scaled: Callable[[int, float, float], int | None] = scaled_out if threshold >= target else scaled_in
         return Rule(lambda capacity, value: None if value is None else scaled(capacity, value, target), tracking=True)
     configuration = policy[STEPS]
     adjustment, magnitude = configuration["AdjustmentType"], configuration.get("MinAdjustmentMagnitude", 0)
