@@ -166,7 +166,7 @@ def test_the_group_of_a_capacity_provider(corral, client):
         return ecs.create_capacity_provider(name=name, autoScalingGroupProvider={"autoScalingGroupArn": given, **more})
 
     for given in ("no-such-group", group.replace("/plain", "/other"), group.replace("Group:", "Group:0")):
-        with pytest.raises(ecs.exceptions.ClientException, match="The specified Auto Scaling group .* does not exist"):
+        with pytest.raises(ecs.exceptions.ClientException, match="of this Region and try again"):
             create("plain", given)
     protected = {"managedScaling": {"status": "ENABLED"}, "managedTerminationProtection": "ENABLED"}
     with pytest.raises(ecs.exceptions.ClientException, match="must have instance protection from scale in enabled"):
