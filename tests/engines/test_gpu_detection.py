@@ -11,7 +11,8 @@ import pytest
 
 from corral.errors import Refused
 from corral.node import gpu_topology
-from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
+from corral.node.gpu_faults import GpuFaults
+from corral.node.gpus import MODELS, GpuHealth, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
 from corral.node.procfs import is_ours
 from eventually import eventually
@@ -285,3 +286,96 @@ def test_a_process_with_a_simulated_gpu_in_its_environment_is_foreign(variable):
     finally:
         seeing.communicate()
     assert not any(sample.foreign for sample in gpus.sample({}))
+
+
+# Health
+
+
+class FailingNvml(FakeNvml):
+    """A driver that reports errors: Xids, lost GPUs, and the state of the memory."""
+
+    NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED, NVML_SUCCESS = 15, 16, 0
+    NVML_GPU_RECOVERY_ACTION_GPU_RESET, NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET, NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 1, 4, 2
+
+    def __init__(self):
+        super().__init__([])
+        self.events: list[tuple[int, int]] = []
+        self.lost: set[int] = set()
+        self.rows = dict.fromkeys(range(4), (0, 0, 0, 0))
+        self.errors = dict.fromkeys(range(4), 0)
+        self.action = dict.fromkeys(range(4), 0)
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlDeviceGetUUID": self._uuid,
+            "nvmlEventSetCreate": lambda: "events",
+            "nvmlDeviceRegisterEvents": lambda handle, kinds, events: None,
+            "nvmlEventSetWait_v2": self._next_event,
+            "nvmlDeviceGetRemappedRows": lambda handle: self.rows[handle.index],
+            "nvmlDeviceGetTotalEccErrors": lambda handle, kind, since: self.errors[handle.index],
+            "nvmlDeviceGetFieldValues": lambda handle, fields: [
+                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self.action[handle.index]))
+            ],
+        }
+        return answers.get(name) or super().__getattr__(name)
+
+    def _uuid(self, handle):
+        if handle.index in self.lost:
+            error = self.NVMLError("lost")
+            error.value = self.NVML_ERROR_GPU_IS_LOST
+            raise error
+        return f"GPU-{handle.index}"
+
+    def _next_event(self, events, timeout_ms):
+        assert timeout_ms == 0, "the agent does not wait for events"
+        if not self.events:
+            raise self.NVMLError("timeout")
+        index, xid = self.events.pop(0)
+        return SimpleNamespace(device=SimpleNamespace(index=index), eventData=xid)
+
+
+def test_xids_of_the_driver():
+    driver = FailingNvml()
+    gpus = NvmlGpus(driver)
+    assert gpus.health() == GpuHealth([], {})
+    driver.events = [(1, 79), (3, 31), (1, 48)]
+    assert gpus.health().xids == [("GPU-1", 79), ("GPU-3", 31), ("GPU-1", 48)]
+    assert gpus.health().xids == []
+    driver.lost, driver.events = {2}, [(2, 79)]
+    assert gpus.health().xids == [("GPU-2", 79)], "the driver cannot name a lost GPU"
+
+
+def test_faults_that_last():
+    driver = FailingNvml()
+    driver.rows[1], driver.rows[2], driver.errors[3] = (0, 1, 1, 0), (0, 1, 1, 1), 2
+    gpus = NvmlGpus(driver)
+    driver.lost = {0}
+    assert gpus.health().conditions == {
+        "GPU-0": "the GPU is lost: the driver cannot reach it any more",
+        "GPU-1": "a memory row must be remapped; reset the GPU",
+        "GPU-2": "the remapping of a memory row failed; the GPU must be replaced",
+        "GPU-3": "2 uncorrectable memory errors since the last reset; reset the GPU",
+    }
+    again = NvmlGpus(driver)
+    assert [gpu.gpu_id for gpu in again.devices()] == ["GPU-1", "GPU-2", "GPU-3"], "a lost GPU does not hide the others"
+    healed = FailingNvml()
+    healed.action[2] = FailingNvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT
+    assert NvmlGpus(healed).health().conditions == {"GPU-2": "the driver asks for a reboot of the machine"}
+
+
+def test_faults_of_xids_survive_the_agent_and_end_with_a_reboot(tmp_path):
+    path, ids = tmp_path / "gpu_faults.json", ["GPU-0", "GPU-1"]
+    faults = GpuFaults(path, "boot", ids)
+    for xid in (13, 31, 43, 45, 63, 94):
+        faults.add("GPU-0", xid)
+    assert faults.texts == {} and not path.exists()
+    faults.add("GPU-0", 79)
+    faults.add("GPU-1", 95)
+    assert GpuFaults(path, "boot", ids).texts == faults.texts
+    assert faults.texts["GPU-1"] == "Xid 95: an uncontained memory error"
+    faults.heal("GPU-1")
+    assert GpuFaults(path, "boot", ids).texts == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
+    assert GpuFaults(path, "boot", ["GPU-1"]).texts == {}, "the GPU was removed"
+    assert GpuFaults(path, "another boot", ids).texts == {}
+    path.write_text("[")
+    assert GpuFaults(path, "boot", ids).texts == {}

@@ -61,6 +61,15 @@ class Gpus(Protocol):
         """
         ...
 
+    def health(self) -> GpuHealth:
+        """Return the errors that the driver has reported since the last call, and the faults that last."""
+        ...
+
+
+class GpuHealth(Struct, frozen=True):
+    xids: Sequence[tuple[str, int]] = ()  # (GPU id, Xid) of new errors
+    conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
+
 
 class GpusFlag(Struct, frozen=True):
     kind: str  # auto, none, sim
@@ -121,6 +130,9 @@ class NoGpus:
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
         return []
 
+    def health(self) -> GpuHealth:
+        return GpuHealth()
+
 
 class SimulatedGpus:
     """Simulated GPUs. A run that uses one CPU core fully counts as one busy GPU.
@@ -168,6 +180,9 @@ class SimulatedGpus:
                 )
             )
         return samples
+
+    def health(self) -> GpuHealth:
+        return GpuHealth()  # simulated GPUs fail only by `corral gpu fail`
 
     def _measure(self, sessions: Collection[int], pids: Iterable[int]) -> dict[int, Use]:
         """Return the CPU cores and the memory that each session, and each process outside of them, used since the last sample."""

@@ -6,6 +6,7 @@ and then launches and terminates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from corral.core import Tx
@@ -49,10 +50,12 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         return
     again: list[float] = []
     members: list[Member] = []
-    silent = tx.store.hosts.silent_ids()
+    silent, failed = tx.store.hosts.silent_ids(), tx.store.hosts.failed_instances()
     for member in tx.store.groups.members(region, name):
         instance = tx.store.instances.get(member.instance_id)
-        followed = member if _serves(member, instance, silent) else _follow(tx, group, member, instance, again, silent)
+        followed = (
+            member if _serves(member, instance, silent, failed) else _follow(tx, group, member, instance, again, silent, failed)
+        )
         if followed is not None:
             members.append(followed)
     group = tx.store.groups.get(region, name) or group
@@ -70,19 +73,26 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 # Members
 
 
-def _serves(member: Member, instance: Instance | None, silent: set[str]) -> bool:
+def _serves(member: Member, instance: Instance | None, silent: set[str], failed: Mapping[str, str]) -> bool:
     """Whether a member is in service and healthy, and its instance runs. This is true for most members of a large group."""
     return (
         member.state is LifecycleState.IN_SERVICE
         and instance is not None
         and instance.state is InstanceState.RUNNING
         and instance.host_id not in silent
+        and instance.id not in failed
         and member.impaired_since_s is None
     )
 
 
 def _follow(
-    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+    tx: Tx[Store],
+    group: Group,
+    member: Member,
+    instance: Instance | None,
+    again: list[float],
+    silent: set[str],
+    failed: Mapping[str, str],
 ) -> Member | None:
     """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
 
@@ -102,7 +112,7 @@ def _follow(
         assert instance is not None
         return _follow_launch(tx, group, member, instance, again)
     if member.state is LifecycleState.IN_SERVICE and not member.unhealthy and "HealthCheck" not in group.suspended:
-        return _check_health(tx, group, member, instance, again, silent)
+        return _check_health(tx, group, member, instance, again, silent, failed)
     return member
 
 
@@ -147,19 +157,30 @@ def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
 
 
 def _check_health(
-    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+    tx: Tx[Store],
+    group: Group,
+    member: Member,
+    instance: Instance | None,
+    again: list[float],
+    silent: set[str],
+    failed: Mapping[str, str],
 ) -> Member:
     """Update the health of a member.
 
-    A stopped or terminated instance is unhealthy at once. If its host does not report, an instance becomes
-    unhealthy after IMPAIRED_MAX_S, but not during its grace period.
+    A stopped or terminated instance is unhealthy at once. An instance with a failed GPU becomes unhealthy at the end of its grace
+    period. If its host does not report, an instance becomes unhealthy after IMPAIRED_MAX_S, but not during its grace period.
     """
     if instance is None or instance.state is not InstanceState.RUNNING:
         return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
+    grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
+    if instance.id in failed:
+        if tx.now_s >= grace_s:
+            return _put(tx, member.but(unhealthy=f"a failed GPU ({failed[instance.id]})"))
+        again.append(grace_s)
+        return member
     if instance.host_id not in silent:
         return member if member.impaired_since_s is None else _put(tx, member.but(impaired_since_s=None))
     since_s = member.impaired_since_s if member.impaired_since_s is not None else tx.now_s
-    grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
     at_s = max(since_s + IMPAIRED_MAX_S, grace_s)
     unhealthy = "an EC2 instance status checks failure" if tx.now_s >= at_s else ""
     again += [] if unhealthy else [at_s]

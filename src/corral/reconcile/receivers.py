@@ -13,7 +13,9 @@ from corral.errors import ApiError
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.group import scaling_key
 from corral.services.cloudwatch.metric_writes import receive_points
+from corral.services.logs.ingestion import ingest
 from corral.store import Store
+from corral.telemetry import LogStore
 
 
 def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
@@ -66,6 +68,14 @@ def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
     receive_lane_result(tx, payload)
 
 
+def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
+    """Write a line of Corral's own into the log stream of a run."""
+    known = tx.store.shipment(payload["run"])
+    stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
+    if stream is not None:
+        ingest(tx, stream, [(round(tx.now_s * 1000), payload["text"])])
+
+
 RECEIVERS: dict[str, dict[str, Receiver]] = {
     "state": {
         "scaling requests": receive_scaling_requests,
@@ -73,7 +83,7 @@ RECEIVERS: dict[str, dict[str, Receiver]] = {
         "watched alarms": receive_watched_alarms,
         "stack step result": receive_stack_result,
     },
-    "logs": {"stack step": run_stack_step},
+    "logs": {"stack step": run_stack_step, "run notice": receive_run_notice},
     "metrics": {
         "points": receive_points,
         "action results": _once_needed("alarm_actions", "receive_action_results"),

@@ -60,6 +60,7 @@ from corral.server.connection_limits import ConnectionLimits, connections_allowe
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.function_runner import FunctionRunner
+from corral.server.gpu_page import GpuPage
 from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
@@ -206,6 +207,7 @@ async def _serve(options: ServerOptions) -> None:
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
         MetricsPage(lanes, agents.samples, clock.now_s()),
+        GpuPage(state, agents),
     )
     server = HttpServer(AsgiApp(front_door, channel, blobs, limits), limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):

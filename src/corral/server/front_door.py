@@ -27,6 +27,7 @@ from corral.server import metrics_page, wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
+from corral.server.gpu_page import GpuPage
 from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
 from corral.server.lanes import Lane
 from corral.server.metrics_page import MetricsPage
@@ -102,6 +103,7 @@ class FrontDoor:
         revocation: SessionRevocation,
         memory: UnverifiedMemory,
         metrics: MetricsPage,
+        gpus: GpuPage,
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
@@ -115,7 +117,7 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
-        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation)
+        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation, gpus)
         self._metrics = metrics
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:

@@ -50,6 +50,7 @@ class MetricFacts(Struct, frozen=True):
     """What a scrape reads from the state store."""
 
     gpus: list[tuple[Labels, GpuDevice]]
+    failed_gpus: set[str]
     gpu_states: dict[tuple[str, str], int]  # (host name, state) → number of GPUs
     hosts: list[tuple[str, bool]]  # (name, is connected)
     tasks: dict[str, int]  # state → number
@@ -84,9 +85,11 @@ class MetricsPage:
                 values[name].append((labels, value))
         for name, samples in values.items():
             page.gauge(name, DCGM_HELP[name], samples)
+        page.gauge("corral_gpu_healthy", "1 if the GPU works, 0 if it has failed and gets no tasks.",
+                   [(labels, float(device.gpu_id not in facts.failed_gpus)) for labels, device in facts.gpus])  # fmt: skip
         page.gauge(
             "corral_gpus",
-            "GPUs by state: free, used (by a task), foreign (used by another program), held or excluded.",
+            "GPUs by state: free, used (by a task), failed, foreign (used by another program), held or excluded.",
             [({"Hostname": host, "state": state}, count) for (host, state), count in sorted(facts.gpu_states.items())],
         )
 
@@ -160,16 +163,20 @@ class MetricsRequest(Struct, eq=False):
 
 def read_facts(tx: Tx[Store]) -> MetricFacts:
     store, gpus, states, hosts = tx.store, list[tuple[Labels, GpuDevice]](), dict[tuple[str, str], int](), list[tuple[str, bool]]()
+    failed: set[str] = set()
     for host in store.hosts.all():
         host_id, name = host["id"], host["name"]
         hosts.append((name, bool(host["connected"])))
         holders, owners = store.hosts.holders(host_id), store.hosts.gpu_owners(host_id)
         foreign, held = store.hosts.foreign(host_id), store.instances.holds_on_host(host_id)
+        faults = store.hosts.faults(host_id)
         for device in [*store.hosts.gpus(host_id), *store.hosts.gpus(host_id, excluded=True)]:
             task = store.tasks.get(holders[device.gpu_id]) if device.gpu_id in holders else None
             gpus.append((_gpu_labels(device, name, owners[device.gpu_id], host_id, task), device))
+            failed |= {device.gpu_id} & faults.keys()
             state = (
-                "used" if task is not None
+                "failed" if device.gpu_id in faults
+                else "used" if task is not None
                 else "excluded" if device.excluded
                 else "held" if device.gpu_id in held
                 else "foreign" if device.gpu_id in foreign
@@ -178,6 +185,7 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
             states[name, state] = states.get((name, state), 0) + 1
     return MetricFacts(
         gpus=sorted(gpus, key=lambda each: (each[0]["Hostname"], each[1].index)),
+        failed_gpus=failed,
         gpu_states=states,
         hosts=hosts,
         tasks=store.tasks.counts(),

@@ -129,13 +129,15 @@ CREATE TABLE gpu (
     owner      TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
     foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
+    fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
+    fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );
-INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
-INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
-INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
-INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
+INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
+INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
+INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
 CREATE TABLE group_member (
     instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
     region      TEXT NOT NULL,
@@ -575,6 +577,7 @@ CREATE INDEX instance_of_region ON instance (region, id);
 CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
 CREATE INDEX gpu_of_owner ON gpu (owner, position);
+CREATE INDEX gpu_failed ON gpu (owner) WHERE fault != '';
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
 CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
 CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
