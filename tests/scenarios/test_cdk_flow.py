@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,17 @@ class Shell:
         self._plugin.type(f"{command}\n".encode())
         self._plugin.until(expected.encode())
 
+    def read(self) -> None:
+        """Acknowledge output. Corral ends a session whose client does not."""
+        with suppress(ConnectionError):  # the task has ended
+            self._plugin.step(0)
+
     def interrupt(self) -> None:
-        self._plugin.type(b"\x03")
-        self._plugin.type(b"exit\n")
-        self._plugin.until_closed()
+        """End the program and the shell."""
+        with suppress(ConnectionError):
+            self._plugin.type(b"\x03")
+            self._plugin.type(b"exit\n")
+            self._plugin.until_closed()
 
 
 class Service:
@@ -177,6 +185,8 @@ class Service:
 
     def grow(self) -> bool:
         self.load_new_tasks()
+        for shell in self.shells.values():
+            shell.read()
         return self.count() == (3, 3, 3)
 
     def stop_load(self) -> None:
