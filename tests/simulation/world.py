@@ -16,7 +16,7 @@ from corral.handovers import Delivery
 from corral.ids import SeededIds
 from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, TASK
-from corral.model.settings import Settings
+from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import STATE
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
@@ -65,7 +65,7 @@ class World:
         self.plan = self.parts.tune(plans.draw(self.rng, Random(f"services of {seed}")))
         self.clock = VirtualClock()
         self.agenda = Agenda(self.clock)
-        self.settings = Settings()
+        self.settings = Settings(scaling=ScalingTimes(capacity_provider_in_s=60.0))
         self.ids = SeededIds(Random(self.rng.getrandbits(64)))
         self.trace: list[str] = []
         self.faulty = True
