@@ -368,7 +368,10 @@ def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
     """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
-    rolls_back = service.primary.rollout == IN_PROGRESS  # the failed deployment stays visible until then
+    # During a rollback, the failed deployment stays visible.
+    rolls_back = (
+        service.primary.rollout == IN_PROGRESS and service.completed is not None and service.completed.id == service.primary.id
+    )
     deployments = tuple(
         each
         for each in service.deployments

@@ -12,6 +12,7 @@ from corral.decide.circuit_breaker import SETTLED_S, breaker_of
 from corral.model.ecs_service import HEALTHY, IN_PROGRESS, UNHEALTHY, UNKNOWN, Deployment, EcsService, ServiceTask, TaskCount
 from corral.model.task import TaskState
 from corral.services.ecs.lookup import split_definition
+from corral.services.ecs.task_spec import health_check
 from corral.store import Store
 
 
@@ -70,7 +71,7 @@ def _healths(tx: Tx[Store], service: EcsService, deployment: Deployment) -> dict
     family, revision = split_definition(deployment.definition_arn)
     found = tx.store.definitions.get(service.region, family, revision)
     containers = found[2]["containerDefinitions"] if found is not None else ()
-    checked = {each["name"] for each in containers if each.get("healthCheck") and each.get("essential", True)}
+    checked = {each["name"] for each in containers if each.get("essential", True) and health_check(each) is not None}
     if not checked:
         return None
     verdicts: dict[str, list[str | None]] = {}
