@@ -195,7 +195,7 @@ class Service:
 
 
 def test_a_service_follows_the_load_of_its_gpus(cdk: Cdk, corral: Corral) -> None:
-    assembly = cdk.synth(EXAMPLE, "--context", "cooldown=1")
+    assembly = cdk.synth(EXAMPLE, "--context", "cooldown=4")
     cdk("deploy", "--require-approval", "never", app=assembly)
     service = Service(corral)
     assert service.count() == (1, 1, 1)
