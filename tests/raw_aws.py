@@ -47,7 +47,8 @@ class RawRequest:
         lines = "".join(f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed))
         pairs = sorted(tuple(pair.partition("=")[::2]) for pair in self.query.split("&")) if self.query else []
         query = "&".join(f"{name}={value}" for name, value in pairs)
-        canonical = f"{self.method}\n{self.path}\n{query}\n{lines}\n{names}\n{payload}".encode("latin-1")
+        path = self.path if self.signing_name == "s3" else quote(self.path, safe="/-_.~")  # only S3 does not encode it twice
+        canonical = f"{self.method}\n{path}\n{query}\n{lines}\n{names}\n{payload}".encode("latin-1")
         text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{sha256(canonical).hexdigest()}"
         signature = hmac.digest(_key(secret_key, at[:8], self.signing_name), text.encode(), "sha256").hex()
         by = f"AWS4-HMAC-SHA256 Credential={access_key}/{scope}, SignedHeaders={names}, Signature={signature}"

@@ -18,7 +18,7 @@ from corral.services.cloudformation.resource_types import (
     template_types,
 )
 from corral.services.cloudformation.schemas import facts
-from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet, topics
+from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet, functions, topics
 from resource_cases.stack import Stack
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
@@ -242,6 +242,7 @@ CASES: dict[str, Case] = {
         shown=("ecr:GetRegistryPolicy", {}, "changed"),
     ),
     **data_services.CASES,
+    **functions.CASES,
     **topics.CASES,
     **fleet.CASES,
 }
@@ -253,6 +254,7 @@ LEFT = {  # lane → the query that returns all resources of the lane
         UNION ALL SELECT 's3', kind, bucket, name FROM bucket_document UNION ALL SELECT 'sqs', 'queue', region, name FROM queue
         UNION ALL SELECT 'ecr', 'repository', region, name FROM repository WHERE region != ''
         UNION ALL SELECT 'ssm', 'parameter', region, name FROM parameter
+        UNION ALL SELECT 'lambda', 'code', id, length(zip) FROM function_code
     """,
     "logs": """
         SELECT 'group', region, name FROM log_group WHERE name IS NOT NULL UNION ALL

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from clients.function_help import invoke, zipped
-from clients.stack_help import described, ended, events, given, outputs, wait
+from clients.stack_help import described, ended, events, given, outputs, refused, wait
 from eventually import eventually
 from harness import Corral
 
@@ -296,11 +296,64 @@ def test_code_in_s3_permissions_and_layers(cloudformation: Any, client: Callable
     arn = described(cloudformation, "from-s3")["StackId"]
     cloudformation.delete_stack(StackName="from-s3")
     wait(cloudformation, arn, "delete")
-    params = {"TemplateBody": FROM_S3.replace("RUNTIME", "nodejs20.x").replace("KEY", "1.zip"), "OnFailure": "DO_NOTHING"}
-    cloudformation.create_stack(StackName="node", **params)
-    assert ended(cloudformation, "node")["StackStatus"] == "CREATE_FAILED"
-    reasons = [event.get("ResourceStatusReason", "") for event in events(cloudformation, "node")]
-    assert any("in Python only (python3.x), not in nodejs20.x" in reason for reason in reasons)
+
+
+IN_JAVASCRIPT = """
+Resources:
+  Function:
+    Type: AWS::Lambda::Function
+    Properties:
+      FunctionName: javascript
+      Runtime: nodejs20.x
+      Handler: index.handler
+      Role: arn:aws:iam::123456789012:role/any
+      Code: {ZipFile: "exports.handler = async () => {}"}
+"""
+OF_CDK = f"""{IN_JAVASCRIPT}
+  Vpc: {{Type: AWS::EC2::VPC, Properties: {{CidrBlock: 10.0.0.0/16}}}}
+  Restriction:
+    Type: Custom::VpcRestrictDefaultSG
+    Properties:
+      ServiceToken: !GetAtt Function.Arn
+      DefaultSecurityGroupId: !GetAtt Vpc.DefaultSecurityGroup
+      Account: !Ref AWS::AccountId
+  Bucket:
+    Type: AWS::S3::Bucket
+    Properties:
+      BucketName: emptied
+      VersioningConfiguration: {{Status: Enabled}}
+      Tags: [{{Key: "aws-cdk:auto-delete-objects", Value: "true"}}]
+  Emptying:
+    Type: Custom::S3AutoDeleteObjects
+    Properties: {{ServiceToken: !GetAtt Function.Arn, BucketName: !Ref Bucket}}
+Outputs: {{Group: {{Value: !GetAtt Vpc.DefaultSecurityGroup}}}}
+"""
+
+
+def test_functions_in_javascript_are_stored_only(cloudformation: Any, client: Callable[..., Any]) -> None:
+    custom = "  Thing: {Type: Custom::Other, Properties: {ServiceToken: !GetAtt Function.Arn}}"
+    create(cloudformation, "javascript", IN_JAVASCRIPT + custom)
+    assert ended(cloudformation, "javascript")["StackStatus"] == "ROLLBACK_COMPLETE"
+    reasons = {each.get("ResourceStatusReason", ""): each["LogicalResourceId"] for each in events(cloudformation, "javascript")}
+    text = "Corral runs Lambda functions in Python only (python3.x), not in nodejs20.x. Rewrite the function in Python."
+    assert reasons[f"Stored only: {text}"] == "Function" and reasons[text] == "Thing"
+
+
+def test_resources_of_cdk_in_javascript_have_their_effect(cloudformation: Any, client: Callable[..., Any]) -> None:
+    ec2, s3, functions = client("ec2"), client("s3"), client("lambda")
+    arn = create(cloudformation, "of-cdk", OF_CDK)
+    wait(cloudformation, "of-cdk", "create")
+    group = outputs(described(cloudformation, "of-cdk"))["Group"]
+    [found] = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    assert found["IpPermissions"] == [] and found["IpPermissionsEgress"] == []
+    code, text = refused(lambda: functions.invoke(FunctionName="javascript"))
+    assert code == "InvalidParameterValueException" and "not in nodejs20.x" in text
+    for number in range(60):
+        s3.put_object(Bucket="emptied", Key=f"key{number % 30}", Body=b"x")
+    s3.delete_object(Bucket="emptied", Key="key0")
+    cloudformation.delete_stack(StackName="of-cdk")
+    wait(cloudformation, arn, "delete")
+    assert "emptied" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
 
 
 def test_a_custom_resource_survives_a_kill(own_corral: Callable[..., Corral], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from botocore import xform_name
 from botocore.exceptions import UnknownServiceError
 
+from clients.function_help import create
 from corral.services import SERVICES
 from harness import Corral, container
 
@@ -109,6 +110,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("iam", "ListRoles"): {},
     ("iam", "SimulateCustomPolicy"): {"PolicyInputList": [TRUST], "ActionNames": ["a:One", "a:Two", "a:Three"]},
     ("iam", "SimulatePrincipalPolicy"): {"PolicySourceArn": ROLE_ARN, "ActionNames": ["a:One", "a:Two", "a:Three"]},
+    ("lambda", "ListFunctions"): {},
     ("logs", "DescribeLogGroups"): {},
     ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
     ("logs", "DescribeMetricFilters"): {},
@@ -216,6 +218,17 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("iam", "InstanceProfileExists"): lambda corral: {"InstanceProfileName": "profile0"},
     ("iam", "PolicyExists"): lambda corral: {"PolicyArn": POLICY},
     ("iam", "RoleExists"): lambda corral: {"RoleName": "role0"},
+    **{
+        ("lambda", waiter): lambda corral: {"FunctionName": "function0"}
+        for waiter in (
+            "FunctionActive",
+            "FunctionActiveV2",
+            "FunctionExists",
+            "FunctionUpdated",
+            "FunctionUpdatedV2",
+            "PublishedVersionActive",
+        )
+    },
     ("s3", "BucketExists"): lambda corral: {"Bucket": "pages-0"},
     ("s3", "BucketNotExists"): lambda corral: {"Bucket": "pages-none"},
     ("s3", "ObjectExists"): lambda corral: {"Bucket": "pages-0", "Key": "key0"},
@@ -329,6 +342,11 @@ def iam_records(iam: Any) -> None:
         iam.add_role_to_instance_profile(InstanceProfileName=f"profile{at}", RoleName="role0")
 
 
+def lambda_records(functions: Any) -> None:
+    for at in THREE:
+        create(functions, f"function{at}", "")
+
+
 def logs_records(logs: Any) -> None:
     for at in THREE:
         logs.create_log_group(logGroupName=f"/pages/{at}")
@@ -382,6 +400,7 @@ RECORDS = {
     "ecs": ecs_records,
     "application-autoscaling": application_autoscaling_records,
     "iam": iam_records,
+    "lambda": lambda_records,
     "logs": logs_records,
     "s3": s3_records,
     "sns": sns_records,

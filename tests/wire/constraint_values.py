@@ -17,6 +17,10 @@ TEXTS = (
     "a", "aa", "/", "/a/", "1", "v1", "Name", "text", "abc", "123456789012", "arn:aws:iam::123456789012:role/a", "us-east-1",
     "arn:aws:sns:us-east-1:123456789012:a", "String", "a/b", "a@b", "A", "*", "GET", "s3:ObjectCreated:*", "o-a", "p50",
     "arn:aws:sqs:us-east-1:123456789012:a", "arn:aws:s3:::a/b.env", "ami-0",
+    "arn:aws:lambda:us-east-1:123456789012:function:a", "subnet-0", "sg-0", "/mnt/a", "lambda:a",
+    "arn:aws:lambda:us-east-1:123456789012:code-signing-config:csc-0123456789abcdef0",
+    "arn:aws:lambda:us-east-1:123456789012:capacity-provider:a", "arn:aws:lambda:us-east-1:123456789012:layer:a:1",
+    "arn:aws:elasticfilesystem:us-east-1:123456789012:access-point/fsap-0123456789abcdef0",
 )  # fmt: skip
 WRONG_TEXTS = ("\x00", "", "!", ":", "é*:!\x07", "a b", "no such value", "?" * 30, ":" * 30, "\x00" * 30, "$" * 3)
 

@@ -20,6 +20,7 @@ from corral.model.numbers import whole_number
 from corral.model.stack import StackResource
 from corral.services.caller import Caller
 from corral.services.cloudformation.api_calls import authorize
+from corral.services.cloudformation.cdk_providers import PROVIDERS
 from corral.services.cloudformation.generated_names import generated_name
 from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.store import Store
@@ -102,6 +103,18 @@ def _timeout_s(properties: Properties) -> int | None:
 
 def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
     """Send the request at the first call. Later, look for the response."""
+    token = _token(step.properties)
+    if ":sns:" not in token:
+        from corral.services.lambda_.functions import is_run, not_run  # imported with the first such resource
+        from corral.services.lambda_.names import function_with_arn
+
+        function = function_with_arn(tx, token)
+        if function is not None and not is_run(function):
+            if (provider := PROVIDERS.get(step.type)) is not None:
+                return provider(tx, caller, step)
+            if step.action == "DELETE":
+                return None  # it was never created
+            raise CustomResourceFailed(not_run(function["Runtime"]))
     if "secret" not in step.memory:
         _send(tx, caller, step)
     response = step.memory.get("response")

@@ -11,8 +11,16 @@ from corral.services.cloudformation.api_calls import authorize, call, request_of
 from corral.services.cloudformation.api_types import Params, changed, note_of, tag_values
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.generated_names import generated_name
-from corral.services.cloudformation.resource_types import Properties, TemplateType, forgiving, never_updated
+from corral.services.cloudformation.resource_types import (
+    Properties,
+    ResourceStep,
+    TemplateType,
+    Waiting,
+    forgiving,
+    never_updated,
+)
 from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
+from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
 from corral.services.lambda_.names import function_arn
 from corral.store import Store
 
@@ -50,7 +58,8 @@ def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     own = {name: value for name, value in source.items() if name.startswith("_")}
     code = {name: value for name, value in source.items() if name not in own}
     tags = {"Tags": tag_values(properties.get("Tags"))}
-    call(tx, caller, "lambda", "CreateFunction", {**given, **tags, "Code": code, **own, "_tags": dict(properties["_tags"])})
+    own |= {"_tags": dict(properties.get("_tags", {})), STACK: True}
+    call(tx, caller, "lambda", "CreateFunction", {**given, **tags, "Code": code, **own})
     return str(properties["FunctionName"])
 
 
@@ -62,7 +71,7 @@ def _update(tx: Tx[Store], caller: Caller, name: str, old: Properties, new: Prop
     if [each for each in names if each not in (*CODE, *UNSENT, "Tags")]:
         given = request_of("lambda", "UpdateFunctionConfiguration", _sent(new, but=(*CODE, "FunctionName", "PackageType")))
         removed = {each: value for each, value in REMOVED.items() if each not in given}
-        call(tx, caller, "lambda", "UpdateFunctionConfiguration", {**target, **removed, **given})
+        call(tx, caller, "lambda", "UpdateFunctionConfiguration", {**target, **removed, **given, STACK: True})
     before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
     arn = function_arn(caller.region, caller.account, name)
     if keys := [key for key in before if key not in after]:
@@ -83,7 +92,8 @@ def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
     """The members of a request that contain or name the code. Code in the template itself becomes a zip file."""
     code: Mapping[str, Any] = properties["Code"]
     if "ZipFile" in code:
-        return {"ZipFile": inline_zip(str(code["ZipFile"]))}
+        file = "index.js" if str(properties.get("Runtime", "")).startswith("nodejs") else "index.py"
+        return {"ZipFile": inline_zip(str(code["ZipFile"]), file)}
     given = {name: code[name] for name in ("S3Bucket", "S3Key", "S3ObjectVersion") if name in code}
     if "S3Bucket" not in given:
         if "ImageUri" in code:
@@ -95,16 +105,25 @@ def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
 
 
 def _attributes(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
-    return {"Arn": function_arn(caller.region, caller.account, name)}
+    snapshots = {"ApplyOn": "None", "OptimizationStatus": "Off"}
+    return {"Arn": function_arn(caller.region, caller.account, name), "SnapStartResponse": snapshots}
+
+
+def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    """Note which properties have no effect, and that Corral does not run a function in another language."""
+    runtime = str(step.properties.get("Runtime", ""))
+    if not RUNTIMES.fullmatch(runtime):
+        step.notes.append(f"Stored only: {not_run(runtime)}")
+    return note_of(FUNCTION, NOTED)(tx, caller, step)
 
 
 # Permissions
 
 
 def _add_permission(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    tags = properties["_tags"]
-    stack, logical_id = tags["aws:cloudformation:stack-name"], tags["aws:cloudformation:logical-id"]
-    identity = generated_name(tx, stack, logical_id, PERMISSION_TYPE, {})
+    tags = properties.get("_tags", {})
+    stack, logical_id = (tags.get(f"aws:cloudformation:{key}", "") for key in ("stack-name", "logical-id"))
+    identity = generated_name(tx, stack or "stack", logical_id or "permission", PERMISSION_TYPE, {})
     given = {name: value for name, value in properties.items() if not name.startswith("_")}
     call(tx, caller, "lambda", "AddPermission", {**given, "StatementId": identity})
     return identity
@@ -121,7 +140,7 @@ FUNCTION_TYPE = TemplateType(
     _update,
     forgiving(_delete, MISSING),
     name_property="FunctionName",
-    settled=note_of(FUNCTION, NOTED),
+    settled=_settled,
     checks_permissions=True,
 )
 PERMISSION_TYPE = TemplateType(

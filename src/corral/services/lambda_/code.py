@@ -109,13 +109,13 @@ def object_bytes(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> by
     return read_slices(tx.settings.blobs_folder, object_slices(tx, caller, source))
 
 
-def inline_zip(text: str) -> bytes:
-    """Make the zip file of a function whose code is in the template itself: index.py, and the module cfnresponse."""
+def inline_zip(text: str, file: str = "index.py") -> bytes:
+    """Make the zip file of a function whose code is in the template itself: one file, and the module cfnresponse."""
     if len(text.encode()) > INLINE_MAX_BYTES:
         raise InvalidParameterValueException(f"Code.ZipFile has more than {INLINE_MAX_BYTES} bytes: put the code into S3.")
     made = io.BytesIO()
     with ZipFile(made, "w", ZIP_DEFLATED) as archive:
-        for name, content in (("index.py", text), ("cfnresponse.py", CFN_RESPONSE.read_text())):
+        for name, content in ((file, text), ("cfnresponse.py", CFN_RESPONSE.read_text())):
             entry = ZipInfo(name, LONG_AGO)
             entry.external_attr = (stat.S_IFREG | 0o644) << 16
             archive.writestr(entry, content)

@@ -49,12 +49,17 @@ PAGES = Pagination(
 )
 TAG_RULES = TagRules(InvalidParameterValueException)
 
-NOT_PYTHON = (
-    "Corral runs Lambda functions in Python only (python3.x), not in {}. Rewrite the function in Python, or leave it out. CDK has "
-    "functions of its own in nodejs: set autoDeleteObjects of buckets to false, and the feature flag "
-    "@aws-cdk/aws-ec2:restrictDefaultSecurityGroup to false."
-)
+STACK = "_stack"  # Corral's own member of a request: it comes from a stack, which also stores functions that Corral does not run
 NO_VERSIONS = "Corral has only the version $LATEST of a function: leave out Publish."
+
+
+def is_run(document: Document) -> bool:
+    """Whether Corral can run a function. A stack also stores functions in other languages."""
+    return RUNTIMES.fullmatch(document["Runtime"]) is not None
+
+
+def not_run(runtime: str) -> str:
+    return f"Corral runs Lambda functions in Python only (python3.x), not in {runtime}. Rewrite the function in Python."
 
 
 def create_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -200,8 +205,8 @@ def _check(params: Mapping[str, Any]) -> None:
     if params.get("Publish") or params.get("PublishTo"):
         raise InvalidParameterValueException(NO_VERSIONS)
     runtime = params.get("Runtime")
-    if runtime is not None and not RUNTIMES.fullmatch(runtime):
-        raise InvalidParameterValueException(NOT_PYTHON.format(runtime))
+    if runtime is not None and not RUNTIMES.fullmatch(runtime) and STACK not in params:
+        raise InvalidParameterValueException(not_run(runtime))
     if params.get("LoggingConfig", {}).get("LogFormat", "Text") != "Text":
         raise InvalidParameterValueException("Corral writes the log of a function as text only: LogFormat must be Text.")
     variables = params.get("Environment", {}).get("Variables", {})

@@ -25,7 +25,7 @@ from corral.services.lambda_.errors import (
     ServiceException,
     TooManyRequestsException,
 )
-from corral.services.lambda_.functions import log_group
+from corral.services.lambda_.functions import is_run, log_group, not_run
 from corral.services.lambda_.names import LATEST, find_function, get_function, region_of
 from corral.store import Store
 from corral.store.stored_resources import Document
@@ -47,8 +47,8 @@ NOT_FOUND = "The function no longer exists."
 
 def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     document, kind = find_function(tx, caller, params), params.get("InvocationType", "RequestResponse")
-    if tx.settings.isolate:
-        raise InvalidParameterValueException(ISOLATED)
+    if why := _refusal(tx, document):
+        raise InvalidParameterValueException(why)
     if kind == "RequestResponse" and (row := tx.store.functions.get(caller.request_id)) is not None:
         return _response(tx, params, row)
     payload, context = _payload(params, ASYNC_MAX_BYTES if kind == "Event" else SYNC_MAX_BYTES), _client_context(params)
@@ -64,6 +64,13 @@ def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, A
         )
     row = _add(tx, document, payload, caller.request_id, context, is_async=False)
     raise Wait([row.key], tx.now_s + document["Timeout"] + START_MAX_S, keep=True)
+
+
+def _refusal(tx: Tx[Store], document: Document) -> str:
+    """Why Corral does not run a function. Empty: it does."""
+    if tx.settings.isolate:
+        return ISOLATED
+    return "" if is_run(document) else not_run(document["Runtime"])
 
 
 def _response(tx: Tx[Store], params: dict[str, Any], row: Invocation) -> dict[str, Any]:
@@ -119,8 +126,8 @@ def take_invocations(tx: Tx[Store], room: int) -> list[InvocationOrder]:
     orders: list[InvocationOrder] = []
     for row in tx.store.functions.queued(tx.now_s, room):
         document = get_function(tx, row.region, row.function)
-        if document is None or tx.settings.isolate:
-            _end(tx, row, InvocationOutcome(False, failure(NOT_FOUND if document is None else ISOLATED), b""))
+        if document is None or (why := _refusal(tx, document)):
+            _end(tx, row, InvocationOutcome(False, failure(NOT_FOUND if document is None else why), b""))
             continue
         tx.store.functions.put(row.but(state=InvocationState.RUNNING))
         orders.append(_order(tx, row, document))
