@@ -15,6 +15,7 @@ from corral.node.gpu_faults import GpuFaults
 from corral.node.gpus import MODELS, GpuHealth, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
 from corral.node.procfs import is_ours
+from corral.services.own_metrics import dcgm_values
 from eventually import eventually
 
 
@@ -214,7 +215,7 @@ class FakeNvml:
             "nvmlDeviceGetHandleByIndex": lambda index: SimpleNamespace(index=index),
             "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle.index}",
             "nvmlDeviceGetName": lambda handle: "NVIDIA A6000",
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=48 * 2**30, used=2**30),
+            "nvmlDeviceGetMemoryInfo": self._memory,
             "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=7),
             "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(domain=0, bus=handle.index, device=0),
             "nvmlDeviceGetNvLinkState": self._link_state,
@@ -225,6 +226,11 @@ class FakeNvml:
             "nvmlDeviceGetComputeRunningProcesses": lambda handle: self.processes if handle.index == 0 else [],
         }
         return answers.get(name, self._not_supported)
+
+    def _memory(self, handle, version=None):
+        """The second version counts reserved memory separately."""
+        used = {"used": 2**30, "reserved": 2**29} if version is not None else {"used": 2**30 + 2**29}
+        return SimpleNamespace(total=48 * 2**30, **used)
 
     def _link_state(self, handle, link):
         return 1 if handle.index < 2 and link < 2 else self._not_supported()
@@ -238,6 +244,12 @@ def test_distances_from_the_driver():
     near, pair, node = gpu_topology.NVLINKS, gpu_topology.SAME_SWITCH, gpu_topology.SAME_SOCKET
     assert gpus.links() == [[0, near, node, node], [near, 0, node, node], [node, node, 0, pair], [node, node, pair, 0]]
     assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "an unknown level"
+
+
+def test_memory_that_the_driver_reserves_is_neither_used_nor_free():
+    sample = NvmlGpus(FakeNvml([])).sample({})[0]
+    assert (sample.memory_used_mib, sample.memory_reserved_mib) == (1024, 512)
+    assert dcgm_values(sample, 48 * 1024)["DCGM_FI_DEV_FB_FREE"] == (47 * 1024 - 512, "Megabytes")
 
 
 # Whose processes compute on them

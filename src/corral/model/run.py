@@ -199,6 +199,7 @@ class GpuSample(Struct, frozen=True):
     temperature_c: float | None = None
     foreign: list[Foreign] = field(default_factory=list)
     sm_clock_mhz: int | None = None
+    memory_reserved_mib: int = 0  # memory that the driver reserves, which is neither used nor free
 
 
 class Report(Struct, frozen=True):

@@ -141,7 +141,9 @@ class NvmlGpus:
         """
         nvml = self._nvml
         load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
+        # The second version counts what the driver reserves separately, as nvidia-smi and DCGM do. Older drivers do not have it.
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        memory = memory if memory is not None else self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
         if load is None or memory is None:
             return None
         power_mw = self._query(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -153,6 +155,7 @@ class NvmlGpus:
             memory_used_mib=int(memory.used) // 2**20,
             power_w=None if power_mw is None else power_mw / 1000,
             temperature_c=None if temperature_c is None else float(temperature_c),
+            memory_reserved_mib=int(getattr(memory, "reserved", 0)) // 2**20,
             sm_clock_mhz=None if clock_mhz is None else int(clock_mhz),
             foreign=foreign,
         )

@@ -62,6 +62,7 @@ from corral.server.front_door import FrontDoor
 from corral.server.function_runner import FunctionRunner
 from corral.server.gpu_page import GpuPage
 from corral.server.http_server import AsgiApp, HttpServer
+from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.metrics_page import MetricsPage
@@ -186,6 +187,7 @@ async def _serve(options: ServerOptions) -> None:
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
     functions = FunctionRunner(data, state, logs, settings, names, clock)
     invocations = asyncio.create_task(functions.run())
+    insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
@@ -226,6 +228,7 @@ async def _serve(options: ServerOptions) -> None:
     publisher.cancel()
     invocations.cancel()
     await functions.close()
+    insights.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():

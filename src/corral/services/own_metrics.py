@@ -253,7 +253,7 @@ def dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float,
     known = {
         "DCGM_FI_DEV_GPU_UTIL": (sample.utilization_percent, "Percent"),
         "DCGM_FI_DEV_FB_USED": (sample.memory_used_mib, "Megabytes"),
-        "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib, "Megabytes"),
+        "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib - sample.memory_reserved_mib, "Megabytes"),
         "DCGM_FI_DEV_POWER_USAGE": (sample.power_w, "None"),
         "DCGM_FI_DEV_GPU_TEMP": (sample.temperature_c, "None"),
         "DCGM_FI_DEV_SM_CLOCK": (sample.sm_clock_mhz, "None"),

@@ -34,6 +34,14 @@ class Clusters:
         )
         return [name for (name,) in rows]
 
+    def with_insights(self) -> list[tuple[str, str, str]]:
+        """Return (region, name, enabled or enhanced) of the active clusters that have Container Insights."""
+        return self._database.execute(
+            "SELECT region, cluster.name, setting.value ->> 'value' FROM cluster, json_each(details, '$.settings') AS setting "
+            "WHERE status = 'ACTIVE' AND setting.value ->> 'name' = 'containerInsights' "
+            "AND setting.value ->> 'value' != 'disabled' ORDER BY 1, 2"
+        ).fetchall()
+
     def has_tasks(self, region: str, name: str) -> bool:
         return (
             self._database.execute("SELECT 1 FROM task WHERE region = ? AND cluster = ? LIMIT 1", (region, name)).fetchone()
