@@ -1,6 +1,7 @@
 # Everything builds .venv by itself. With packages installed once, nothing here needs a network.
 PYTHON ?= python3
 BIN := .venv/bin
+CDK := examples/cdk-gpu-service/node_modules
 # Without compiled modules each of the many processes that tests start would compile all of Corral again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -12,7 +13,7 @@ demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
 # mypy uses one core, so the suite starts at the same time.
-test: test-packages .venv/.test
+test: test-packages .venv/.test $(CDK)/.installed
 	@$(MAKE) --no-print-directory -j lint suite
 
 suite: .venv/.test
@@ -33,7 +34,12 @@ check-others: .venv/.test
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static prometheus
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus
+
+# The CDK of the example, in the versions of its lock file. Tests deploy with it.
+$(CDK)/.installed: examples/cdk-gpu-service/package-lock.json
+	npm ci --prefix examples/cdk-gpu-service --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
 
 bench-packages:
 	@PYTHON=$(PYTHON) tools/packages.sh bench python3-venv docker.io busybox-static redis-server
@@ -69,4 +75,4 @@ picture: .venv/.run
 	@touch .venv/.run $@
 
 clean:
-	rm -rf .venv .peers build .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers $(CDK) build .mypy_cache .ruff_cache .hypothesis

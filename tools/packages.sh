@@ -12,6 +12,8 @@ for package; do
     tmux)           has() { command -v tmux; };         reason="tests of real terminals" ;;
     docker.io)      has() { command -v dockerd; };      reason="an engine that runs containers" ;;
     busybox-static) has() { command -v busybox; };      reason="the images of those containers" ;;
+    nodejs)         has() { command -v node; };         reason="the AWS CDK" ;;
+    npm)            has() { command -v npm; };          reason="the installation of the CDK" ;;
     prometheus)     has() { command -v prometheus; };   reason="scrapes of the page /metrics" ;;
     redis-server)   has() { command -v redis-server; }; reason="the queue that SQS is compared with" ;;
     *) echo "packages.sh: $package is not in the list" >&2; exit 2 ;;

@@ -90,6 +90,39 @@ def test_simulated_gpus_are_as_busy_as_the_processes_pinned_to_them():
     assert gpus.sample({a: [busy.pid]})[0].utilization_percent == 0
 
 
+def test_a_program_that_never_sleeps_keeps_its_simulated_gpu_busy_on_a_loaded_machine():
+    """Three programs share one core."""
+    gpus = SimulatedGpus("host", 3, "H100")
+    core = min(os.sched_getaffinity(0))
+    loop = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    programs = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(3)]
+    live = {gpu.gpu_id: [program.pid] for gpu, program in zip(gpus.devices(), programs, strict=True)}
+    try:
+        eventually(lambda: all(sample.utilization_percent > 90 for sample in gpus.sample(live)), "all busy")
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def test_a_command_in_a_run_counts_with_the_run():
+    """ECS Exec starts it in another session, with the environment of the run."""
+    gpus = SimulatedGpus(f"host of commands in {os.getpid()}", 2, "H100")
+    a, b = (gpu.gpu_id for gpu in gpus.devices())
+    seeing = {**os.environ, "CUDA_VISIBLE_DEVICES": a}
+    run = subprocess.Popen(["sleep", "600"], start_new_session=True, env=seeing)
+    command = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True, env=seeing)
+    try:
+        live, ours = {a: [run.pid], b: []}, {run.pid, command.pid}
+        eventually(lambda: gpus.sample(live, ours)[0].utilization_percent > 90, "busy")
+        assert gpus.sample(live, ours)[1].utilization_percent == 0
+        assert gpus.sample({b: []}, ours)[0].utilization_percent == 0, "no run has the GPU"
+    finally:
+        for program in (run, command):
+            program.kill()
+            program.wait()
+
+
 def _if_busy(samples):
     return samples if samples[0].utilization_percent > 0 else None
 

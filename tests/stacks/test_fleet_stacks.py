@@ -241,6 +241,33 @@ def test_a_capacity_provider_of_a_stack_launches_the_instances_of_its_service(pr
     world.check()
 
 
+def test_a_service_follows_the_capacity_providers_of_its_cluster_without_a_declared_dependency() -> None:
+    """CDK declares none, although ECS refuses to create the service first, and to remove the providers first."""
+    world = World()
+    template = fleet()
+    provider = {"AutoScalingGroupProvider": {"AutoScalingGroupArn": {"Ref": "Gpu"}}}
+    strategy = [{"CapacityProvider": {"Ref": "Provider"}, "Weight": 1}]
+    associated = {"Cluster": {"Ref": "Cluster"}, "CapacityProviders": [{"Ref": "Provider"}], "DefaultCapacityProviderStrategy": []}
+    container = {"Name": "a", "Image": "corral/host", "Memory": 6, "Command": ["sleep"]}
+    service = {"Cluster": {"Ref": "Cluster"}, "TaskDefinition": {"Ref": "Task"}, "CapacityProviderStrategy": strategy}
+    template["Resources"] |= {
+        "Task": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [container]}},
+        "Provider": {"Type": "AWS::ECS::CapacityProvider", "Properties": provider},
+        "AService": {"Type": "AWS::ECS::Service", "Properties": service},
+        "Associations": {"Type": "AWS::ECS::ClusterCapacityProviderAssociations", "Properties": associated},
+    }
+    assert world.create(template).status is StackStatus.CREATE_IN_PROGRESS
+    for _ in range(3):
+        report_tasks(world)
+    assert world.stack().status is StackStatus.CREATE_COMPLETE
+    stack = world.delete()
+    for _ in range(3):
+        report_tasks(world)
+    assert world.by_id(stack.id).status is StackStatus.DELETE_COMPLETE, world.events(stack)
+    assert (world.running(), world.store.groups.listed(REGION)) == (0, [])
+    world.check()
+
+
 def test_deleting_a_stack_waits_until_its_tasks_have_stopped() -> None:
     world = World()
     template = fleet()

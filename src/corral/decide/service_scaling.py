@@ -5,7 +5,8 @@ The rules are those of Application Auto Scaling:
 - A scale-out begins a cooldown. During the cooldown, the capacity that the scale-out has added counts as part of the next
   scale-out. So only a larger scale-out changes the desired count.
 - A scale-in begins another cooldown, which blocks the next scale-in. A scale-out is never blocked, and ends this cooldown.
-- While an alarm stays in its state, its policy is applied again, at most once a minute.
+- While an alarm stays in its state, its policy is applied again, at most once a minute. With the fast timing of alarms, it is
+  applied again after its cooldown.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
 """
 
@@ -64,9 +65,11 @@ class Cooldowns(Struct, frozen=True):
     in_until_s: float = 0.0  # the end of the cooldown of the last scale-in
     changed_s: float = 0.0  # when a policy last changed the desired count
 
-    def after(self, now_s: float, capacity: ServiceCapacity, wanted: int, cooldown_s: float) -> Cooldowns:
-        """Return the cooldowns after a policy has changed the desired count to `wanted`."""
-        until_s = now_s + max(cooldown_s, REPEAT_S)
+    def after(
+        self, now_s: float, capacity: ServiceCapacity, wanted: int, cooldown_s: float, least_s: float = REPEAT_S
+    ) -> Cooldowns:
+        """Return the cooldowns after a policy has changed the desired count to `wanted`. A cooldown lasts at least `least_s`."""
+        until_s = now_s + max(cooldown_s, least_s)
         if wanted > capacity.desired:
             return Cooldowns(until_s, self.out_base if now_s < self.out_until_s else capacity.ready, 0.0, now_s)
         return Cooldowns(0.0, 0, until_s, now_s)

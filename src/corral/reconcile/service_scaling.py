@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from corral.core import Tx
-from corral.decide.alarm_scaling import Verdict
+from corral.decide.alarm_scaling import REPEAT_S, Verdict
 from corral.decide.service_scaling import ServiceCapacity, decide_scaling
 from corral.model.alarm import Progress, ScalingRequest
 from corral.model.ecs_service import EcsService
+from corral.model.settings import Settings
 from corral.services.applicationautoscaling import activities
 from corral.services.applicationautoscaling.names import POLICY, documents_of, find_target, service_of
 from corral.services.applicationautoscaling.policies import CONFIGURATION, PREDICTIVE, TRACKING, cooldown_s, rule_of
@@ -53,12 +54,20 @@ class ServicePolicies:
     def scale(self, policy: Document, wanted: int, cause: str) -> None:
         assert self._service is not None and self._capacity is not None
         lasts_s = cooldown_s(policy, out=wanted > self.desired)
-        cooldowns = cooldowns_of(self._target).after(self._tx.now_s, self._capacity, wanted, lasts_s)
+        cooldowns = cooldowns_of(self._target).after(self._tx.now_s, self._capacity, wanted, lasts_s, _repeat_s(self._tx.settings))
         set_cooldowns(self._tx, self._region, self._target, cooldowns)
         activities.set_count(self._tx, self._service, self._resource, wanted, cause)
 
     def not_scaled(self, policy: Document, verdict: Verdict, cause: str) -> None:
         activities.record_not_scaled(self._tx, self._region, self._target, verdict.code, self.desired, cause, verdict.outcome or "")
+
+
+def _repeat_s(settings: Settings) -> float:
+    """Return how often a policy may be applied.
+
+    With the fast timing, the metric of the last `target_tracking_out_s` must be newer than the tasks that it has started.
+    """
+    return REPEAT_S if settings.alarm_timing != "fast" else 2 * settings.scaling.target_tracking_out_s
 
 
 def _capacity(tx: Tx[Store], target: Document, service: EcsService) -> ServiceCapacity:
