@@ -1,17 +1,22 @@
 # Everything builds .venv by itself. With packages installed once, nothing here needs a network.
 PYTHON ?= python3
 BIN := .venv/bin
+CDK := examples/cdk-gpu-service/node_modules
 # Without compiled modules each of the many processes that tests start would compile all of Corral again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # More test processes than cores, because many tests wait for tasks and timers.
 JOBS ?= 3
 
-.PHONY: demo test check check-pure check-others bench picture lint test-packages bench-packages clean
+.PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
-test: test-packages .venv/.test lint
+# mypy uses one core, so the suite starts at the same time.
+test: test-packages .venv/.test $(CDK)/.installed
+	@$(MAKE) --no-print-directory -j lint suite
+
+suite: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 10
 
 # The inner loop: lint, and the tests that need neither a server nor an engine, at the same time.
@@ -29,7 +34,12 @@ check-others: .venv/.test
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus
+
+# The CDK of the example, in the versions of its lock file. Tests deploy with it.
+$(CDK)/.installed: examples/cdk-gpu-service/package-lock.json
+	npm ci --prefix examples/cdk-gpu-service --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
 
 bench-packages:
 	@PYTHON=$(PYTHON) tools/packages.sh bench python3-venv docker.io busybox-static redis-server
@@ -65,4 +75,4 @@ picture: .venv/.run
 	@touch .venv/.run $@
 
 clean:
-	rm -rf .venv .peers build .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers $(CDK) build .mypy_cache .ruff_cache .hypothesis

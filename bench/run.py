@@ -32,6 +32,7 @@ NAMES = (
     "starting",
     "fleet",
     "queue_fleet",
+    "service_scaling",
     "stacks",
     "logs",
     "filtering",

@@ -96,6 +96,15 @@ class Corral:
                 config=Config(retries={"max_attempts": 0}, max_pool_connections=64, **options),
             )
 
+    def group(self, name: str, type_: str = "g5.xlarge", most: int = 4, **more: Any) -> str:
+        """Create an Auto Scaling group without instances, and return its ARN."""
+        autoscaling = self.client("autoscaling")
+        autoscaling.create_launch_configuration(LaunchConfigurationName=name, ImageId="ami-0123456789abcdef0", InstanceType=type_)
+        given = {"LaunchConfigurationName": name, "AvailabilityZones": [f"{REGION}a"], "MinSize": 0, "MaxSize": most, **more}
+        autoscaling.create_auto_scaling_group(AutoScalingGroupName=name, **given)
+        [group] = autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return str(group["AutoScalingGroupARN"])
+
     def aws(self, *arguments: str) -> Any:
         """The stock aws command; its JSON output."""
         command = [forkserver().program("aws"), "--output", "json", *arguments]

@@ -32,11 +32,7 @@ G5 = InstanceRequest(
     region=REGION, cluster="serve", type="g5.xlarge", gpus=1, cpu_units=4 * 1024, memory_mib=16 * 1024, group="fleet"
 )
 OWN = host_instance_id("h")
-PROVIDER = {
-    "autoScalingGroupProvider": {
-        "autoScalingGroupArn": "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x:autoScalingGroupName/fleet"
-    }
-}
+GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x:autoScalingGroupName"
 
 
 class World:
@@ -52,7 +48,7 @@ class World:
         self.told_to_stop: list[str] = []
         self.run(lambda tx: hosts.hello(tx, hello("h", 8)))
         for cluster in ("train", "serve"):
-            self.call("CreateCapacityProvider", name=f"{cluster}-fleet", **PROVIDER)
+            self.provider(f"{cluster}-fleet", "fleet")
             strategy = [{"capacityProvider": f"{cluster}-fleet", "weight": 1}]
             self.call(
                 "CreateCluster", clusterName=cluster, capacityProviders=[f"{cluster}-fleet"],
@@ -80,6 +76,16 @@ class World:
 
     def call(self, operation: str, **params: Any) -> Any:
         return self.run(lambda tx: HANDLERS[operation](tx, params, CALLER))
+
+    def provider(self, name: str, group: str) -> None:
+        """A capacity provider whose group does not exist, so nothing scales."""
+        settings = {
+            "autoScalingGroupArn": f"{GROUP}/{group}",
+            "managedScaling": {"status": "DISABLED"},
+            "managedDraining": "DISABLED",
+        }
+        document = {"name": name, "status": "ACTIVE", "autoScalingGroupProvider": settings, "tags": []}
+        self.run(lambda tx: tx.store.stored.add("ecs", "capacity-provider", REGION, name, document, tx.now_s))
 
     def launch(self, request: InstanceRequest) -> str:
         launched: Instance = self.run(lambda tx: instances.launch(tx, request))
@@ -402,7 +408,7 @@ def test_tasks_of_a_capacity_provider_run_only_on_the_instances_of_its_group() -
 
 def test_two_capacity_providers_share_the_tasks_of_a_request_and_not_their_instances() -> None:
     world = World()
-    world.call("CreateCapacityProvider", name="second", autoScalingGroupProvider={"autoScalingGroupArn": "other"})
+    world.provider("second", "other")
     world.call(
         "PutClusterCapacityProviders", cluster="train", capacityProviders=["train-fleet", "second"],
         defaultCapacityProviderStrategy=[],

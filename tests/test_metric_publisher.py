@@ -15,14 +15,16 @@ import pytest
 from corral.clock import VirtualClock
 from corral.core import Command, Core
 from corral.ids import SeededIds
-from corral.model.metric import Point
-from corral.model.run import GpuDevice, GpuSample, Hello
+from corral.model.metric import Metric, Point
+from corral.model.run import GpuDevice, GpuSample, Hello, Measured, Observed, Usage
 from corral.model.settings import Settings
-from corral.reconcile import STATE
+from corral.reconcile import METRICS, STATE
 from corral.server.metric_publisher import MetricPublisher
-from corral.services import SERVICES
+from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
+from corral.services.cloudwatch.metric_writes import record
 from corral.store import Store
+from corral.telemetry import MetricStore
 from eventually import soon
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
@@ -38,7 +40,7 @@ class World:
         self.clock = VirtualClock(MINUTE_S)
         self.core = Core(Store(None), settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
-        agents = cast("Any", SimpleNamespace(history=self.history))
+        agents = cast("Any", SimpleNamespace(history=self.history, measure=self.measure))
         self.publisher = MetricPublisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
         self.published: list[Point] = []
         self.shortest_s: int | None = None  # the shortest period of an alarm
@@ -63,6 +65,9 @@ class World:
         future = self.runner.get_loop().create_future()
         future.set_result(self.run(handler, read_only=read_only))
         return future
+
+    async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
+        return None
 
     async def recorded(self, handler: Any) -> int | None:
         self.published += handler.keywords["points"]
@@ -209,3 +214,75 @@ def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: 
     world.runner.run(send())
     assert world.samples("ApproximateNumberOfMessagesVisible") == [(1.0, 1.0)], "the level is the same as before"
     assert world.samples("NumberOfMessagesSent") == [(1.0, 1.0), (1.0, 1.0)]
+
+
+def service_task(world: World) -> tuple[str, str]:
+    """Start a service with one GPU task that specifies half a core and 512 MiB. Return the ids of the task and of its run."""
+    hello = Hello("h", "boot", "host", "sim", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    world.run(lambda tx: hosts.hello(tx, hello))
+    container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": [{"type": "GPU", "value": "1"}]}
+    world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")
+    world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=1)
+    world.batch()
+    task = world.run(lambda tx: tx.store.tasks.on_host("h")[0])
+    seen = Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s())
+    world.run(lambda tx: hosts.report(tx, "h", [seen]))
+    return task.id, task.runs[0].id
+
+
+def usage(at_s: float, cpu_s: float, memory_mib: int) -> Usage:
+    return Usage(at_s, cpu_s, 0.0, 0.0, memory_mib * 2**20, 1, 0, 0)
+
+
+def test_the_use_of_a_service_is_relative_to_its_task_definition(world: World) -> None:
+    _, run_id = service_task(world)
+    now_s = world.clock.now_s()
+    measured = [Measured(1, {run_id: usage(now_s, 11.0, 128)}, {run_id: usage(now_s - 4, 10.0, 99)})]
+    world.published += world.run(lambda tx: world.publisher.points(tx, measured=measured), read_only=True)
+    assert world.samples("CPUUtilization", ServiceName="api") == [(50.0, 5.0)], "a quarter of a core, and half a core is specified"
+    assert world.samples("MemoryUtilization", ServiceName="api") == [(25.0, 5.0)]
+    of_all = [pair for pair in world.samples("CPUUtilization", ClusterName="default") if pair != (50.0, 5.0)]
+    assert of_all == [(6.25, 5.0)], "the instance has four cores"
+
+
+def test_gpu_metrics_have_the_dimensions_of_the_service_the_task_and_the_container(world: World) -> None:
+    task_id, _ = service_task(world)
+
+    def sets() -> set[tuple[tuple[str, str], ...]]:
+        world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 70.0, 100, sm_clock_mhz=1500))])
+        found = [point.metric for point in world.tick() if point.metric.name == "DCGM_FI_DEV_GPU_UTIL"]
+        return {metric.dimensions for metric in found if metric.namespace == "ECS/ContainerInsights/Prometheus"}
+
+    cluster = ("ClusterName", "default")
+    shared = {(cluster,), (cluster, ("ServiceName", "api")), (cluster, ("TaskDefinitionFamily", "web"))}
+    assert sets() == shared
+    world.tick(10)
+    of_task = {(cluster, ("TaskId", task_id)), (cluster, ("ContainerName", "main"), ("TaskId", task_id))}
+    assert sets() == shared | of_task, "a short task has no series of its own"
+    assert world.samples("DCGM_FI_DEV_SM_CLOCK", ServiceName="api")[-1] == (1500.0, 1.0)
+
+
+def test_own_points_are_dropped_while_a_collector_writes_the_series() -> None:
+    clock = VirtualClock(MINUTE_S)
+    core = Core(MetricStore(None), settings=Settings(), clock=clock, ids=SeededIds(Random(0)), reconcilers=METRICS)
+    series = [
+        Metric("r", "ECS/ContainerInsights/Prometheus", "DCGM_FI_DEV_GPU_UTIL", (("ClusterName", name),)) for name in ("one", "two")
+    ]
+
+    def written(value: float, *metrics: Metric, own: bool) -> None:
+        points = [Point(metric, clock.now_s(), value, "Percent", 1) for metric in metrics]
+        assert not core.batch([Command(lambda tx: record(tx, points, own=own), lambda answer: None)]).faults
+
+    def values(metric: Metric) -> list[float]:
+        found = core.store.read(metric, start_s=int(MINUTE_S), end_s=int(MINUTE_S) + 600, period_s=1, now_s=clock.now_s())
+        return [summary.sum for _, summary in sorted(found.items())]
+
+    written(1.0, *series, own=True)
+    clock.advance(1)
+    written(93.0, series[0], own=False)
+    clock.advance(1)
+    written(2.0, *series, own=True)
+    assert [values(metric) for metric in series] == [[1.0, 93.0], [1.0, 2.0]]
+    clock.advance(180)
+    written(3.0, *series, own=True)
+    assert values(series[0]) == [1.0, 93.0, 3.0], "the collector is silent"

@@ -222,15 +222,16 @@ CASES: dict[str, Case] = {
         shown=("iam:GetRole", {"RoleName": "AWSServiceRoleForECS"}, "other"),
     ),
     "AWS::ECS::CapacityProvider": Case(
-        {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": GROUP}, **TAGS},
+        {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": {"Ref": "group"}}, **TAGS},
+        needs={"launch": fleet.LAUNCH, "group": fleet.ASG, "other": fleet.OTHER_GROUP},
         changed={
             "AutoScalingGroupProvider": {
-                "AutoScalingGroupArn": GROUP,
+                "AutoScalingGroupArn": {"Ref": "group"},
                 "ManagedScaling": {"Status": "ENABLED", "TargetCapacity": 50},
             },
             **OTHER_TAGS,
         },
-        replacing={"Name": "fleet2"},
+        replacing={"Name": "fleet2", "AutoScalingGroupProvider": {"AutoScalingGroupArn": {"Ref": "other"}}},
         starts="fleet",
         shown=("ecs:DescribeCapacityProviders", {"capacityProviders": ["fleet"]}, "'targetCapacity': 50"),
     ),

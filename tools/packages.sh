@@ -12,6 +12,9 @@ for package; do
     tmux)           has() { command -v tmux; };         reason="tests of real terminals" ;;
     docker.io)      has() { command -v dockerd; };      reason="an engine that runs containers" ;;
     busybox-static) has() { command -v busybox; };      reason="the images of those containers" ;;
+    nodejs)         has() { command -v node; };         reason="the AWS CDK" ;;
+    npm)            has() { command -v npm; };          reason="the installation of the CDK" ;;
+    prometheus)     has() { command -v prometheus; };   reason="scrapes of the page /metrics" ;;
     redis-server)   has() { command -v redis-server; }; reason="the queue that SQS is compared with" ;;
     *) echo "packages.sh: $package is not in the list" >&2; exit 2 ;;
   esac
@@ -29,5 +32,12 @@ make $goal needs Debian packages that this machine lacks: $reasons.
 They are installed with apt-get now.
 EOF
 $root apt-get update -q
+# Tests and benchmarks start their own programs, so the services of these packages are not started.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+  trap '$root rm -f $policy' EXIT
+  printf '#!/bin/sh\nexit 101\n' | $root tee $policy >/dev/null
+  $root chmod 755 $policy
+fi
 # The list is split into words on purpose.
 $root apt-get install -y -q --no-install-recommends $missing

@@ -147,20 +147,20 @@ class Database:
         )
         self.execute = self.connection.execute
         self.executemany = self.connection.executemany
-        try:
-            self._configure(self.connection)
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise
-            self.connection.close()
-            raise _unreadable(path, error) from error  # `validate_file` did not find this damage
-        self._migrate_to(version, schema, migrations, fresh=fresh)
         # The rows of `watch`, in both directions: reconciler → what it watches, and the reverse.
         self._watched: dict[str, tuple[str, ...]] = {}
         self._watchers: dict[str, dict[str, None]] = {}
-        for key, changed in self.execute("SELECT key, changed FROM watch ORDER BY key, changed").fetchall():
-            self._set_watched(key, (*self._watched.get(key, ()), changed))
-        self._compose()
+        try:
+            self._configure(self.connection)
+            self._migrate_to(version, schema, migrations, fresh=fresh)
+            for key, changed in self.execute("SELECT key, changed FROM watch ORDER BY key, changed").fetchall():
+                self._set_watched(key, (*self._watched.get(key, ()), changed))
+            self._compose()
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:  # only this type means damage
+                raise
+            self.connection.close()
+            raise _unreadable(path, error) from error  # `validate_file` did not find this damage
 
     def _compose(self) -> None:
         """Create the parts of this store. Called once for the writer and once for each reader."""

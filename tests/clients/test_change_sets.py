@@ -60,6 +60,9 @@ def test_change_sets(cloudformation: Any) -> None:
     made = create("c1", "CREATE")
     cloudformation.get_waiter("change_set_create_complete").wait(ChangeSetName=made["Id"], WaiterConfig=QUICKLY)
     assert status(cloudformation, "planned") == "REVIEW_IN_PROGRESS"
+    assert cloudformation.get_template(StackName="planned")["TemplateBody"] == ""
+    code, message = refused(lambda: cloudformation.get_template_summary(StackName="planned"))
+    assert (code, message) == ("ValidationError", "GetTemplateSummary cannot be called on REVIEW_IN_PROGRESS stacks.")
     assert create("c1", "CREATE")["Id"] == made["Id"], "the same request again"
     assert refused(lambda: create("c1", "CREATE", Delay="3"))[0] == "AlreadyExistsException"
     create("c2", "CREATE", Delay="5")
@@ -71,6 +74,8 @@ def test_change_sets(cloudformation: Any) -> None:
     assert [each["ChangeSetName"] for each in listed] == ["c1", "c2"]
     cloudformation.execute_change_set(StackName="planned", ChangeSetName="c2")
     wait(cloudformation, "planned", "create")
+    times = [each["Timestamp"] for each in cloudformation.describe_stack_events(StackName="planned")["StackEvents"]]
+    assert times == sorted(set(times), reverse=True), "clients sort events by time, so no two events have the same time"
     executed = cloudformation.describe_change_set(ChangeSetName=described["ChangeSetId"])
     assert (executed["Status"], executed["ExecutionStatus"]) == ("CREATE_COMPLETE", "EXECUTE_COMPLETE")
     assert "EXECUTE_COMPLETE" in refused(lambda: cloudformation.execute_change_set(ChangeSetName=executed["ChangeSetId"]))[1]

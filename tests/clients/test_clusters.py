@@ -8,8 +8,6 @@ import pytest
 
 from harness import container
 
-GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/gpus"
-
 
 def described(ecs: Any, name: str, *include: str) -> dict[str, Any]:
     [cluster] = ecs.describe_clusters(clusters=[name], include=list(include))["clusters"]
@@ -99,16 +97,16 @@ def test_the_default_cluster_is_this_machine(client):
         ecs.delete_capacity_provider(capacityProvider="host")
 
 
-def test_capacity_providers(client):
-    ecs = client("ecs")
+def test_capacity_providers(corral, client):
+    ecs, group = client("ecs"), corral.group("gpus", NewInstancesProtectedFromScaleIn=True)
     made = ecs.create_capacity_provider(
         name="gpus",
-        autoScalingGroupProvider={"autoScalingGroupArn": GROUP, "managedScaling": {"status": "ENABLED", "targetCapacity": 80}},
+        autoScalingGroupProvider={"autoScalingGroupArn": group, "managedScaling": {"status": "ENABLED", "targetCapacity": 80}},
         tags=[{"key": "a", "value": "b"}],
     )["capacityProvider"]
     assert (made["status"], made["type"], made["tags"]) == ("ACTIVE", "EC2_AUTOSCALING", [{"key": "a", "value": "b"}])
     assert made["autoScalingGroupProvider"] == {
-        "autoScalingGroupArn": GROUP,
+        "autoScalingGroupArn": group,
         "managedScaling": {
             "status": "ENABLED",
             "targetCapacity": 80,
@@ -120,10 +118,10 @@ def test_capacity_providers(client):
         "managedDraining": "ENABLED",
     }
     with pytest.raises(ecs.exceptions.ClientException, match="already exists"):
-        ecs.create_capacity_provider(name="gpus", autoScalingGroupProvider={"autoScalingGroupArn": GROUP})
+        ecs.create_capacity_provider(name="gpus", autoScalingGroupProvider={"autoScalingGroupArn": group})
     for name in ("FARGATE", "fargate-mine", "aws-mine", "ecs-mine", "host", "with space"):
         with pytest.raises(ecs.exceptions.ClientException, match="name is invalid"):
-            ecs.create_capacity_provider(name=name, autoScalingGroupProvider={"autoScalingGroupArn": GROUP})
+            ecs.create_capacity_provider(name=name, autoScalingGroupProvider={"autoScalingGroupArn": group})
     changed = ecs.update_capacity_provider(
         name="gpus",
         autoScalingGroupProvider={"managedScaling": {"targetCapacity": 90}, "managedTerminationProtection": "ENABLED"},
@@ -146,12 +144,43 @@ def test_capacity_providers(client):
     ecs.create_cluster(clusterName="with-gpus", capacityProviders=["gpus"])
     of_cluster = ecs.describe_capacity_providers(cluster="with-gpus")["capacityProviders"]
     assert [provider["name"] for provider in of_cluster] == ["gpus"]
-    with pytest.raises(ecs.exceptions.ResourceInUseException):
-        ecs.delete_capacity_provider(capacityProvider="gpus")
+    failed = ecs.delete_capacity_provider(capacityProvider="gpus")["capacityProvider"]
+    assert (failed["status"], failed["updateStatus"], failed["updateStatusReason"]) == (
+        "ACTIVE",
+        "DELETE_FAILED",
+        "The capacity provider cannot be deleted because it is associated with cluster: with-gpus. "
+        "Remove the capacity provider from the cluster and try again.",
+    )
     ecs.put_cluster_capacity_providers(cluster="with-gpus", capacityProviders=[], defaultCapacityProviderStrategy=[])
-    assert ecs.delete_capacity_provider(capacityProvider="gpus")["capacityProvider"]["status"] == "INACTIVE"
+    deleted = ecs.delete_capacity_provider(capacityProvider="gpus")["capacityProvider"]
+    assert (deleted["status"], deleted["updateStatus"]) == ("INACTIVE", "DELETE_COMPLETE") and "updateStatusReason" not in deleted
     with pytest.raises(ecs.exceptions.ClientException, match="does not exist"):
         ecs.delete_capacity_provider(capacityProvider="gpus")
+
+
+def test_the_group_of_a_capacity_provider(corral, client):
+    """The request gives the name or the ARN of a group that exists. Each group has at most one provider."""
+    ecs, group = client("ecs"), corral.group("plain")
+
+    def create(name: str, given: str, **more: Any) -> dict[str, Any]:
+        return ecs.create_capacity_provider(name=name, autoScalingGroupProvider={"autoScalingGroupArn": given, **more})
+
+    for given in ("no-such-group", group.replace("/plain", "/other"), group.replace("Group:", "Group:0")):
+        with pytest.raises(ecs.exceptions.ClientException, match="of this Region and try again"):
+            create("plain", given)
+    protected = {"managedScaling": {"status": "ENABLED"}, "managedTerminationProtection": "ENABLED"}
+    with pytest.raises(ecs.exceptions.ClientException, match="must have instance protection from scale in enabled"):
+        create("plain", group, **protected)
+    with pytest.raises(ecs.exceptions.ClientException, match="enable managed scaling"):
+        create("plain", group, managedTerminationProtection="ENABLED")
+    made = create("plain", "plain")["capacityProvider"]
+    assert made["autoScalingGroupProvider"]["autoScalingGroupArn"] == group
+    with pytest.raises(ecs.exceptions.ClientException, match="already being used by another capacity provider"):
+        create("second", group)
+    with pytest.raises(ecs.exceptions.ClientException, match="must have instance protection from scale in enabled"):
+        ecs.update_capacity_provider(name="plain", autoScalingGroupProvider=protected)
+    ecs.delete_capacity_provider(capacityProvider="plain")
+    assert create("second", group)["capacityProvider"]["status"] == "ACTIVE"
 
 
 @pytest.mark.parametrize(

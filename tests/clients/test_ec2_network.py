@@ -238,6 +238,26 @@ def test_an_internet_gateway(ec2, vpc):
     assert refused(ec2.describe_internet_gateways, InternetGatewayIds=[gateway])[0] == "InvalidInternetGatewayID.NotFound"
 
 
+def test_a_vpn_gateway(ec2, vpc):
+    made = ec2.create_vpn_gateway(Type="ipsec.1")["VpnGateway"]
+    gateway = made["VpnGatewayId"]
+    assert gateway.startswith("vgw-0") and (made["State"], made["Type"], made["AmazonSideAsn"]) == ("available", "ipsec.1", 64512)
+    of_vpc = [{"Name": "attachment.vpc-id", "Values": [vpc]}]
+    assert ec2.describe_vpn_gateways(Filters=of_vpc)["VpnGateways"] == []
+    assert refused(ec2.detach_vpn_gateway, VpnGatewayId=gateway, VpcId=vpc)[0] == "InvalidVpnGatewayAttachment.NotFound"
+    attached = ec2.attach_vpn_gateway(VpnGatewayId=gateway, VpcId=vpc)["VpcAttachment"]
+    (shown,) = ec2.describe_vpn_gateways(Filters=of_vpc)["VpnGateways"]
+    assert shown["VpnGatewayId"] == gateway and shown["VpcAttachments"] == [attached] == [{"State": "attached", "VpcId": vpc}]
+    assert refused(ec2.attach_vpn_gateway, VpnGatewayId=gateway, VpcId=vpc)[0] == "InvalidParameterValue"
+    assert refused(ec2.delete_vpn_gateway, VpnGatewayId=gateway)[0] == "IncorrectState"
+    assert refused(ec2.delete_vpc, VpcId=vpc)[0] == "DependencyViolation"
+    ec2.create_tags(Resources=[gateway], Tags=[{"Key": "Name", "Value": "office"}])
+    assert ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": [gateway]}])["Tags"][0]["ResourceType"] == "vpn-gateway"
+    ec2.detach_vpn_gateway(VpnGatewayId=gateway, VpcId=vpc)
+    ec2.delete_vpn_gateway(VpnGatewayId=gateway)
+    assert refused(ec2.describe_vpn_gateways, VpnGatewayIds=[gateway])[0] == "InvalidVpnGatewayID.NotFound"
+
+
 def test_routes_and_associations(ec2, vpc):
     subnet, gateway = new_subnet(ec2, vpc), ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     table = ec2.create_route_table(VpcId=vpc, TagSpecifications=tagged("route-table", Name="public"))["RouteTable"]["RouteTableId"]

@@ -9,7 +9,6 @@ import pytest
 
 from harness import container
 
-GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:1:autoScalingGroupName/gpus"
 HERE = "arn:aws:ecs:us-east-1:123456789012"
 A_B = [{"key": "a", "value": "b"}]
 
@@ -24,12 +23,12 @@ def waiting_task(ecs: Any, **more: Any) -> str:
 
 
 @pytest.fixture
-def taggable(client) -> dict[str, str]:
+def taggable(corral, client) -> dict[str, str]:
     ecs = client("ecs")
     ecs.register_task_definition(family="tagged", containerDefinitions=[container(["true"])])
     names = {provider["name"] for provider in ecs.describe_capacity_providers()["capacityProviders"]}
     if "tagged" not in names:
-        ecs.create_capacity_provider(name="tagged", autoScalingGroupProvider={"autoScalingGroupArn": GROUP})
+        ecs.create_capacity_provider(name="tagged", autoScalingGroupProvider={"autoScalingGroupArn": corral.group("tagged")})
     return {
         "cluster": ecs.create_cluster(clusterName="tagged")["cluster"]["clusterArn"],
         "default": f"{HERE}:cluster/default",

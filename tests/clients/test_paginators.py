@@ -33,6 +33,10 @@ METRIC = {"Namespace": "pages", "MetricName": "m"}
 
 # (service, operation) -> parameters with which a listing has at least two pages of one element.
 PAGES: dict[tuple[str, str], dict[str, Any]] = {
+    ("application-autoscaling", "DescribeScalableTargets"): {"ServiceNamespace": "ecs"},
+    ("application-autoscaling", "DescribeScalingActivities"): {"ServiceNamespace": "ecs"},
+    ("application-autoscaling", "DescribeScalingPolicies"): {"ServiceNamespace": "ecs"},
+    ("application-autoscaling", "DescribeScheduledActions"): {"ServiceNamespace": "ecs"},
     ("autoscaling", "DescribeAutoScalingGroups"): {},
     ("autoscaling", "DescribeAutoScalingInstances"): {},
     ("autoscaling", "DescribeLaunchConfigurations"): {},
@@ -310,6 +314,22 @@ def ecs_records(ecs: Any) -> None:
         ecs.create_service(serviceName=f"service{at}", taskDefinition=f"family{at}", desiredCount=0)
 
 
+def application_autoscaling_records(scaling: Any) -> None:
+    for at in THREE:
+        place = {
+            "ServiceNamespace": "ecs",
+            "ResourceId": f"service/default/service{at}",
+            "ScalableDimension": "ecs:service:DesiredCount",
+        }
+        for least, most in ((1, 1), (0, 0)):  # each changes the desired count
+            scaling.register_scalable_target(**place, MinCapacity=least, MaxCapacity=most)
+        steps = [{"MetricIntervalLowerBound": 0, "ScalingAdjustment": 1}]
+        configuration = {"AdjustmentType": "ChangeInCapacity", "StepAdjustments": steps}
+        scaling.put_scaling_policy(**place, PolicyName="p", StepScalingPolicyConfiguration=configuration)
+        action = {"Schedule": "rate(1 day)", "ScalableTargetAction": {"MaxCapacity": 0}}
+        scaling.put_scheduled_action(**place, ScheduledActionName="s", **action)
+
+
 def iam_records(iam: Any) -> None:
     for at in THREE:
         iam.create_role(RoleName=f"role{at}", AssumeRolePolicyDocument=TRUST, Tags=TAGS)
@@ -378,6 +398,7 @@ RECORDS = {
     "ec2": ec2_records,
     "ecr": ecr_records,
     "ecs": ecs_records,
+    "application-autoscaling": application_autoscaling_records,
     "iam": iam_records,
     "lambda": lambda_records,
     "logs": logs_records,

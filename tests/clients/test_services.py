@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from clients.service_help import clean_ecs, described, family, messages, stable, tasks_of
 from eventually import eventually
-from harness import container
 
 WORKER = """
 import pathlib, sys, time
@@ -28,37 +28,7 @@ while True:
 
 @pytest.fixture
 def ecs(corral, client):
-    ecs = client("ecs")
-    yield ecs
-    for page in ecs.get_paginator("list_services").paginate():
-        for arn in page["serviceArns"]:
-            ecs.delete_service(service=arn, force=True)
-            eventually(lambda arn=arn: described(ecs, arn)["status"] == "INACTIVE", f"{arn} is deleted")
-    corral.stop_tasks()
-
-
-def family(ecs, name, command=("sleep", "600"), **more):
-    definition = ecs.register_task_definition(family=name, containerDefinitions=[container(list(command), **more)])
-    return definition["taskDefinition"]["taskDefinitionArn"]
-
-
-def described(ecs, name):
-    [service] = ecs.describe_services(services=[name])["services"]
-    return service
-
-
-def tasks_of(ecs, name, status="RUNNING"):
-    arns = ecs.list_tasks(serviceName=name, desiredStatus=status)["taskArns"]
-    return ecs.describe_tasks(tasks=arns)["tasks"] if arns else []
-
-
-def stable(ecs, name):
-    ecs.get_waiter("services_stable").wait(services=[name], WaiterConfig={"Delay": 1, "MaxAttempts": 30})
-    return described(ecs, name)
-
-
-def messages(ecs, name):
-    return [event["message"] for event in described(ecs, name)["events"]]
+    yield from clean_ecs(corral, client)
 
 
 def test_a_service_keeps_its_number_of_tasks_running(ecs):
@@ -323,9 +293,9 @@ def test_services_are_listed_and_counted_by_launch_type(ecs):
     assert (counts["activeEC2ServiceCount"], counts["activeFargateServiceCount"]) == ("1", "1")
 
 
-def test_a_capacity_provider_stays_in_its_cluster_while_a_service_uses_it(ecs):
+def test_a_capacity_provider_stays_in_its_cluster_while_a_service_uses_it(corral, ecs):
     family(ecs, "provided")
-    ecs.create_capacity_provider(name="kept", autoScalingGroupProvider={"autoScalingGroupArn": "some-group"})
+    ecs.create_capacity_provider(name="kept", autoScalingGroupProvider={"autoScalingGroupArn": corral.group("some-group")})
     ecs.create_cluster(clusterName="provided", capacityProviders=["kept"])
     ecs.create_service(
         cluster="provided", serviceName="idle", taskDefinition="provided", desiredCount=0,

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.decide.alarm_scaling import REPEAT_S, WARMING, Block, GroupCapacity, Rule, Verdict, decide_request
-from corral.decide.scaling_policies import CHANGE, EXACT, PERCENT, Step, adjusted, step_for, tracked
+from corral.decide.scaling_policies import CHANGE, EXACT, PERCENT, Step, adjusted, step_for
+from corral.decide.target_tracking import scaled_in, scaled_out
 from corral.model.alarm import AlarmState, Progress, ScalingRequest
 
 NOW_S = 1000.0
@@ -35,7 +36,8 @@ EXACTLY, PLUS, MINUS = (
     by_steps([Step(1, 0, 10), Step(3, 10, None)], CHANGE),
     by_steps([Step(-1)], CHANGE),
 )
-TRACKING = Rule(lambda capacity, value: None if value is None else tracked(capacity, value, 50.0))
+OUT = Rule(lambda capacity, value: None if value is None else scaled_out(capacity, value, 50.0), tracking=True)
+IN = Rule(lambda capacity, value: None if value is None else scaled_in(capacity, value, 50.0), tracking=True)
 
 
 def request(
@@ -80,12 +82,17 @@ def of(desired: int, ready: int | None = None, present: int | None = None, **mor
         (PLUS, request(-1.0), of(2), None),
         (PLUS, request(None), of(2), None),
         # Target tracking
-        (TRACKING, request(100.0), of(2), 4),
-        (TRACKING, request(100.0), of(4, ready=2), 4),
-        (TRACKING, request(60.0, 200.0), of(2), 8),
-        (TRACKING, request(25.0, 10.0), of(4), 2),
-        (TRACKING, request(48.0), of(4), 4),
-        (TRACKING, request(80.0), of(0), 1),
+        (OUT, request(100.0), of(2), 4),
+        (OUT, request(100.0), of(4, ready=2), 4),
+        (OUT, request(60.0, 200.0), of(2), 8),
+        (OUT, request(200.0, 60.0), of(2), 3),
+        (OUT, request(48.0), of(4), None),
+        (OUT, request(10.0), of(4), None),
+        (OUT, request(80.0), of(0), 1),
+        (IN, request(20.0), of(4), 2),
+        (IN, request(25.0), of(4), 3),
+        (IN, request(48.0), of(4), 4),
+        (IN, request(100.0), of(4), 4),
     ],
 )
 def test_the_wanted_capacity(rule: Rule, asked: ScalingRequest, group: GroupCapacity, wanted: int | None) -> None:
@@ -139,7 +146,7 @@ def test_only_repetitions_wait_for_what_a_user_has_set() -> None:
 
 @given(
     values=st.lists(st.sampled_from([None, -5.0, 0.0, 0.5, 1.0, 30.0, 60.0, 150.0]), min_size=3, max_size=3),
-    rule=st.sampled_from([EXACTLY, PLUS, MINUS, TRACKING, simple(1), simple(-1)]),
+    rule=st.sampled_from([EXACTLY, PLUS, MINUS, OUT, IN, simple(1), simple(-1)]),
     desired=st.integers(0, 10),
     ready=st.integers(0, 10),
     present=st.integers(0, 12),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.scaling_policies import CHANGE, EXACT, PERCENT, Step, adjusted, limited, problem_of_steps, step_for, tracked
+from corral.decide.scaling_policies import CHANGE, EXACT, PERCENT, Step, adjusted, limited, problem_of_steps, step_for
 
 
 @pytest.mark.parametrize(
@@ -63,34 +63,6 @@ def test_steps(steps: list[Step], difference: float, expected: int | None) -> No
 )
 def test_steps_that_are_not_valid(steps: list[Step], says: str) -> None:
     assert says in str(problem_of_steps(steps))
-
-
-@pytest.mark.parametrize(
-    "capacity, metric, target, expected",
-    [
-        (4, 100, 50, 8),
-        (4, 55, 50, 5),
-        (4, 50, 50, 4),
-        (4, 46, 50, 4),  # within 10% of the target: nothing
-        (4, 25, 50, 2),
-        (10, 44, 50, 9),
-        (4, 0, 50, 0),
-        (0, 80, 50, 1),  # from zero
-        (3, 10, 0, 3),
-    ],
-)
-def test_target_tracking(capacity: int, metric: float, target: float, expected: int) -> None:
-    assert tracked(capacity, metric, target) == expected
-
-
-@given(capacity=st.integers(0, 1000), metric=st.floats(0, 1e6), target=st.floats(0.01, 1e4))
-def test_tracking_moves_towards_the_target(capacity: int, metric: float, target: float) -> None:
-    wanted = tracked(capacity, metric, target)
-    if metric > target:
-        assert wanted > capacity
-    else:
-        assert wanted <= capacity
-    assert tracked(capacity, metric, target, scale_in=False) >= capacity
 
 
 @given(capacity=st.integers(-10, 100), least=st.integers(0, 10), more=st.integers(0, 10))

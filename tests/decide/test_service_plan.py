@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.decide.service_plan import (
     DELAY_MAX_S,
@@ -16,6 +17,7 @@ from corral.decide.service_plan import (
     failures_in_a_row,
     next_start_s,
     replica_plan,
+    without_starts,
 )
 from corral.model.ecs_service import ServiceTask, StoppedTask
 
@@ -91,6 +93,40 @@ def test_a_rollout_stays_within_its_percentages(least, most, start, stops):
     old = [task(OLD) for _ in range(4)]
     plan = replica_plan(old, NEW, 4, Percentages(least, most))
     assert (plan.start, len(plan.stop)) == (start, stops)
+
+
+def sick(**more):
+    return replace(task(**more), health="UNHEALTHY")
+
+
+def test_a_replacement_of_an_unhealthy_task_starts_first():
+    ill, well = sick(), task()
+    plan = replica_plan([ill, well], NEW, 2, Percentages())
+    assert (plan.start, plan.stop) == (1, ())
+    starting = replica_plan([ill, well, task(state="PENDING")], NEW, 2, Percentages())
+    assert (starting.start, starting.stop) == (0, ())
+    replaced = replica_plan([ill, well, task()], NEW, 2, Percentages())
+    assert (replaced.stop, replaced.unhealthy) == ((ill.id,), (ill.id,))
+
+
+def test_an_unhealthy_task_stops_at_once_if_its_replacement_has_no_room():
+    ill, well = sick(), task()
+    assert replica_plan([ill, well], NEW, 2, Percentages(50, 100)).stop == (ill.id,)
+    assert replica_plan([ill, well, task(state="PROVISIONING")], NEW, 2, Percentages()).stop == (ill.id,)
+    assert daemon_plan([sick(instance="a")], NEW, {"a"}, Percentages(0, 100)).unhealthy
+
+
+def test_a_task_of_unknown_health_does_not_count_as_running():
+    old, new = [task(OLD), task(OLD)], [task(), task()]
+    unknown = [replace(each, health="UNKNOWN") for each in new]
+    assert replica_plan([*old, *unknown], NEW, 2, Percentages()).stop == ()
+    assert len(replica_plan([*old, unknown[0], new[1]], NEW, 2, Percentages()).stop) == 1
+    assert ids(old) == set(replica_plan([*old, *new], NEW, 2, Percentages()).stop)
+
+
+def test_a_failed_deployment_starts_nothing_and_keeps_unhealthy_tasks():
+    plan = replica_plan([sick(), task(), task(), task()], NEW, 2, Percentages(0, 100))
+    assert len(plan.stop) == 2 and len(without_starts(plan).stop) == 1 and without_starts(plan).start == 0
 
 
 def test_a_rollout_that_can_neither_start_nor_stop_a_task_is_blocked():

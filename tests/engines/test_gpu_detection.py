@@ -11,9 +11,11 @@ import pytest
 
 from corral.errors import Refused
 from corral.node import gpu_topology
-from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
+from corral.node.gpu_faults import GpuFaults
+from corral.node.gpus import MODELS, GpuHealth, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
 from corral.node.procfs import is_ours
+from corral.services.own_metrics import dcgm_values
 from eventually import eventually
 
 
@@ -86,6 +88,39 @@ def test_simulated_gpus_are_as_busy_as_the_processes_pinned_to_them():
         busy.kill()
         busy.wait()
     assert gpus.sample({a: [busy.pid]})[0].utilization_percent == 0
+
+
+def test_a_program_that_never_sleeps_keeps_its_simulated_gpu_busy_on_a_loaded_machine():
+    """Three programs share one core."""
+    gpus = SimulatedGpus("host", 3, "H100")
+    core = min(os.sched_getaffinity(0))
+    loop = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    programs = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(3)]
+    live = {gpu.gpu_id: [program.pid] for gpu, program in zip(gpus.devices(), programs, strict=True)}
+    try:
+        eventually(lambda: all(sample.utilization_percent > 90 for sample in gpus.sample(live)), "all busy")
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def test_a_command_in_a_run_counts_with_the_run():
+    """ECS Exec starts it in another session, with the environment of the run."""
+    gpus = SimulatedGpus(f"host of commands in {os.getpid()}", 2, "H100")
+    a, b = (gpu.gpu_id for gpu in gpus.devices())
+    seeing = {**os.environ, "CUDA_VISIBLE_DEVICES": a}
+    run = subprocess.Popen(["sleep", "600"], start_new_session=True, env=seeing)
+    command = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True, env=seeing)
+    try:
+        live, ours = {a: [run.pid], b: []}, {run.pid, command.pid}
+        eventually(lambda: gpus.sample(live, ours)[0].utilization_percent > 90, "busy")
+        assert gpus.sample(live, ours)[1].utilization_percent == 0
+        assert gpus.sample({b: []}, ours)[0].utilization_percent == 0, "no run has the GPU"
+    finally:
+        for program in (run, command):
+            program.kill()
+            program.wait()
 
 
 def _if_busy(samples):
@@ -180,7 +215,7 @@ class FakeNvml:
             "nvmlDeviceGetHandleByIndex": lambda index: SimpleNamespace(index=index),
             "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle.index}",
             "nvmlDeviceGetName": lambda handle: "NVIDIA A6000",
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=48 * 2**30, used=2**30),
+            "nvmlDeviceGetMemoryInfo": self._memory,
             "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=7),
             "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(domain=0, bus=handle.index, device=0),
             "nvmlDeviceGetNvLinkState": self._link_state,
@@ -191,6 +226,11 @@ class FakeNvml:
             "nvmlDeviceGetComputeRunningProcesses": lambda handle: self.processes if handle.index == 0 else [],
         }
         return answers.get(name, self._not_supported)
+
+    def _memory(self, handle, version=None):
+        """The second version counts reserved memory separately."""
+        used = {"used": 2**30, "reserved": 2**29} if version is not None else {"used": 2**30 + 2**29}
+        return SimpleNamespace(total=48 * 2**30, **used)
 
     def _link_state(self, handle, link):
         return 1 if handle.index < 2 and link < 2 else self._not_supported()
@@ -204,6 +244,12 @@ def test_distances_from_the_driver():
     near, pair, node = gpu_topology.NVLINKS, gpu_topology.SAME_SWITCH, gpu_topology.SAME_SOCKET
     assert gpus.links() == [[0, near, node, node], [near, 0, node, node], [node, node, 0, pair], [node, node, pair, 0]]
     assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "an unknown level"
+
+
+def test_memory_that_the_driver_reserves_is_neither_used_nor_free():
+    sample = NvmlGpus(FakeNvml([])).sample({})[0]
+    assert (sample.memory_used_mib, sample.memory_reserved_mib) == (1024, 512)
+    assert dcgm_values(sample, 48 * 1024)["DCGM_FI_DEV_FB_FREE"] == (47 * 1024 - 512, "Megabytes")
 
 
 # Whose processes compute on them
@@ -252,3 +298,95 @@ def test_a_process_with_a_simulated_gpu_in_its_environment_is_foreign(variable):
     finally:
         seeing.communicate()
     assert not any(sample.foreign for sample in gpus.sample({}))
+
+
+# Health
+
+
+class FailingNvml(FakeNvml):
+    """A driver that reports errors: Xids, lost GPUs, and the state of the memory."""
+
+    NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED, NVML_SUCCESS = 15, 16, 0
+
+    def __init__(self):
+        super().__init__([])
+        self.events: list[tuple[int, int]] = []
+        self.lost: set[int] = set()
+        self.rows = dict.fromkeys(range(4), (0, 0, 0, 0))
+        self.errors = dict.fromkeys(range(4), 0)
+        self.action = dict.fromkeys(range(4), 0)
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlDeviceGetUUID": self._uuid,
+            "nvmlEventSetCreate": lambda: "events",
+            "nvmlDeviceRegisterEvents": lambda handle, kinds, events: None,
+            "nvmlEventSetWait_v2": self._next_event,
+            "nvmlDeviceGetRemappedRows": lambda handle: self.rows[handle.index],
+            "nvmlDeviceGetTotalEccErrors": lambda handle, kind, since: self.errors[handle.index],
+            "nvmlDeviceGetFieldValues": lambda handle, fields: [
+                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self.action[handle.index]))
+            ],
+        }
+        return answers.get(name) or super().__getattr__(name)
+
+    def _uuid(self, handle):
+        if handle.index in self.lost:
+            error = self.NVMLError("lost")
+            error.value = self.NVML_ERROR_GPU_IS_LOST
+            raise error
+        return f"GPU-{handle.index}"
+
+    def _next_event(self, events, timeout_ms):
+        assert timeout_ms == 0, "the agent does not wait for events"
+        if not self.events:
+            raise self.NVMLError("timeout")
+        index, xid = self.events.pop(0)
+        return SimpleNamespace(device=SimpleNamespace(index=index), eventData=xid)
+
+
+def test_xids_of_the_driver():
+    driver = FailingNvml()
+    gpus = NvmlGpus(driver)
+    assert gpus.health() == GpuHealth([], {})
+    driver.events = [(1, 79), (3, 31), (1, 48)]
+    assert gpus.health().xids == [("GPU-1", 79), ("GPU-3", 31), ("GPU-1", 48)]
+    assert gpus.health().xids == []
+    driver.lost, driver.events = {2}, [(2, 79)]
+    assert gpus.health().xids == [("GPU-2", 79)], "the driver cannot name a lost GPU"
+
+
+def test_faults_that_last():
+    driver = FailingNvml()
+    driver.rows[1], driver.rows[2], driver.errors[3] = (0, 1, 1, 0), (0, 1, 1, 1), 2
+    gpus = NvmlGpus(driver)
+    driver.lost = {0}
+    assert gpus.health().conditions == {
+        "GPU-0": "the GPU is lost: the driver cannot reach it any more",
+        "GPU-1": "a memory row must be remapped; reset the GPU",
+        "GPU-2": "the remapping of a memory row failed; the GPU must be replaced",
+        "GPU-3": "2 uncorrectable memory errors since the last reset; reset the GPU",
+    }
+    again = NvmlGpus(driver)
+    assert [gpu.gpu_id for gpu in again.devices()] == ["GPU-1", "GPU-2", "GPU-3"], "a lost GPU does not hide the others"
+    healed = FailingNvml()
+    healed.action[2] = 2  # NVML_GPU_RECOVERY_ACTION_NODE_REBOOT
+    assert NvmlGpus(healed).health().conditions == {"GPU-2": "the driver asks for a reboot of the machine"}
+
+
+def test_faults_of_xids_survive_the_agent_and_end_with_a_reboot(tmp_path):
+    path, ids = tmp_path / "gpu_faults.json", ["GPU-0", "GPU-1"]
+    faults = GpuFaults(path, "boot", ids)
+    for xid in (13, 31, 43, 45, 63, 94):
+        faults.add("GPU-0", xid)
+    assert faults.texts == {} and not path.exists()
+    faults.add("GPU-0", 79)
+    faults.add("GPU-1", 95)
+    assert GpuFaults(path, "boot", ids).texts == faults.texts
+    assert faults.texts["GPU-1"] == "Xid 95: an uncontained memory error"
+    faults.heal("GPU-1")
+    assert GpuFaults(path, "boot", ids).texts == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
+    assert GpuFaults(path, "boot", ["GPU-1"]).texts == {}, "the GPU was removed"
+    assert GpuFaults(path, "another boot", ids).texts == {}
+    path.write_text("[")
+    assert GpuFaults(path, "boot", ids).texts == {}

@@ -13,7 +13,7 @@ from corral.errors import ApiError
 from corral.handovers import receive
 from corral.ids import RandomIds
 from corral.model.metric import Metric, Point
-from corral.model.settings import Settings
+from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import METRICS
 from corral.reconcile.receivers import RECEIVERS
 from corral.services.cloudwatch.handlers import HANDLERS
@@ -49,8 +49,8 @@ class HandingCore(Core[Any]):
 class ScalingWorld(GroupWorld):
     core_type = HandingCore
 
-    def __init__(self, timing: str = "fast", gpus: int = 8) -> None:
-        settings = Settings(alarm_timing=timing)
+    def __init__(self, timing: str = "fast", gpus: int = 8, scaling: ScalingTimes | None = None) -> None:
+        settings = Settings(alarm_timing=timing, scaling=scaling or ScalingTimes())
         self.lanes: dict[str, HandingCore] = {}
         super().__init__(gpus, settings)
         self.metrics = HandingCore(MetricStore(None), settings=settings, clock=self.clock, ids=RandomIds(), reconcilers=METRICS)
@@ -102,8 +102,8 @@ class ScalingWorld(GroupWorld):
             self._measure(partial(record, points=[Point(metric, self.clock.now_s(), float(value), "Count", 1)], own=True))
             self.wait(1)
 
-    def put(self, value: float, metric: Metric = LOAD) -> None:
-        self._measure(partial(record, points=[Point(metric, self.clock.now_s(), float(value), "None", 60)], own=False))
+    def put(self, value: float, metric: Metric = LOAD, resolution_s: int = 60) -> None:
+        self._measure(partial(record, points=[Point(metric, self.clock.now_s(), float(value), "None", resolution_s)], own=False))
         self.settle()
 
     # Shorthands

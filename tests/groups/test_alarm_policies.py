@@ -240,7 +240,7 @@ def test_the_history_says_why_a_policy_does_nothing() -> None:
     assert goes_off().endswith("does not exist.")
     foreign = "arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:x:resource/ecs/service/c/s:policyName/p"
     world.alarm(metric=LOAD, TreatMissingData="ignore", AlarmActions=[foreign])
-    assert "Application Auto Scaling" in goes_off()
+    assert goes_off() == "The scaling policy p does not exist."
     predictive = {"MetricSpecifications": [{"TargetValue": 50.0}]}
     stored = world.policy(
         "f", PolicyType="PredictiveScaling", PredictiveScalingConfiguration=predictive, AdjustmentType=None, StepAdjustments=None

@@ -22,12 +22,29 @@ OTHER_GROUP = (
         "AvailabilityZones": ["us-east-1a"],
     },
 )
+SERVICE, TARGET = "AWS::ECS::Service", "AWS::ApplicationAutoScaling::ScalableTarget"
+SECOND_SERVICE = (
+    SERVICE,
+    {"ServiceName": "web2", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0"},
+)
+PLACE = {"ServiceNamespace": "ecs", "ScalableDimension": "ecs:service:DesiredCount"}
+SERVED = {"provider": "AWS::ECS::CapacityProvider", "cluster": CLUSTER, "definition": DEFINITION, "service": SERVICE}
+TRACKING = {"PredefinedMetricSpecification": {"PredefinedMetricType": "ECSServiceAverageCPUUtilization"}, "TargetValue": "50"}
+NIGHT = {"ScheduledActionName": "night", "Schedule": "cron(0 20 * * ? *)", "ScalableTargetAction": {"MinCapacity": "0"}}
+ONCE = {"ScheduledActionName": "once", "Schedule": "at(2030-01-01T00:00:00)", "ScalableTargetAction": {"MaxCapacity": 2},
+        "EndTime": "2031-01-01T00:00:00Z"}  # fmt: skip
 IN_GROUP = {"AutoScalingGroupName": {"Ref": "group"}}
 
 CASES: dict[str, Case] = {
     ASSOCIATIONS: Case(
         {"Cluster": {"Ref": "cluster"}, "CapacityProviders": [{"Ref": "provider"}], "DefaultCapacityProviderStrategy": []},
-        needs={"cluster": CLUSTER, "second": (CLUSTER, {"ClusterName": "c2"}), "provider": "AWS::ECS::CapacityProvider"},
+        needs={
+            "cluster": CLUSTER,
+            "second": (CLUSTER, {"ClusterName": "c2"}),
+            "launch": LAUNCH,
+            "group": ASG,
+            "provider": "AWS::ECS::CapacityProvider",
+        },
         changed={"DefaultCapacityProviderStrategy": [{"CapacityProvider": {"Ref": "provider"}, "Weight": "2"}]},
         replacing={"Cluster": {"Ref": "second"}},
         starts="c",
@@ -35,7 +52,7 @@ CASES: dict[str, Case] = {
     ),
     CLUSTER: Case(
         {"ClusterName": "c", "ClusterSettings": [{"Name": "containerInsights", "Value": "enabled"}], **TAGS},
-        needs={"provider": "AWS::ECS::CapacityProvider"},
+        needs={"launch": LAUNCH, "group": ASG, "provider": "AWS::ECS::CapacityProvider"},
         changed={"ClusterSettings": None, "CapacityProviders": [{"Ref": "provider"}], **OTHER_TAGS},
         replacing={"ClusterName": "c2", "CapacityProviders": []},
         starts="c",
@@ -48,13 +65,45 @@ CASES: dict[str, Case] = {
         starts="arn:aws:ecs:us-east-1:123456789012:task-definition/f:1",
         shown=("ecs:DescribeTaskDefinition", {"taskDefinition": "f:1", "include": ["TAGS"]}, "'key': 'b'"),
     ),
-    "AWS::ECS::Service": Case(
+    SERVICE: Case(
         {"ServiceName": "web", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0", **TAGS},
-        needs={"provider": "AWS::ECS::CapacityProvider", "cluster": CLUSTER, "definition": DEFINITION},
+        needs={
+            "launch": LAUNCH,
+            "group": ASG,
+            "provider": "AWS::ECS::CapacityProvider",
+            "cluster": CLUSTER,
+            "definition": DEFINITION,
+        },
         changed={"EnableExecuteCommand": "true", "PlacementStrategies": [{"Type": "random"}], **OTHER_TAGS},
         replacing={"ServiceName": "web2"},
         starts="arn:aws:ecs:us-east-1:123456789012:service/c/web",
         shown=("ecs:DescribeServices", {"cluster": "c", "services": ["web"]}, "'type': 'random'"),
+    ),
+    TARGET: Case(
+        {**PLACE, "ResourceId": "service/c/web", "MinCapacity": "0", "MaxCapacity": "4", "ScheduledActions": [NIGHT, ONCE], **TAGS},
+        needs={**SERVED, "second": SECOND_SERVICE},
+        changed={
+            "MaxCapacity": 7,
+            "ScheduledActions": [NIGHT | {"Timezone": "Europe/Berlin"}],
+            "SuspendedState": {"DynamicScalingInSuspended": "true"},
+            **OTHER_TAGS,
+        },
+        replacing={"ResourceId": "service/c/web2"},
+        starts="service/c/web|ecs:service:DesiredCount|ecs",
+        shown=("application-autoscaling:DescribeScalableTargets", {"ServiceNamespace": "ecs"}, "'MaxCapacity': 7"),
+    ),
+    "AWS::ApplicationAutoScaling::ScalingPolicy": Case(
+        {
+            "PolicyName": "cpu",
+            "PolicyType": "TargetTrackingScaling",
+            "ScalingTargetId": {"Ref": "target"},
+            "TargetTrackingScalingPolicyConfiguration": TRACKING,
+        },
+        needs={**SERVED, "target": TARGET},
+        changed={"TargetTrackingScalingPolicyConfiguration": TRACKING | {"ScaleInCooldown": "77"}},
+        replacing={"PolicyName": "other"},
+        starts="arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:",
+        shown=("application-autoscaling:DescribeScalingPolicies", {"ServiceNamespace": "ecs"}, "'ScaleInCooldown': 77"),
     ),
     ASG: Case(
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -219,12 +220,31 @@ class Clients:
         self.ask("PutAttributes", {"attributes": [rack]}, again=False)
 
     def create_fleet(self) -> None:
-        """A cluster whose tasks wait for the instances that join it."""
-        group = {"autoScalingGroupArn": "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x"}
-        provider = self.ask("CreateCapacityProvider", {"name": FLEET, "autoScalingGroupProvider": group})
+        """A cluster whose tasks wait for the instances that join it. With groups, a capacity provider launches such instances."""
+        scales = bool(self.world.plan.with_groups)
+        source, user_data = {"LaunchConfigurationName": FLEET}, f"#!/bin/bash\necho ECS_CLUSTER={FLEET} >> /etc/ecs/ecs.config\n"
+        launch = {"ImageId": "ami-1", "InstanceType": "g3.8xlarge", "UserData": b64encode(user_data.encode()).decode()}
+        sizes = {"MinSize": 0, "MaxSize": 3 if scales else 0, "AvailabilityZones": ["us-east-1a"]}
+        group = {
+            "autoScalingGroupArn": FLEET,
+            "managedScaling": {"status": "ENABLED" if scales else "DISABLED", "targetCapacity": 70},
+            "managedTerminationProtection": "ENABLED" if scales else "DISABLED",
+        }
         strategy = [{"capacityProvider": FLEET, "weight": 1}]
         cluster = {"clusterName": FLEET, "capacityProviders": [FLEET], "defaultCapacityProviderStrategy": strategy}
-        provider.notes["then"] = lambda: self.ask("CreateCluster", cluster)
+        self._in_turn(
+            ("autoscaling", "CreateLaunchConfiguration", {**source, **launch}),
+            ("autoscaling", "CreateAutoScalingGroup",
+             {"AutoScalingGroupName": FLEET, **source, **sizes, "NewInstancesProtectedFromScaleIn": True}),
+            ("ecs", "CreateCapacityProvider", {"name": FLEET, "autoScalingGroupProvider": group}),
+            ("ecs", "CreateCluster", cluster),
+        )  # fmt: skip
+
+    def _in_turn(self, *steps: tuple[str, str, dict[str, Any]]) -> None:
+        """Send each request after the answer to the one before it."""
+        if steps:
+            service, operation, params = steps[0]
+            self.ask(operation, params, service=service).notes["then"] = lambda: self._in_turn(*steps[1:])
 
     def _change_instances(self) -> None:
         rng = self.world.rng

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from corral.core import Outcome
-from corral.model.group import LAUNCH_STATES, Group, LifecycleState, Member
+from corral.model.group import LAUNCH_STATES, TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import InstanceState
 from corral.services.autoscaling.handlers import HANDLERS
 from simulation.checkers import Checker, Rows, Violation, read_rows
-from simulation.clients import CALLER
+from simulation.clients import CALLER, FLEET
 
 COUNTED = (*LAUNCH_STATES, LifecycleState.IN_SERVICE)
 
@@ -23,6 +23,11 @@ class GroupChecker(Checker):
             self.group_seen(group, store.groups.members(group.region, group.name))
 
     def group_seen(self, group: Group, members: list[Member]) -> None: ...
+
+    def scale_in(self, member: Member) -> str:
+        """Why a scale-in has chosen a member; empty if none has."""
+        activity = self.world.plane.store.groups.activity(member.activity) if member.state in TERMINATION_STATES else None
+        return activity.cause if activity is not None and "shrinking the capacity" in activity.cause else ""
 
     def is_due(self, group: Group) -> bool:
         found = self.world.plane.store.execute("SELECT 1 FROM due WHERE key = ?", (group.key,))
@@ -92,11 +97,26 @@ class ProtectedStay(GroupChecker):
         changes = [
             each for each in self.world.clients.requests if each.operation == "SetInstanceProtection" and each.answer is None
         ]
-        for member in members if not changes else ():
-            if member.instance_id in self._protected and member.state.value.startswith("Terminating"):
-                activity = self.world.plane.store.groups.activity(member.activity)
-                if activity is not None and "shrinking the capacity" in activity.cause:
-                    raise Violation(f"{member} was protected: {activity.cause}")
+        for member in members if not changes and group.name != FLEET else ():
+            if member.instance_id in self._protected and (cause := self.scale_in(member)):
+                raise Violation(f"{member} was protected: {cause}")
+
+
+class TasksKeepTheirInstances(GroupChecker):
+    """With managed termination protection, a scale-in ends no instance with tasks, except tasks of DAEMON services."""
+
+    def group_seen(self, group: Group, members: list[Member]) -> None:
+        store = self.world.plane.store
+        for member in members if group.name == FLEET else ():
+            if not (cause := self.scale_in(member)):
+                continue
+            ended = store.execute(
+                "SELECT task.id FROM task WHERE instance_id = ? AND stop_code = 'TerminationNotice' AND NOT EXISTS (SELECT 1 FROM "
+                "ecs_service WHERE strategy = 'DAEMON' AND cluster = task.cluster AND 'service:' || name = task_group)",
+                (member.instance_id,),
+            ).fetchall()
+            if ended or member.protected:
+                raise Violation(f"{member} had the tasks {ended}: {cause}")
 
 
 class GroupsReachTheirCapacity(GroupChecker):
@@ -151,4 +171,5 @@ class GroupsEnd(GroupChecker):
 
 
 def group_checkers() -> list[Checker]:
-    return [GroupsAreReconciled(), MembersAreInstances(), ActivitiesEnd(), ProtectedStay(), GroupsReachTheirCapacity(), GroupsEnd()]
+    each_batch = [GroupsAreReconciled(), MembersAreInstances(), ActivitiesEnd(), ProtectedStay(), TasksKeepTheirInstances()]
+    return [*each_batch, GroupsReachTheirCapacity(), GroupsEnd()]

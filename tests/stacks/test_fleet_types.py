@@ -390,12 +390,14 @@ def test_the_deployments_of_a_service(world: FleetWorld) -> None:
     waits = world.settled(SERVICE, step)
     assert waits is not None and "not all 2 tasks of the deployment run yet" in waits.reason
     report_tasks(world)
+    world.wait(10)
     assert world.settled(SERVICE, step) is None
     new = {**old, "TaskDefinition": second}
     world.update(SERVICE, service, old, new)
     for _ in range(4):
         waits = world.settled(SERVICE, world.step(service, "UPDATE"))
         report_tasks(world)
+        world.wait(10)
     assert waits is None
     world.update(SERVICE, service, new, {**new, "TaskDefinition": third})
     for _ in range(2):
@@ -408,6 +410,31 @@ def test_the_deployments_of_a_service(world: FleetWorld) -> None:
     assert waits is not None and "its tasks are stopping" in waits.reason
     report_tasks(world)
     assert world.gone(SERVICE, world.step(service, "DELETE")) is None
+
+
+def test_a_deployment_that_is_rolled_back_fails_its_step(world: FleetWorld) -> None:
+    container = {"Name": "a", "Image": "corral/host", "Memory": 6, "Command": ["true"]}
+    breaker = {"DeploymentCircuitBreaker": {"Enable": "true", "Rollback": "true"}}
+    first, second = (world.create(DEFINITION, Family="f", ContainerDefinitions=[container]) for _ in range(2))
+    old = {"ServiceName": "web", "TaskDefinition": first, "DesiredCount": 2, "DeploymentConfiguration": breaker}
+    service = world.create(SERVICE, **old)
+    report_tasks(world)
+    world.wait(10)
+    new = {**old, "TaskDefinition": second}
+    step = world.step(service, "UPDATE")
+    world.update(SERVICE, service, old, new)
+    while world.call("DescribeServices", "ecs", services=["web"])["services"][0]["taskDefinition"] == second:
+        assert world.settled(SERVICE, step) is not None
+        report_tasks(world, exit_code=1)
+        world.wait(1)
+    with pytest.raises(ApiError, match="ECS Deployment Circuit Breaker was triggered"):
+        world.settled(SERVICE, step)
+    world.wait(60)
+    report_tasks(world)
+    rolled_back = world.step(service, "UPDATE")
+    world.update(SERVICE, service, new, old)
+    world.wait(120)
+    assert world.settled(SERVICE, rolled_back) is None
 
 
 def test_a_cluster_with_container_instances_refuses_its_deletion(world: FleetWorld) -> None:

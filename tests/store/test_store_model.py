@@ -85,7 +85,7 @@ class Model:
     def _free(self, slot_id: str, host_id: str, cpu_units: int, memory_mib: int) -> tuple[tuple[str, ...], int, int]:
         host = self.hosts[host_id]
         is_own = slot_id == host_instance_id(host_id)
-        held = {*self.leases(), *host["foreign"], *(host["away"] if is_own else ())}
+        held = {*self.leases(), *host["foreign"], *host["failed"], *(host["away"] if is_own else ())}
         owned = [gpu for gpu in host["gpus"] if self.taken.get(gpu) == (None if is_own else slot_id)]
         there = [task.demand for task in self.tasks.values() if task.instance_id == slot_id and task.state is not TaskState.STOPPED]
         return (
@@ -219,8 +219,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.hosts.put(said, self.clock_s)
         shown = [gpu.gpu_id for gpu in said.gpus]
         away = self.now.hosts[host_id]["away"] if host_id in self.now.hosts else set()
+        failed = self.now.hosts[host_id]["failed"] if host_id in self.now.hosts else set()
         self.now.hosts[host_id] = {
-            "gpus": shown, "cpu_units": cpu_units, "memory_mib": 4096, "connected": True, "away": away, "foreign": set()
+            "gpus": shown, "cpu_units": cpu_units, "memory_mib": 4096, "connected": True, "away": away, "foreign": set(),
+            "failed": failed,
         }  # fmt: skip
 
     @precondition(lambda self: self.now.hosts)
@@ -243,6 +245,17 @@ class StoreMachine(RuleBasedStateMachine):
         now_used = {gpu_id for gpu_id, processes in found.items() if processes}
         assert self.store.hosts.put_foreign(host_id, found) == (now_used != host["foreign"])
         host["foreign"] = now_used
+
+    @precondition(lambda self: self.now.hosts)
+    @rule(data=st.data(), failed=st.sets(st.integers(0, 3)))
+    def gpus_fail(self, data: st.DataObject, failed: set[int]) -> None:
+        """A host reports faults of its GPUs. A GPU that it no longer has keeps its fault until the next report."""
+        host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
+        host = self.now.hosts[host_id]
+        now_failed = {gpu_id for at, gpu_id in enumerate(host["gpus"]) if at in failed}
+        changed = self.store.hosts.put_faults(host_id, dict.fromkeys(now_failed, "Xid 79"), self.clock_s)
+        assert set(changed) == now_failed ^ host["failed"]
+        host["failed"] = now_failed
 
     @precondition(lambda self: self.now.hosts)
     @rule(data=st.data(), connected=st.booleans())
@@ -453,6 +466,7 @@ class StoreMachine(RuleBasedStateMachine):
         for host_id, host in now.hosts.items():
             assert store.instances.holds(host_instance_id(host_id)) == dict.fromkeys(sorted(host["away"]), "mine")
             assert store.hosts.foreign(host_id).keys() == host["foreign"]
+            assert store.hosts.faults(host_id).keys() == host["failed"] & set(host["gpus"])
         held = {gpu: task_id for host_id in now.hosts for gpu, task_id in store.hosts.holders(host_id).items()}
         assert held == now.leases()
         assert store.next_due_s() == min(now.due.values(), default=None)

@@ -24,11 +24,13 @@ from corral.cli.env import env
 from corral.cli.errors import INTERRUPTED, error_line
 from corral.cli.exec import exec_
 from corral.cli.fleet import fleet
+from corral.cli.gpu import gpu
 from corral.cli.hold import hold
 from corral.cli.images import images
 from corral.cli.instances import instances
 from corral.cli.login import login
 from corral.cli.logs import logs
+from corral.cli.metrics import metrics
 from corral.cli.output import print_message
 from corral.cli.ps import ps
 from corral.cli.restore import restore
@@ -92,7 +94,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, stack, fleet, cost, login, images, revoke, backup,
-    restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, stack, fleet, cost, metrics, login,
+    images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

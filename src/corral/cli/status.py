@@ -115,6 +115,7 @@ def use(gpu: dict[str, Any]) -> str:
 def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
     """Return the reasons why no task is placed on a GPU."""
     why = ["excluded"] if gpu.get("excluded") else []
+    why += [f"failed: {gpu['fault']}"] if gpu.get("fault") else []
     why += [f"held: {gpu['held']}"] if gpu.get("held") is not None else []
     why += [f"used by {process['name']} (pid {process['pid']})" for process in gpu.get("foreign", ())[:1]]
     return why

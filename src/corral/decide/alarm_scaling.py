@@ -13,9 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.decide.scaling_policies import limited
+from corral.decide.target_tracking import tracked_value
 from corral.model.alarm import Progress, ScalingRequest
 
 REPEAT_S = 60.0
+NO_DATA = "The metric has no current data, and without data the policy does nothing."
 WARMING = "Instances of the group are warming up, and a scale-in waits until their warm-up ends."
 
 
@@ -25,6 +27,8 @@ class Rule(Struct, frozen=True):
     wanted: Callable[[int, float | None], int | None]  # (capacity, value) → wanted capacity; None if no step applies
     exact: bool = False  # the wanted capacity does not depend on the current one
     simple: bool = False  # the policy needs no value, and has a cooldown instead of a warm-up
+    aggregate: Callable[[list[float]], float] | None = None  # the value that a step policy uses, if it does not use all of them
+    tracking: bool = False  # a target tracking policy, which wants nothing while its metric is close to the target
 
 
 class GroupCapacity(Struct, frozen=True):
@@ -63,6 +67,7 @@ class Verdict(Struct, frozen=True):
     progress: Progress
     again_s: float | None = None  # when to decide again, if nothing changes before
     outcome: str | None = None  # why the policy was not applied; empty if it was applied; None if this is not known yet
+    code: str = ""  # AWS's code of a NotScaledReason, if AWS has one for the outcome
 
 
 def decide_request(
@@ -85,9 +90,9 @@ def decide_request(
     if rule.simple:
         return _decide_simple(request, rule, capacity, progress, now_s, interval_ends_s if in_interval else None, block)
     bases = (progress.out_base, progress.in_base) if in_interval else capacity.bases
-    wanted = _wanted(request, rule, capacity, bases)
+    wanted = wanted_by_values(request, rule, capacity, bases)
     if wanted is None:
-        return Verdict(None, progress, None, _no_step(request, rule))
+        return Verdict(None, progress, None, no_wish(request, rule))
     if wanted < capacity.desired and not request.whole:
         return Verdict(capacity.desired, progress)
     if wanted < capacity.desired and capacity.warming:
@@ -96,7 +101,7 @@ def decide_request(
         begun = progress if in_interval else replace(progress, at_s=now_s, out_base=bases[0], in_base=bases[1])
         return Verdict(wanted, begun, None, "")
     again = [] if rule.exact or capacity.warm_at_s is None else [capacity.warm_at_s]
-    if in_interval and interval_ends_s is not None and _wanted(request, rule, capacity, capacity.bases) != wanted:
+    if in_interval and interval_ends_s is not None and wanted_by_values(request, rule, capacity, capacity.bases) != wanted:
         again.append(interval_ends_s)
     return Verdict(wanted, progress, min(again, default=None), "")
 
@@ -123,14 +128,25 @@ def _decide_simple(
     return Verdict(wanted, replace(progress, at_s=now_s), None, "")
 
 
-def _wanted(request: ScalingRequest, rule: Rule, capacity: GroupCapacity, bases: tuple[int, int]) -> int | None:
-    """Return the largest capacity that the values of the request want, or None if no step applies to any of them.
+def wanted_by_values(request: ScalingRequest, rule: Rule, capacity: GroupCapacity, bases: tuple[int, int]) -> int | None:
+    """Return the largest capacity that the values of the request want, or None if no step applies to any of them."""
+    values = values_of(request, rule)
+    found = [_wanted_by(value, rule, capacity.desired, bases) for value in values if value is not None]
+    return max((capacity.within(each) for each in found if each is not None), default=None)
+
+
+def values_of(request: ScalingRequest, rule: Rule) -> list[float | None]:
+    """Return the values of the request that a policy uses.
 
     A capacity that a step sets exactly is kept until no second of the last period needs it.
     """
-    values = [request.period_value, request.newest_value, *([request.peak_value] if rule.exact else ())]
-    found = [_wanted_by(value, rule, capacity.desired, bases) for value in values if value is not None]
-    return max((capacity.within(each) for each in found if each is not None), default=None)
+    if rule.tracking:
+        return [tracked_value(request)]
+    peak = [request.peak_value] if rule.exact or rule.aggregate is not None else []
+    values = [request.period_value, request.newest_value, *peak]
+    if rule.aggregate is not None:
+        return [rule.aggregate(known)] if (known := [value for value in values if value is not None]) else []
+    return values
 
 
 def _wanted_by(value: float, rule: Rule, desired: int, bases: tuple[int, int]) -> int | None:
@@ -143,8 +159,11 @@ def _wanted_by(value: float, rule: Rule, desired: int, bases: tuple[int, int]) -
     return min(desired, less) if less < in_base else desired
 
 
-def _no_step(request: ScalingRequest, rule: Rule) -> str:
-    value = request.newest_value if request.newest_value is not None else request.period_value
+def no_wish(request: ScalingRequest, rule: Rule) -> str | None:
+    """Return why a policy wants no capacity, or None if the metric of a target tracking policy is close to its target."""
+    value = tracked_value(request)
     if value is None:
-        return "The alarm has no value, and the policy needs one to choose its step."
+        return "The alarm has no value, and the policy needs one to choose its step." if not rule.tracking else NO_DATA
+    if rule.tracking:
+        return None
     return f"No step adjustment found for metric value {value!r} and breach threshold {request.threshold!r}."

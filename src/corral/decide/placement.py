@@ -108,7 +108,7 @@ def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceabl
         (free.cpu_units < demand.cpu_units, "CPU"),
     ):
         if lacks:
-            return Unplaceable(resource, f"needs {_amounts(demand)}; the host has {_amounts(free)} free")
+            return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)} free")
     if reservation is not None and not _is_open(pool, slot_id, demand, reservation):
         text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
@@ -148,17 +148,17 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     if not any(_covers(total, demand) for total in pool.totals()):
         largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
-            return f"needs {_amounts(demand)}, and the cluster has no container instances yet"
-        return f"needs {_amounts(demand)}, and the largest host has only {_amounts(largest)} in all"
+            return f"needs {amounts(demand)}, and the cluster has no container instances yet"
+        return f"needs {amounts(demand)}, and the largest host has only {amounts(largest)} in all"
     if not pool.connected:
         silent = _lacking(pool, demand, reservation) == "AGENT"
-        return f"needs {_amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
+        return f"needs {amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
     free_gpus = pool.free_gpus
     if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group):
         free_gpus = sum(group.gpus * len(ids) for group in _allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
         text = _what_rules_leave(pool, demand, demand.rules, free_gpus)
     else:
-        text = f"needs {_amounts(demand)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
+        text = f"needs {amounts(demand)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if reservation is not None and _find(pool, demand, None) is not None:
         return f"{text}, reserved for {reservation.claim.name}, which has waited longer"
     lacking = _lacking(pool, demand, reservation)
@@ -197,10 +197,10 @@ def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gp
     conditions = " and ".join(given)
     matching, left = select_by_attributes(pool, rules), select(pool, rules)
     if not matching.allowed:
-        return f"needs {_amounts(demand)}; {_hosts(pool.connected)}, none matches {conditions}"
-    text = f"needs {_amounts(demand)}; {_hosts(matching.allowed)}"
+        return f"needs {amounts(demand)}; {_hosts(pool.connected)}, none matches {conditions}"
+    text = f"needs {amounts(demand)}; {_hosts(matching.allowed)}"
     if conditions:
-        text = f"needs {_amounts(demand)}; {matching.allowed} of {_hosts(pool.connected)} match {conditions}"
+        text = f"needs {amounts(demand)}; {matching.allowed} of {_hosts(pool.connected)} match {conditions}"
     if rules.distinct and left.allowed < matching.allowed:
         group = rules.group.removeprefix(f"{rules.scope}/")
         there = matching.allowed - left.allowed
@@ -344,7 +344,7 @@ def _withheld_text(pool: Pool) -> str:
     return f"; {many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
 
 
-def _amounts(demand: Demand) -> str:
+def amounts(demand: Demand) -> str:
     parts = []
     if demand.gpus:
         parts = ["all GPUs of a host" if demand.gpus == ALL_GPUS else f"{demand.gpus} GPU{'s' * (demand.gpus != 1)}"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import ceil, inf, trunc
+from math import inf, trunc
 
 from msgspec import Struct
 
 CHANGE, EXACT, PERCENT = "ChangeInCapacity", "ExactCapacity", "PercentChangeInCapacity"
 ADJUSTMENT_TYPES = (CHANGE, EXACT, PERCENT)
-SCALE_IN_MARGIN = 0.1  # target tracking scales in when the metric is 10% below the target, as on AWS
 
 
 class Step(Struct, frozen=True):
@@ -68,18 +67,6 @@ def problem_of_steps(steps: Sequence[Step]) -> str | None:
     if any(step.upper is not None and step.upper > 0 for step in steps) and all(step.upper is not None for step in steps):
         return "If a StepAdjustment has a positive upper bound, one StepAdjustment must have no upper bound."
     return None
-
-
-def tracked(capacity: int, metric: float, target: float, *, scale_in: bool = True) -> int:
-    """Return the capacity that brings the metric to its target, if the metric is inversely proportional to the capacity."""
-    if target <= 0:
-        return capacity
-    wanted = max(0, ceil(capacity * metric / target - 1e-9))
-    if metric > target:
-        return max(wanted, capacity + 1)
-    if scale_in and metric < target * (1 - SCALE_IN_MARGIN):
-        return min(wanted, capacity)
-    return capacity
 
 
 def limited(capacity: int, min_size: int, max_size: int) -> int:

@@ -1,9 +1,13 @@
-"""Parses recurring schedules in cron's format (minute, hour, day of month, month, day of week) and finds their next time."""
+"""Parses schedules and finds their next time.
+
+Auto Scaling groups have cron expressions with five fields: minute, hour, day of month, month, day of week. Application Auto Scaling
+has at(TIME), rate(NUMBER UNIT), and cron(FIELDS) with a sixth field for the year.
+"""
 
 from __future__ import annotations
 
 import re
-from calendar import monthrange
+from calendar import monthrange, timegm
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -15,6 +19,9 @@ HORIZON_DAYS = 8 * 366 + 1  # how far the search goes: two leap days can be eigh
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?")
+EXPRESSION = re.compile(r"(at|rate|cron)\((.*)\)")
+TIME = re.compile(r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})", re.ASCII)
+UNITS_S = {"minute": 60, "minutes": 60, "hour": 3600, "hours": 3600, "day": DAY_S, "days": DAY_S}
 
 Offset = Callable[[float], float]  # returns the UTC offset at a time, both in seconds
 
@@ -31,6 +38,7 @@ class Cron(Struct, frozen=True):
     weekdays: frozenset[int]  # 0 is Sunday
     any_day: bool  # the field of the day of the month is *
     any_weekday: bool
+    years: frozenset[int] | None = None  # None: every year
 
     def has_day(self, day: int, weekday: int) -> bool:
         """Return whether the schedule includes this day. As in cron, if both day fields are set, one of them must match."""
@@ -67,8 +75,16 @@ def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
     occurs twice counts once.
     """
     first_day = day = int((after_s + offset(after_s)) // DAY_S)
+    if cron.years is not None:
+        year = next((each for each in sorted(cron.years) if each >= date_of(day)[0]), None)
+        if year is None:
+            return None
+        first_day = day = max(day, timegm((year, 1, 1, 0, 0, 0)) // DAY_S)
     while day < first_day + HORIZON_DAYS:
         year, month, of_month = date_of(day)
+        if cron.years is not None and year not in cron.years:
+            day += 1
+            continue
         if month not in cron.months:
             day += monthrange(year, month)[1] - of_month + 1
             continue
@@ -79,6 +95,85 @@ def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
                     return at_s
         day += 1
     return None
+
+
+class Once(Struct, frozen=True):
+    local_s: int  # the time in the time zone of the schedule, as seconds since 1 January 1970
+
+
+class Rate(Struct, frozen=True):
+    seconds: int
+
+
+Schedule = Once | Rate | Cron
+
+
+def read_schedule(text: str) -> Schedule:
+    """Parse a schedule of Application Auto Scaling: at(…), rate(…) or cron(…)."""
+    match = EXPRESSION.fullmatch(text.strip())
+    if match is None:
+        raise CronError("it must have the form at(yyyy-mm-ddThh:mm:ss), rate(value unit) or cron(fields)")
+    kind, inner = match[1], match[2].strip()
+    if kind == "at":
+        return Once(_local_time(inner))
+    if kind == "rate":
+        return Rate(_rate_s(inner))
+    return _read_cron_with_year(inner)
+
+
+def next_run(schedule: Schedule, after_s: float, begin_s: float, offset: Offset) -> float | None:
+    """Return the first time of a schedule after `after_s` that is not before `begin_s`, or None if there is none.
+
+    A rate counts from `begin_s`.
+    """
+    if isinstance(schedule, Once):
+        at_s = max(_instant(schedule.local_s, offset), begin_s)
+        return at_s if at_s > after_s else None
+    if isinstance(schedule, Rate):
+        runs = max(0, int((after_s - begin_s) // schedule.seconds) + 1)
+        return begin_s + runs * schedule.seconds
+    return next_time(schedule, max(after_s, begin_s - 1), offset)
+
+
+def _local_time(text: str) -> int:
+    match = TIME.fullmatch(text)
+    if match is None:
+        raise CronError(f"'{text}' is not a time of the form yyyy-mm-ddThh:mm:ss")
+    year, month, day, hour, minute, second = (int(part) for part in match.groups())
+    if not (
+        year >= 1970 and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1] and hour < 24 and max(minute, second) < 60
+    ):
+        raise CronError(f"'{text}' is not a valid time")
+    return timegm((year, month, day, hour, minute, second))
+
+
+def _rate_s(text: str) -> int:
+    number, _, unit = text.partition(" ")
+    value = whole_number(number)
+    if value is None or value < 1 or unit.strip() not in UNITS_S:
+        raise CronError(f"'{text}' is not a rate: use a positive number and one of {', '.join(UNITS_S)}")
+    return value * UNITS_S[unit.strip()]
+
+
+def _read_cron_with_year(text: str) -> Cron:
+    """Parse a cron expression with a year. Weekdays are 1 to 7, and 1 is Sunday. One of the day fields must be a question mark."""
+    fields = text.lower().split()
+    if len(fields) != 6:
+        raise CronError(f"it has {len(fields)} fields, not 6: minute, hour, day of month, month, day of week, year")
+    minutes, hours, days, months, weekdays, years = fields
+    if (days == "?") == (weekdays == "?"):
+        raise CronError("exactly one of the day of month and the day of week must be ?")
+    week = _values("*" if weekdays == "?" else weekdays, 1, 7, DAYS, 1, "day of week")
+    return Cron(
+        _values(minutes, 0, 59, (), 0, "minute"),
+        _values(hours, 0, 23, (), 0, "hour"),
+        _values("*" if days == "?" else days, 1, 31, (), 0, "day of month"),
+        _values(months, 1, 12, MONTHS, 1, "month"),
+        frozenset(day - 1 for day in week),
+        days in ("*", "?"),
+        weekdays in ("*", "?"),
+        None if years == "*" else _values(years, 1970, 2199, (), 0, "year"),
+    )
 
 
 def date_of(day: int) -> tuple[int, int, int]:

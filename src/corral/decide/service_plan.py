@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from corral.model.ecs_service import ServiceTask, StoppedTask
+from corral.model.ecs_service import UNHEALTHY, ServiceTask, StoppedTask
 from corral.model.task import StopCode, TaskState
 
 SHORT_RUN_S = 60.0  # a task that runs for less than this time counts as failed
@@ -21,6 +22,7 @@ STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, Task
 class ServicePlan(Struct, frozen=True):
     start: int = 0  # how many tasks of the primary deployment to start
     stop: tuple[str, ...] = ()  # the ids of the tasks to stop
+    unhealthy: tuple[str, ...] = ()  # those of `stop` that failed their health checks
     is_blocked: bool = False  # tasks must be replaced, but the percentages do not allow to start or stop any task
 
 
@@ -45,19 +47,26 @@ def replica_plan(
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy REPLICA, which keeps a number of tasks running.
 
-    `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments and
-    tasks on draining instances, within the percentages. It never stops `protected` tasks. `late` is the rank of tasks that should
-    stop after others, for example because they are busy; all other tasks have the rank 0.
+    `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments, tasks on
+    draining instances and unhealthy tasks, within the percentages. It never stops `protected` tasks. `late` is the rank of tasks
+    that should stop after others, for example because they are busy; all other tasks have the rank 0.
     """
-    current = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
+    own = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
+    current = [task for task in own if task.health != UNHEALTHY]
     kept = {task.id for task in current}
     old = [task for task in tasks if task.id not in kept]
-    start = max(0, min(desired - len(current), max(desired, percentages.most(desired)) - len(tasks)))
+    most = max(desired, percentages.most(desired))
+    start = max(0, min(desired - len(current), most - len(tasks)))
     excess = _stop_order(current, protected, late or {})[: max(0, len(current) - desired)]
-    replaceable = _replaceable(_stop_order(old, protected, late or {}), [*old, *current], current, desired, percentages)
-    stop = tuple(task.id for task in [*replaceable, *excess])
-    waits = any(task.id in protected for task in old) or any(task.state != TaskState.RUNNING.value for task in current)
-    return ServicePlan(start, stop, not start and not stop and not waits and len(current) < desired)
+    # A replacement of an unhealthy task starts first, if there is room for it.
+    replaced_first = len(tasks) < most and all(task.state != TaskState.PROVISIONING.value for task in current)
+    awaited = {task.id for task in own if task.health == UNHEALTHY and replaced_first and sum(_up(current)) < desired}
+    candidates = [task for task in _stop_order(old, protected, late or {}) if task.id not in awaited]
+    replaceable = _replaceable(candidates, [*old, *current], current, desired, percentages)
+    waits = any(task.id in protected for task in old) or not all(_up(current))
+    plan = _plan(start, [*replaceable, *excess])
+    blocked = not start and not plan.stop and not waits and len(current) < desired
+    return replace(plan, is_blocked=blocked)
 
 
 def daemon_plan(
@@ -67,51 +76,65 @@ def daemon_plan(
     """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
     A task that waits for capacity has no instance yet. It counts as the task of an eligible instance without a task. The plan stops
-    the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old task of an instance
-    stops before the new one starts. Tasks with a high rank in `late` stop last.
+    unhealthy tasks and the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old
+    task of an instance stops before the new one starts. Tasks with a high rank in `late` stop last.
     """
     current = [task for task in tasks if task.deployment == primary]
     old = [task for task in tasks if task.deployment != primary]
     occupied = {task.instance_id for task in tasks if task.instance_id is not None}
     waiting = [task for task in current if task.instance_id is None]
     vacant = sum(instance_id not in occupied for instance_id in eligible)
-    stop = [task for task in current if task.instance_id in leaving]
+    stop = [task for task in current if task.instance_id in leaving or task.health == UNHEALTHY]
     stop += waiting[: max(0, len(waiting) - vacant)]
     stop += [task for task in old if task.instance_id is None or task.instance_id in leaving]
     running_old = [task for task in old if task.instance_id is not None and task.instance_id not in leaving]
-    running = sum(task.state == TaskState.RUNNING.value for task in tasks)
-    stop += _oldest(running_old, late or {})[: max(0, running - percentages.least(len(eligible)))]
-    stop += [task for task in running_old if task.state != TaskState.RUNNING.value and task not in stop]
-    return ServicePlan(max(0, vacant - len(waiting)), tuple(dict.fromkeys(task.id for task in stop)))
+    up = [task for task in running_old if task.is_up]
+    stop += _oldest(up, late or {})[: max(0, sum(_up(tasks)) - percentages.least(len(eligible)))]
+    stop += [task for task in running_old if not task.is_up]
+    return _plan(max(0, vacant - len(waiting)), stop)
+
+
+def without_starts(plan: ServicePlan) -> ServicePlan:
+    """Return the plan of a failed deployment: it starts no tasks, so it does not stop unhealthy ones either."""
+    return ServicePlan(0, tuple(task_id for task_id in plan.stop if task_id not in plan.unhealthy))
+
+
+def _plan(start: int, stop: Iterable[ServiceTask]) -> ServicePlan:
+    chosen = {task.id: task for task in stop}
+    return ServicePlan(start, tuple(chosen), tuple(each.id for each in chosen.values() if each.health == UNHEALTHY))
 
 
 def _replaceable(
     candidates: Sequence[ServiceTask], tasks: Sequence[ServiceTask], current: Sequence[ServiceTask], desired: int,
     percentages: Percentages,
 ) -> list[ServiceTask]:  # fmt: skip
-    """Return the old tasks that can stop now: tasks that do not run yet, and running tasks above the minimum number.
+    """Return the old tasks that can stop now: tasks that are not up, and tasks above the minimum number of those that are up.
 
-    `candidates` are old tasks in the order in which they stop.
+    `candidates` are old tasks in the order in which they stop. A task is up when it runs and is healthy.
     """
-    running = [task for task in candidates if task.state == TaskState.RUNNING.value]
-    up = sum(task.state == TaskState.RUNNING.value for task in tasks)
-    spare = max(0, up - min(percentages.least(desired), desired))
-    if len([task for task in current if task.state == TaskState.RUNNING.value]) >= desired:
-        spare = len(running)
-    return [task for task in candidates if task.state != TaskState.RUNNING.value] + running[:spare]
+    up = [task for task in candidates if task.is_up]
+    spare = max(0, sum(_up(tasks)) - min(percentages.least(desired), desired))
+    if sum(_up(current)) >= desired:
+        spare = len(up)
+    return [task for task in candidates if not task.is_up] + up[:spare]
+
+
+def _up(tasks: Iterable[ServiceTask]) -> list[bool]:
+    return [task.is_up for task in tasks]
 
 
 def _stop_order(tasks: Sequence[ServiceTask], protected: Collection[str], late: Mapping[str, int]) -> list[ServiceTask]:
     """Sort the unprotected tasks in the order in which they stop.
 
-    Tasks that do not run yet are first. Then tasks with a low rank in `late`, and tasks on the instance with the most tasks of the
-    service follow. Newer tasks are before older ones.
+    Tasks that do not run yet are first, and then tasks that are not healthy. Then tasks with a low rank in `late`, and tasks on the
+    instance with the most tasks of the service follow. Newer tasks are before older ones.
     """
     left = [task for task in tasks if task.id not in protected]
     crowd = Counter(task.instance_id for task in left)  # instance → how many of its tasks are not sorted yet
-    ranked: list[tuple[tuple[int, int, int, float, str], ServiceTask]] = []
-    for task in sorted(left, key=lambda task: (STATE_ORDER[task.state], -task.created_at_s, task.id)):
-        rank = STATE_ORDER[task.state], late.get(task.id, 0), -crowd[task.instance_id], -task.created_at_s, task.id
+    ranked: list[tuple[tuple[int, bool, int, int, float, str], ServiceTask]] = []
+    for task in sorted(left, key=lambda task: (STATE_ORDER[task.state], task.is_up, -task.created_at_s, task.id)):
+        place = STATE_ORDER[task.state], task.is_up, late.get(task.id, 0), -crowd[task.instance_id]
+        rank = *place, -task.created_at_s, task.id
         ranked.append((rank, task))
         crowd[task.instance_id] -= 1
     return [task for _, task in sorted(ranked, key=lambda pair: pair[0])]
@@ -122,10 +145,13 @@ def _oldest(tasks: Iterable[ServiceTask], late: Mapping[str, int]) -> list[Servi
 
 
 def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
-    """Count the failed tasks since the last task that ran for SHORT_RUN_S. Ignore tasks that a caller or the service stopped."""
+    """Count the failed tasks since the last task that ran for SHORT_RUN_S.
+
+    Ignore tasks that a caller or the service stopped, except tasks that failed their health checks.
+    """
     failures = 0
     for task in newest_first:
-        if task.stop_code not in FAILURE_CODES:
+        if not _failed(task):
             continue
         if task.started_at_s is not None and (task.stopped_at_s or 0.0) - task.started_at_s >= SHORT_RUN_S:
             break
@@ -141,5 +167,9 @@ def next_start_s(newest_first: Sequence[StoppedTask], desired: int) -> float:
     rounds = ceil(failures_in_a_row(newest_first) / max(1, desired))
     if rounds <= FAILURES_AT_ONCE:
         return 0.0
-    last_s = max(task.stopped_at_s or task.created_at_s for task in newest_first if task.stop_code in FAILURE_CODES)
+    last_s = max(task.stopped_at_s or task.created_at_s for task in newest_first if _failed(task))
     return last_s + min(DELAY_MAX_S, 2.0 ** (rounds - FAILURES_AT_ONCE - 1))
+
+
+def _failed(task: StoppedTask) -> bool:
+    return task.stop_code in FAILURE_CODES or task.failed_checks

@@ -99,6 +99,7 @@ class ScalingRequest(Struct, frozen=True):
     threshold: float = 0.0
     since_s: float = 0.0  # when the alarm entered its state
     whole: bool = True  # False if only a second has caused the state, and the complete windows have another state
+    measured_s: float | None = None  # the start of the newest complete window; only for a scale-in of a target tracking policy
 
 
 class Progress(Struct, frozen=True):
@@ -113,3 +114,4 @@ class Progress(Struct, frozen=True):
     out_base: int = 0  # the capacity that a scale-out is added to
     in_base: int = 0  # the capacity that a scale-in is subtracted from
     told: str | None = None  # what the history of the alarm says: an error, empty for a success, None if it says nothing yet
+    noted: str = ""  # the code of the last scaling activity that says why nothing was done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, Self
 
 from msgspec import Struct, field
@@ -10,6 +11,9 @@ from msgspec.structs import replace
 STARTED_BY = "ecs-svc/"  # `startedBy` of a service's tasks is this prefix and the number of the deployment
 REPLICA, DAEMON = "REPLICA", "DAEMON"  # scheduling strategies
 ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"  # states of a service
+IN_PROGRESS, COMPLETED, FAILED = "IN_PROGRESS", "COMPLETED", "FAILED"  # rollout states of a deployment
+HEALTHY, UNHEALTHY, UNKNOWN = "HEALTHY", "UNHEALTHY", "UNKNOWN"  # health of a task
+FAILED_CHECKS = "Task failed container health checks"  # `stoppedReason` of a task that a service replaces
 
 
 class Deployment(Struct, frozen=True):
@@ -21,7 +25,92 @@ class Deployment(Struct, frozen=True):
     updated_at_s: float
     # launchType, capacityProviderStrategy, platformVersion and networkConfiguration, as in ECS's requests
     settings: dict[str, Any] = field(default_factory=dict)
-    rollout: str = "IN_PROGRESS"  # IN_PROGRESS or COMPLETED
+    rollout: str = IN_PROGRESS  # IN_PROGRESS, COMPLETED or FAILED
+    reason: str = ""  # rolloutStateReason; empty: the usual text
+
+    @property
+    def revision(self) -> str:
+        """The number in the ARN of the service revision."""
+        return self.id.removeprefix(STARTED_BY)
+
+
+class PauseHook(Struct, frozen=True):
+    """A pause of a rollout, until ContinueServiceDeployment is called or the time is over."""
+
+    id: str
+    stage: str  # PRE_SCALE_UP or POST_SCALE_UP
+    expires_at_s: float
+    timeout_action: str  # ROLLBACK or CONTINUE
+    status: str = "AWAITING_ACTION"  # or SUCCEEDED, FAILED, TIMED_OUT
+
+
+class ServiceRollout(Struct, frozen=True):
+    """A service deployment of ECS: a service moves to the service revision `target`, and may return to another if it fails."""
+
+    id: str
+    target: str  # the number of a service revision
+    sources: tuple[str, ...]
+    created_at_s: float
+    updated_at_s: float
+    configuration: dict[str, Any]  # deploymentConfiguration
+    revision: dict[str, Any]  # the members of the new service revision in DescribeServiceRevisions
+    status: str = "PENDING"
+    reason: str = ""
+    started_at_s: float | None = None
+    finished_at_s: float | None = None
+    stopped_at_s: float | None = None
+    stage: str = ""  # lifecycleStage
+    failures: int = 0  # failed tasks that count for the circuit breaker
+    forgiven: int = 0  # failed tasks of the deployment that do not count any more
+    healthy: int = 0  # healthy tasks of the deployment at the last change; the count of failures restarts when it grows
+    ignored_alarms: tuple[str, ...] | None = None  # alarms that were in ALARM at the start; None: not known yet
+    triggered_alarms: tuple[str, ...] = ()
+    alarm_window_s: float = 0.0  # the longest window of the alarms: the bake time, unless the configuration has one
+    bake_until_s: float | None = None
+    hooks: tuple[PauseHook, ...] = ()
+    rollback_reason: str = ""
+    rollback_at_s: float | None = None
+    rollback_to: str = ""  # the number of a service revision
+    counts: dict[str, int] = field(default_factory=dict)  # tasks of the target when the rollout ended: requested, running
+
+    @property
+    def is_ongoing(self) -> bool:
+        return self.status in ONGOING
+
+    @property
+    def is_rollback(self) -> bool:
+        return self.rollback_at_s is not None
+
+    @property
+    def paused(self) -> PauseHook | None:
+        return next((hook for hook in self.hooks if hook.status == "AWAITING_ACTION"), None)
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+
+ONGOING = ("PENDING", "IN_PROGRESS", "STOP_REQUESTED", "ROLLBACK_REQUESTED", "ROLLBACK_IN_PROGRESS")
+
+
+# Stands for the deployment of a service with the deployment controller EXTERNAL that has no task sets.
+NO_DEPLOYMENT = Deployment("", "", 0.0, 0.0, rollout=COMPLETED)
+
+
+class TaskSet(Struct, frozen=True):
+    """A task set of a service with the deployment controller EXTERNAL. The deployment with the same id has its configuration."""
+
+    id: str
+    scale: float  # percent of the desired count of the service
+    created_at_s: float
+    updated_at_s: float
+    details: dict[str, Any]  # request members that DescribeTaskSets returns unchanged
+    status: str = ACTIVE  # PRIMARY, ACTIVE or DRAINING (deleted, its tasks stop)
+    is_steady: bool = False
+    stability_at_s: float = 0.0
+
+    def desired(self, of_service: int) -> int:
+        """Return the number of tasks. As in ECS, it is rounded up."""
+        return ceil(of_service * self.scale / 100)
 
 
 class EcsService(Struct, frozen=True):
@@ -40,10 +129,21 @@ class EcsService(Struct, frozen=True):
     problem: str = ""  # the last problem that an event reported; empty when the service is steady
     deleted_at_s: float | None = None
     paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
+    rollout: str = ""  # the id of the newest ServiceRollout
+    completed: Deployment | None = None  # the last deployment that was completed: a failed rollout returns to it
+    task_sets: tuple[TaskSet, ...] = ()
 
     @property
     def primary(self) -> Deployment:
-        return self.deployments[0]
+        return self.deployments[0] if self.deployments else NO_DEPLOYMENT
+
+    @property
+    def is_external(self) -> bool:
+        """Whether another program manages the deployments of the service by task sets."""
+        return bool(self.details.get("deploymentController", {}).get("type") == "EXTERNAL")
+
+    def deployment(self, deployment_id: str) -> Deployment:
+        return next(each for each in self.deployments if each.id == deployment_id)
 
     @property
     def key(self) -> str:
@@ -80,6 +180,13 @@ class ServiceTask(Struct, frozen=True):
     instance_id: str | None
     pool: str
     created_at_s: float
+    started_at_s: float | None = None
+    health: str = HEALTHY  # a RUNNING task counts as healthy only with HEALTHY
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the task counts for minimumHealthyPercent."""
+        return self.state == "RUNNING" and self.health == HEALTHY
 
 
 class StoppedTask(Struct, frozen=True):
@@ -89,3 +196,8 @@ class StoppedTask(Struct, frozen=True):
     created_at_s: float
     started_at_s: float | None
     stopped_at_s: float | None
+    reason: str | None = None
+
+    @property
+    def failed_checks(self) -> bool:
+        return self.reason == FAILED_CHECKS

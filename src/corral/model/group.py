@@ -14,6 +14,7 @@ CONTINUE, ABANDON = "CONTINUE", "ABANDON"
 ON_DEMAND, SPOT = "on-demand", "spot"
 CONFIGURATION, TEMPLATE = "configuration", "template"
 DELETING = "Delete in progress"
+DRAINED = "_drained"  # a member of a group's settings: the sizes before a stack has drained the group for its successor
 PROCESSES = (
     "Launch",
     "Terminate",
@@ -75,11 +76,12 @@ class LifecycleAction(Struct, frozen=True):
 
 
 class TaskWait(Struct, frozen=True):
-    """An instance that its group has chosen to terminate waits for its busy tasks (`services/leaving_tasks.py`)."""
+    """An instance that its group has chosen to terminate waits for its tasks (`services/leaving_tasks.py`)."""
 
     since_s: float
     is_surplus: bool  # the group chose it in a scale-in, and takes it back if it needs the capacity again
     drained: bool  # the group has set the container instance to DRAINING
+    drains: bool = False  # managed draining: the instance waits until all its tasks have ended, except daemon tasks
 
 
 class Group(Struct, frozen=True):
@@ -177,9 +179,14 @@ class InstanceRefresh(Struct, frozen=True):
         return replace(self, **changes)
 
 
-def scaling_key(region: str, name: str) -> str:
-    """Return the key of the reconciler that applies the scaling policies of a group."""
-    return f"scaling:{region}/{name}"
+def scaling_key(region: str, owner: str) -> str:
+    """Return the key of the reconciler that applies scaling policies. The owner is what they scale, for example a group."""
+    return f"scaling:{region}/{owner}"
+
+
+def provider_key(region: str, group: str) -> str:
+    """Return the key of the reconciler that scales a group for its capacity provider. A group without a provider needs no work."""
+    return f"capacity-provider:{region}/{group}"
 
 
 def group_key(region: str, name: str) -> str:

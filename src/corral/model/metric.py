@@ -12,6 +12,8 @@ from corral.model.durations import DAY_S, HOUR_S
 
 Dimensions = tuple[tuple[str, str], ...]  # (name, value), sorted
 
+# The CloudWatch agent writes the metrics that it scrapes from the tasks of a cluster into this namespace.
+COLLECTOR_NAMESPACE = "ECS/ContainerInsights/Prometheus"
 DIMENSION_VALUE_MAX = 1024  # characters
 LARGEST_VALUE = 2.0**360  # CloudWatch accepts values from -LARGEST_VALUE to LARGEST_VALUE
 OLDEST_S = 14 * DAY_S  # CloudWatch accepts datapoints up to this age

@@ -14,6 +14,7 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"orders": Orders}          runs to start and to stop; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
+                    {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
                     {"quit": "why"}             the agent must exit; its runs continue
 
 On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
@@ -167,6 +168,15 @@ class Hello(Struct, frozen=True):
     links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
     # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)  # GPU id → why no task should get the GPU
+
+
+class GpuFault(Struct, frozen=True):
+    """A fault of a GPU that is set aside."""
+
+    text: str
+    at_s: float
+    owner: str  # the id of the instance that owns the GPU
 
 
 class LogChunk(Struct, frozen=True):
@@ -188,6 +198,9 @@ class GpuSample(Struct, frozen=True):
     power_w: float | None = None
     temperature_c: float | None = None
     foreign: list[Foreign] = field(default_factory=list)
+    sm_clock_mhz: int | None = None
+    memory_reserved_mib: int = 0  # memory that the driver reserves, which is neither used nor free
+    last_xid: int = 0  # the last error of the driver since the agent started, also of applications; 0: none
 
 
 class Report(Struct, frozen=True):
@@ -197,6 +210,7 @@ class Report(Struct, frozen=True):
     logs: list[LogChunk] = field(default_factory=list)
     gpus: list[GpuSample] = field(default_factory=list)
     problem: str = ""  # why the host can currently neither start nor stop runs; empty: there is no problem
+    faults: dict[str, str] | None = None  # as in Hello; None: not changed since the last report
 
 
 class Ack(Struct, frozen=True):
@@ -247,6 +261,13 @@ class Execute(Struct, frozen=True):
     has_terminal: bool  # False: the input and the outputs of the command are pipes
 
 
+class GpuFaultOrder(Struct, frozen=True):
+    """Simulate an error of a simulated GPU, or forget the errors of a GPU (`xid` is None) because it works again."""
+
+    gpu_id: str
+    xid: int | None = None
+
+
 class Declined(Struct, frozen=True):
     session_id: str
     reason: str
@@ -269,4 +290,5 @@ class ToAgent(Struct, frozen=True):
     orders: Orders | None = None
     measure: Measure | None = None
     execute: Execute | None = None
+    gpu_fault: GpuFaultOrder | None = None
     quit: str | None = None

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from corral.model.run import (
     Declined,
     Execute,
     Foreign,
+    GpuFaultOrder,
     Health,
     Hello,
     Measure,
@@ -37,7 +38,8 @@ from corral.model.run import (
 )
 from corral.node import node_folder
 from corral.node.engine import CannotExecute, Engine, Known
-from corral.node.gpus import Gpus
+from corral.node.gpu_faults import GpuFaults
+from corral.node.gpus import GpuHealth, Gpus
 from corral.node.health_checks import HealthChecks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch
@@ -70,6 +72,9 @@ class Agent:
         self._runtime = runtime
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
+        self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id, [gpu.gpu_id for gpu in gpus.devices()])
+        self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver still reports
+        self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
         self._engine = engine
         self._watch = FolderWatch(data / "output")
         self._shipper = LogShipper(data / "output", clock)
@@ -155,6 +160,7 @@ class Agent:
             excluded_gpus=self._excluded_gpus,
             links=self._gpus.links(),
             foreign=self._foreign,
+            faults=self._faults,
         )
         await self._request({"hello": hello})
         self._reported_at, self._problem = time.monotonic(), ""
@@ -219,6 +225,8 @@ class Agent:
             self._spawn(self._measure(message.measure))
         elif message.execute is not None:
             self._spawn(self._execute(message.execute))
+        elif message.gpu_fault is not None:
+            self._set_fault(message.gpu_fault)
         elif message.quit is not None:
             self._quit_reason = f"the core sent quit: {message.quit}"
             self._lost()
@@ -311,16 +319,45 @@ class Agent:
         live = {gpu_id: [pid for pid in pids if pid is not None] for gpu_id, pids in before.items()}
         ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
         sample = self._gpus.sample
-        samples = await asyncio.get_running_loop().run_in_executor(None, sample, live, ours | self._engine.roots())
+        loop = asyncio.get_running_loop()
+        samples = await loop.run_in_executor(None, sample, live, ours | self._engine.roots())
+        self._check_faults(await loop.run_in_executor(None, self._gpus.health))
         # A run that was started during the sample may look like a foreign process. Ignore the foreign processes on its GPUs until
         # the next sample.
         fresh = self._pinned().keys() - before.keys()
         samples = [replace(sample, foreign=[]) if sample.gpu_id in fresh else sample for sample in samples]
+        if last := self._gpu_faults.last_xids:
+            samples = [replace(sample, last_xid=last.get(sample.gpu_id, 0)) for sample in samples]
         foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
         matter = matter or foreign != self._foreign
         self._foreign = foreign
         self._reports.sampled(samples, matter=matter)
         if matter:
+            self._wake.set()
+
+    def _check_faults(self, health: GpuHealth) -> None:
+        """Report the faults of the GPUs if they have changed."""
+        for gpu_id, xid in health.xids:
+            self._gpu_faults.add(gpu_id, xid)
+        self._conditions = health.conditions
+        self._faults_changed()
+
+    def _set_fault(self, order: GpuFaultOrder) -> None:
+        """Simulate an error of a simulated GPU, or forget the errors of a GPU that works again."""
+        device = next((gpu for gpu in self._gpus.devices() if gpu.gpu_id == order.gpu_id), None)
+        if device is None:
+            return
+        if order.xid is None:
+            self._gpu_faults.heal(order.gpu_id)
+        elif device.simulated:
+            self._gpu_faults.add(order.gpu_id, order.xid)
+        self._faults_changed()
+
+    def _faults_changed(self) -> None:
+        faults = {**self._conditions, **self._gpu_faults.texts}
+        if faults != self._faults:
+            self._faults = faults
+            self._reports.faults_changed(faults)
             self._wake.set()
 
     def _pinned(self) -> dict[str, list[int | None]]:

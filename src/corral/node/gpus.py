@@ -18,7 +18,7 @@ from corral.errors import Refused
 from corral.ids import simulated_gpu_id
 from corral.model.run import Foreign, GpuDevice, GpuSample
 from corral.node import gpu_topology
-from corral.node.procfs import environment, is_ours, process_name, processes
+from corral.node.procfs import environment, is_ours, process_name, processes, waited_s
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
@@ -60,6 +60,15 @@ class Gpus(Protocol):
         the pids of runs and of Corral's own processes. Their descendants are not foreign.
         """
         ...
+
+    def health(self) -> GpuHealth:
+        """Return the errors that the driver has reported since the last call, and the faults that last."""
+        ...
+
+
+class GpuHealth(Struct, frozen=True):
+    xids: Sequence[tuple[str, int]] = ()  # (GPU id, Xid) of new errors
+    conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
 
 
 class GpusFlag(Struct, frozen=True):
@@ -121,11 +130,16 @@ class NoGpus:
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
         return []
 
+    def health(self) -> GpuHealth:
+        return GpuHealth()
+
 
 class SimulatedGpus:
     """Simulated GPUs. A run that uses one CPU core fully counts as one busy GPU.
 
-    The load of a run with several GPUs is divided equally among them.
+    Time in which its processes wait for a core counts too. So a program that never sleeps makes its GPU fully busy, although the
+    machine has fewer cores than busy programs. The load of a run with several GPUs is divided equally among them. Commands of ECS
+    Exec count with the run in which they were started.
 
     A process that belongs to no run and has one of these GPUs in its CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES counts as a
     foreign process on that GPU.
@@ -138,7 +152,7 @@ class SimulatedGpus:
         self._devices = [
             GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True) for index in range(count)
         ]
-        self._cpu_s: dict[int, float] = {}  # pid → CPU time at the last sample
+        self._busy_s: dict[int, float] = {}  # pid → how long it had run or waited for a core at the last sample
         self._sampled_boot_s = _boot_s()
 
     def devices(self) -> list[GpuDevice]:
@@ -148,12 +162,13 @@ class SimulatedGpus:
         return self._links
 
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
-        foreign = foreign_by_environment([device.gpu_id for device in self._devices], ours)
-        pinned = Counter(pid for pids in live.values() for pid in pids)
-        use = self._measure(pinned.keys()) if pinned else {}
+        foreign, own = using_by_environment([device.gpu_id for device in self._devices], ours)
+        using = {gpu_id: {*pids, *own.get(gpu_id, ())} for gpu_id, pids in live.items()}
+        pinned = Counter(pid for pids in using.values() for pid in pids)
+        use = self._measure({pid for pids in live.values() for pid in pids}, pinned.keys()) if pinned else {}
         samples = []
         for device in self._devices:
-            uses = [(use[pid], pinned[pid]) for pid in live.get(device.gpu_id, ()) if pid in use]
+            uses = [(use[pid], pinned[pid]) for pid in using.get(device.gpu_id, ())]
             busy = sum(used.cores / gpus for used, gpus in uses)
             memory_mib = sum(used.memory_mib / gpus for used, gpus in uses)
             samples.append(
@@ -166,23 +181,25 @@ class SimulatedGpus:
             )
         return samples
 
-    def _measure(self, sessions: Iterable[int]) -> dict[int, Use]:
-        """Return the CPU cores and the memory that the processes of each session used since the last sample."""
+    def health(self) -> GpuHealth:
+        return GpuHealth()  # simulated GPUs fail only by `corral gpu fail`
+
+    def _measure(self, sessions: Collection[int], pids: Iterable[int]) -> dict[int, Use]:
+        """Return the CPU cores and the memory that each session, and each process outside of them, used since the last sample."""
         now = _boot_s()
         elapsed_s = max(now - self._sampled_boot_s, 0.001)
-        use = {session: Use(0.0, 0.0) for session in sessions}
-        cpu_s: dict[int, float] = {}
+        use = {pid: Use(0.0, 0.0) for pid in pids}
+        busy_s: dict[int, float] = {}
         for process in processes():
-            if process.session not in use:
+            user = process.session if process.session in sessions else process.pid
+            if user not in use:
                 continue
-            cpu_s[process.pid] = process.cpu_s
+            busy_s[process.pid] = process.cpu_s + waited_s(process.pid)
             is_new = process.started_boot_s >= self._sampled_boot_s - 0.01  # times in /proc have a precision of 0.01 seconds
-            before_s = self._cpu_s.get(process.pid, 0.0 if is_new else process.cpu_s)
-            sofar = use[process.session]
-            use[process.session] = Use(
-                sofar.cores + max(0.0, process.cpu_s - before_s) / elapsed_s, sofar.memory_mib + process.memory_mib
-            )
-        self._cpu_s, self._sampled_boot_s = cpu_s, now
+            before_s = self._busy_s.get(process.pid, 0.0 if is_new else busy_s[process.pid])
+            cores = max(0.0, busy_s[process.pid] - before_s) / elapsed_s
+            use[user] = Use(use[user].cores + cores, use[user].memory_mib + process.memory_mib)
+        self._busy_s, self._sampled_boot_s = busy_s, now
         return use
 
 
@@ -191,10 +208,14 @@ class Use(Struct, frozen=True):
     memory_mib: float
 
 
-def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dict[str, list[Foreign]]:
-    """Return GPU id → the foreign processes that have the GPU in their environment. Processes of other users are not visible."""
+def using_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> tuple[dict[str, list[Foreign]], dict[str, list[int]]]:
+    """Return the foreign processes, and the pids of the other processes, that have a GPU in their environment, by GPU id.
+
+    Processes of other users are not visible.
+    """
     sought = {gpu_id: gpu_id.encode() for gpu_id in gpu_ids}
-    found: dict[str, list[Foreign]] = {}
+    foreign: dict[str, list[Foreign]] = {}
+    own: dict[str, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -206,10 +227,13 @@ def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dic
             continue
         visible = [pair for pair in content.split(b"\0") if pair.startswith(VISIBLE)]
         seen = [gpu_id for gpu_id, name in sought.items() if any(name in pair for pair in visible)]
-        if seen and is_ours(int(entry), ours) is False:
-            for gpu_id in seen:
-                found.setdefault(gpu_id, []).append((int(entry), process_name(int(entry))))
-    return {gpu_id: sorted(seeing)[:FOREIGN_MAX] for gpu_id, seeing in found.items()}
+        is_own = is_ours(int(entry), ours) if seen else None
+        for gpu_id in seen:
+            if is_own:
+                own.setdefault(gpu_id, []).append(int(entry))
+            elif is_own is False:
+                foreign.setdefault(gpu_id, []).append((int(entry), process_name(int(entry))))
+    return {gpu_id: sorted(seeing)[:FOREIGN_MAX] for gpu_id, seeing in foreign.items()}, own
 
 
 def _boot_s() -> float:

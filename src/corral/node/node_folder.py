@@ -16,6 +16,7 @@ cgroups         the paths of the folders that contain the cgroups of runs, one p
 output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
 work/<run>      the default working directory of a run
 containers/     <run>.run: the labels of the container of a run; <run>.mark: how much of its log has been copied to its output
+gpu_faults.json the faults of GPUs that a reset or a reboot must clear
 images.json     the images that Corral pulled, and when they were last used
 spare/          emptied files and folders of ended runs, for reuse
 trash/          files and folders that are being removed

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from corral.model.run import Foreign, GpuDevice, GpuSample
 from corral.node import gpu_topology
-from corral.node.gpus import FOREIGN_MAX
+from corral.node.gpus import FOREIGN_MAX, GpuHealth
 from corral.node.procfs import is_ours, process_name
 
+HEALTH_S = 5.0  # the interval between two reads of lasting faults
+EVENTS_MAX = 100  # the maximum number of events per call
+RECOVERY_ACTIONS = {
+    1: "reset of the GPU",
+    2: "reboot of the machine",
+    4: "reset of the GPU",
+    6: "reset of the bus",
+    7: "reboot of the machine",
+}  # nvmlDeviceGpuRecoveryAction_t
+LOST = "the GPU is lost: the driver cannot reach it any more"
 OUTERMOST_PIDS = "pid:[4026531836]"  # the initial pid namespace has this number on every Linux
+
+
+log = logging.getLogger("corral.node")
 
 
 class NoDriver(Exception):
@@ -39,7 +54,7 @@ class NvmlGpus:
         try:
             nvml.nvmlInit()
             for index in range(nvml.nvmlDeviceGetCount()):
-                self._add(index)
+                self._add_unless_lost(index)
         except nvml.NVMLError as error:
             raise NoDriver(f"the NVIDIA driver does not respond ({error})") from None
         if not self._devices:
@@ -47,6 +62,18 @@ class NvmlGpus:
         self.note = f"{len(self._devices)} × {self._devices[0].model}"
         self._links = self._read_links()
         self._sees_all_pids = os.readlink("/proc/self/ns/pid") == OUTERMOST_PIDS
+        self._events = self._listen_for_xids()
+        self._conditions: dict[str, str] = {}
+        self._conditions_at = -HEALTH_S
+
+    def _add_unless_lost(self, index: int) -> None:
+        """Add a GPU. A GPU that the driver lists but cannot reach is left out, so that the other GPUs can be used."""
+        try:
+            self._add(index)
+        except self._nvml.NVMLError as error:
+            if not self._is_lost(error):
+                raise
+            log.warning("GPU %s is left out: %s", index, error)
 
     def _add(self, index: int) -> None:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
@@ -121,19 +148,96 @@ class NvmlGpus:
         """
         nvml = self._nvml
         load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
+        # The second version counts what the driver reserves separately, as nvidia-smi and DCGM do. Older drivers do not have it.
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        memory = memory if memory is not None else self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
         if load is None or memory is None:
             return None
         power_mw = self._query(nvml.nvmlDeviceGetPowerUsage, handle)
         temperature_c = self._query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        clock_mhz = self._query(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         return GpuSample(
             gpu_id,
             utilization_percent=float(load.gpu),
             memory_used_mib=int(memory.used) // 2**20,
             power_w=None if power_mw is None else power_mw / 1000,
             temperature_c=None if temperature_c is None else float(temperature_c),
+            memory_reserved_mib=int(getattr(memory, "reserved", 0)) // 2**20,
+            sm_clock_mhz=None if clock_mhz is None else int(clock_mhz),
             foreign=foreign,
         )
+
+    # Health
+
+    def health(self) -> GpuHealth:
+        if time.monotonic() >= self._conditions_at + HEALTH_S:
+            found = {gpu_id: self._condition(handle) for gpu_id, handle in self._handles.items()}
+            self._conditions = {gpu_id: text for gpu_id, text in found.items() if text}
+            self._conditions_at = time.monotonic()
+        return GpuHealth(self._new_xids(), self._conditions)
+
+    def _listen_for_xids(self) -> Any:
+        """Return an event set that collects the Xids of all GPUs. Return None if the driver has no events."""
+        nvml = self._nvml
+        events = self._query(nvml.nvmlEventSetCreate)
+        if events is None:
+            return None
+        for handle in self._handles.values():
+            self._query(nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, events)
+        return events
+
+    def _new_xids(self) -> list[tuple[str, int]]:
+        """Return the Xids since the last call, without waiting."""
+        found: list[tuple[str, int]] = []
+        while self._events is not None and len(found) < EVENTS_MAX:
+            event = self._query(self._nvml.nvmlEventSetWait_v2, self._events, 0)
+            if event is None:  # the driver answers with a timeout if there are no more events
+                break
+            found += [(gpu_id, int(event.eventData)) for gpu_id in self._gpus_of_event(event.device)]
+        return found
+
+    def _gpus_of_event(self, device: Any) -> list[str]:
+        """Return the GPU of an event. If the driver cannot name it, return all GPUs that it cannot reach."""
+        uuid = self._query(self._nvml.nvmlDeviceGetUUID, device)
+        if uuid is not None:
+            return [_text(uuid)] if _text(uuid) in self._handles else []
+        return [gpu_id for gpu_id, handle in self._handles.items() if self._condition(handle) == LOST]
+
+    def _condition(self, handle: Any) -> str:
+        """Return the fault that a GPU has now. Return an empty text if it has none."""
+        nvml = self._nvml
+        try:
+            nvml.nvmlDeviceGetUUID(handle)
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            if self._is_lost(error):
+                return LOST
+        action = self._recovery_action(handle)
+        if action:
+            return f"the driver asks for a {action}"
+        rows = self._query(nvml.nvmlDeviceGetRemappedRows, handle)
+        if rows is not None and rows[3]:
+            return "the remapping of a memory row failed; the GPU must be replaced"
+        if rows is not None and rows[2]:
+            return "a memory row must be remapped; reset the GPU"
+        if self._query(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
+            return "a memory page must be retired; reset the GPU"
+        kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        errors = self._query(nvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
+        return f"{errors} uncorrectable memory error{'s' * (errors > 1)} since the last reset; reset the GPU" if errors else ""
+
+    def _recovery_action(self, handle: Any) -> str:
+        """Return what the driver asks for to recover a GPU. Older drivers and bindings do not say."""
+        nvml = self._nvml
+        if not hasattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
+            return ""
+        values = self._query(nvml.nvmlDeviceGetFieldValues, handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+        if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
+            return ""
+        return RECOVERY_ACTIONS.get(int(values[0].value.uiVal), "")
+
+    def _is_lost(self, error: Exception) -> bool:
+        return getattr(error, "value", None) in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED)
 
     def _query(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -56,6 +56,15 @@ def processes() -> Iterator[Process]:
         )
 
 
+def waited_s(pid: int) -> float:
+    """Return how long the first thread of a process was ready to run and had no core. Return 0 if /proc does not show it."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):  # the process has just ended, or the kernel does not count
+        return 0.0
+
+
 def boot_s() -> float:
     """Return the time since boot, including suspended time.
 

@@ -35,10 +35,11 @@ class ReportBuilder:
         self._health: dict[str, Health] = {}  # run id → result of its health check, until the end of the run is reported
         self._samples: list[GpuSample] = []
         self._samples_matter = False
+        self._faults: Mapping[str, str] | None = None  # GPU id → fault, if it has changed since the last report
 
     @property
     def urgent(self) -> bool:
-        return bool(self._changed) or self._samples_matter
+        return bool(self._changed) or self._samples_matter or self._faults is not None
 
     def changed(self, runs: Iterable[Known]) -> None:
         for run in runs:
@@ -61,6 +62,9 @@ class ReportBuilder:
         """Store the latest samples. `matter` means that a report must be sent now, because a GPU is in use."""
         self._samples = samples
         self._samples_matter = matter and bool(samples)
+
+    def faults_changed(self, faults: Mapping[str, str]) -> None:
+        self._faults = faults
 
     def hello(self) -> list[Observed]:
         """Return all runs for a new connection.
@@ -102,7 +106,8 @@ class ReportBuilder:
                 far_behind = self._shipper.is_far_behind(run_id)
                 runs.append(run.observed if far_behind else still_alive(run.observed))
         samples, self._samples, self._samples_matter = self._samples, [], False
-        return Report(runs, logs, samples)
+        faults, self._faults = self._faults, None
+        return Report(runs, logs, samples, faults=None if faults is None else dict(faults))
 
     def acknowledged(self, report: Report, ack: Ack) -> list[str]:
         """Process an acknowledgement. Return the runs that may be forgotten now."""

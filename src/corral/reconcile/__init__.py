@@ -42,6 +42,7 @@ STATE: dict[str, Reconciler] = {
     "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
     "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
+    "capacity-provider": OncePerBatch(_once_needed("capacity_providers", "reconcile_provider")),
     "scaling": OncePerBatch(_once_needed("scaling", "reconcile_scaling")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),
     "stack": OncePerBatch(_once_needed("stacks", "reconcile_stack")),
@@ -49,6 +50,9 @@ STATE: dict[str, Reconciler] = {
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
     "invocations": _once_needed("functions", "drop_ended_invocations"),
+    "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
+    "target-activity": OncePerBatch(_once_needed("service_scaling", "follow_activity")),
+    "target-activities": _once_needed("service_scaling", "drop_old_activities"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,

@@ -7,13 +7,20 @@ Corral publishes its own metrics once a second. An alarm on such metrics is also
 ALARM as soon as the newest second or the whole period breaches the threshold. The alarm leaves ALARM when the period does not
 breach and no second in it breaches.
 
-An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window. With
-`--alarm-timing aws`, every alarm changes its state only at the end of a window.
+An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window.
+
+The alarms of target tracking policies have their own rule, for all metrics. The alarm for a scale-out enters ALARM as soon as the
+average of the last seconds is above the target (`_evaluate_recent`). The windows of the alarm for a scale-in cover the time that
+the settings give (`timed_config`).
+
+With `--alarm-timing aws`, every alarm changes its state only at the end of a window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
+from statistics import fmean
 
 from msgspec.structs import replace
 
@@ -32,7 +39,7 @@ from corral.errors import ApiError
 from corral.model.alarm import COMPOSITE, Alarm, AlarmEvaluation, AlarmState, Datapoint
 from corral.model.metric import RETENTION_S, Summary
 from corral.services.cloudwatch.alarm_actions import SCALING, last_period_value, peak_of, request_scaling, update_newest_value
-from corral.services.cloudwatch.alarm_config import AlarmConfig, alarm_config, stored_params
+from corral.services.cloudwatch.alarm_config import TRACKS_IN, TRACKS_OUT, AlarmConfig, stored_params, timed_config
 from corral.services.cloudwatch.alarm_state import newest_second_reason, reason_data, reason_of, set_state
 from corral.services.cloudwatch.composite_alarms import evaluate_composite
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, compute, newest_second, series_values
@@ -44,6 +51,7 @@ WINDOW_TEXTS = {  # sentences for StateReason that name the evaluated window; em
     "period": " Evaluated on the period of {period_s} seconds.",
     "newestSecond": " Evaluated on the newest second.",
     "open": " Evaluated before the end of the window.",
+    "recent": " Evaluated on the last seconds.",
 }
 
 
@@ -55,14 +63,16 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
     if alarm.kind == COMPOSITE:
         evaluate_composite(tx, alarm)
         return
-    config = alarm_config(alarm)
+    config = timed_config(alarm, tx.settings)
     end_s, warm_s = config.last_end_s(tx.now_s), alarm.created_s + config.warm_up_s
     if config.warm_up_whole and tx.now_s < warm_s:
         tx.store.alarms.wake(alarm.id, warm_s)
         return
     # The early evaluation runs first. In the other order, an alarm could return to OK and enter ALARM again at once.
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:
-        if config.own:
+        if config.tracks and config.is_level:
+            alarm = _evaluate_recent(tx, alarm, config) if config.tracks == TRACKS_OUT else alarm
+        elif _is_own(tx, config):
             alarm = _evaluate_newest_second(tx, alarm, config)
         elif config.may_alarm_early:
             alarm = _evaluate_open_window(tx, alarm, config, end_s + config.step_s)
@@ -70,19 +80,33 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
         _evaluate_whole_windows(tx, alarm, config, end_s)
 
 
+def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
+    """Whether Corral publishes the metrics itself, once a second. A collector in a task may publish some of them instead."""
+    return config.own and not tx.store.is_collected(config.metrics, tx.now_s)
+
+
 def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, end_s: int) -> None:
     windows = _windows(tx, config, end_s)
     evaluation = evaluate_windows(windows, config.criteria)
-    fast = config.own and tx.settings.alarm_timing == "fast"
+    tracks = config.tracks if config.is_level else ""
+    fast = _is_own(tx, config) and not tracks and tx.settings.alarm_timing == "fast"
     leaves_alarm = alarm.state is AlarmState.ALARM and evaluation.state is not AlarmState.ALARM
     held = leaves_alarm and _is_held(tx, config, end_s)
     if evaluation.state is not alarm.state and not held and _is_accepted(tx, alarm, config, evaluation, end_s):
         alarm = _change_state(tx, alarm, config, evaluation, "period" if fast else "")
     tx.store.alarms.set_evaluated(alarm.id, end_s)
     _schedule_next(tx, alarm, config, windows, end_s)
+    whole = evaluation.state in (alarm.state, None)
+    if tracks == TRACKS_IN:
+        request_scaling(tx, alarm, _low_value(tx, config, windows), None, whole=whole, measured_s=windows[-1][0])
+        return
+    if tracks:
+        seconds = _recent(tx, config) if tx.settings.alarm_timing == "fast" else {}
+        request_scaling(tx, alarm, windows[-1][1], fmean(seconds.values()) if seconds else None, whole=whole)
+        return
     newest = _newest(tx, config)[1] if fast else None
     peak = _peak(tx, alarm, config) if fast and alarm.state is AlarmState.ALARM else None
-    request_scaling(tx, alarm, _period_value(tx, alarm, windows), newest, peak, whole=evaluation.state in (alarm.state, None))
+    request_scaling(tx, alarm, _period_value(tx, alarm, windows), newest, peak, whole=whole)
 
 
 def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint]) -> float | None:
@@ -124,6 +148,24 @@ def _schedule_next(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, windo
         newest = tx.store.newest(metric, since_s=end_s, now_s=tx.now_s)
         if newest is not None:
             tx.store.alarms.wake(alarm.id, config.last_end_s(newest[0]) + config.step_s)
+
+
+def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> Alarm:
+    """Evaluate the alarm for the scale-out of a target tracking policy on the last seconds of its metric."""
+    seconds = _recent(tx, config)
+    if not seconds:
+        return alarm
+    at_s, value = max(seconds), fmean(seconds.values())
+    if alarm.state is not AlarmState.ALARM and breaches(value, config.criteria):
+        evaluation = AlarmEvaluation(AlarmState.ALARM, ((at_s, value),))
+        reason = newest_second_reason(at_s, value, config.criteria)
+        alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
+    if alarm.state is not AlarmState.ALARM and breaches(seconds[at_s], config.criteria):
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # then this second stands alone, if it is still the newest
+    tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
+    if alarm.state is AlarmState.ALARM:
+        update_newest_value(tx, alarm, value)
+    return alarm
 
 
 def _evaluate_newest_second(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> Alarm:
@@ -187,7 +229,10 @@ def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
     """Whether the alarm stays in ALARM although its whole windows do not breach the threshold."""
     if tx.settings.alarm_timing != "fast":
         return False
-    if config.own:
+    if config.tracks and config.is_level:
+        seconds = _recent(tx, config) if config.tracks == TRACKS_OUT else {}
+        return bool(seconds) and breaches(fmean(seconds.values()), config.criteria)
+    if _is_own(tx, config):
         return _has_recent_breach(tx, config)
     return config.may_alarm_early and _early_evaluation(tx, config, end_s + config.step_s) is not None
 
@@ -249,6 +294,45 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
         return newest_second(tx, metric, statistic, since_s=since_s, unit=unit) or (0.0, None)
     found = _values(tx, config, since_s, int(tx.now_s) + 1, 1)
     return (max(found), found[max(found)]) if found else (0.0, None)
+
+
+def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
+    """Return the values of the last `target_tracking_out_s` seconds, whose average decides about a scale-out.
+
+    If these seconds have no data, the newest second is returned, because Corral does not publish an unchanged value again at once.
+    There is no value if the newest second is before the newest complete window.
+    """
+    newest_s = _newest_second(tx, config)
+    if newest_s is None:
+        return {}
+    end_s = max(newest_s, int(tx.now_s)) + 1
+    start_s = end_s - _recent_seconds(tx)
+    if newest_s < start_s:
+        start_s, end_s = newest_s, newest_s + 1
+    return _values(tx, config, start_s, end_s, 1)
+
+
+def _newest_second(tx: Tx[MetricStore], config: AlarmConfig) -> int | None:
+    since_s = config.last_end_s(tx.now_s) - config.period_s
+    found = [tx.store.newest(metric, since_s=since_s, now_s=tx.now_s) for metric in config.metrics]
+    return max((each[0] for each in found if each is not None), default=None)
+
+
+def _recent_seconds(tx: Tx[MetricStore]) -> int:
+    return max(1, ceil(tx.settings.scaling.target_tracking_out_s))
+
+
+def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datapoint]) -> float | None:
+    """Return the value for a scale-in: the largest value of all windows. It is None if the newest window has no data."""
+    known = [value for _, value in windows[-config.criteria.periods :] if value is not None]
+    if windows[-1][1] is None:
+        return None
+    if tx.settings.alarm_timing != "fast":
+        return max(known)
+    end_s = int(windows[-1][0]) + config.period_s
+    start_s, step_s = end_s - config.period_s * config.criteria.periods, _recent_seconds(tx) if config.series is not None else 1
+    recent = _values(tx, config, start_s, end_s, step_s)
+    return max(*known, *recent.values())
 
 
 def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:

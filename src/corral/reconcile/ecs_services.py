@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
-
-from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.placement import covers
@@ -23,31 +20,52 @@ from corral.decide.service_plan import (
     failures_in_a_row,
     next_start_s,
     replica_plan,
+    without_starts,
 )
 from corral.errors import ApiError
-from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, EcsService, ServiceTask, TaskCount
+from corral.model.ecs_service import (
+    ACTIVE,
+    COMPLETED,
+    DAEMON,
+    DRAINING,
+    FAILED,
+    FAILED_CHECKS,
+    IN_PROGRESS,
+    INACTIVE,
+    EcsService,
+    ServiceTask,
+    TaskCount,
+)
 from corral.model.instance import HOST_POOL
 from corral.model.placement import Slot
-from corral.model.task import StopCode, Task, TaskState
+from corral.model.task import Task, TaskState
+from corral.reconcile.ecs_deployments import check_rollout, try_complete
+from corral.reconcile.ecs_service_tasks import (
+    PACE_S,
+    RETRY_S,
+    STARTS_MAX,
+    STOPS_MAX,
+    definition_of,
+    launch_request,
+    protected_tasks,
+    stop_task,
+    task_names,
+)
+from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, service_capacity
-from corral.services.ecs.launch import LaunchRequest, launch
-from corral.services.ecs.lookup import cluster_record, find_definition, pools_of, slots_of
+from corral.services.ecs.launch import launch
+from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
 from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ, service_arn
-from corral.services.ecs.tags import merge_tags
+from corral.services.ecs.service_health import healthy_count, tasks_with_health
 from corral.services.ecs.task_description import task_descriptions
-from corral.services.ecs.task_progress import begin_stop
 from corral.services.ecs.task_spec import task_spec
 from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
 
-STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
-STOPS_MAX = 20
-PACE_S = 0.001  # the time until the next transaction continues
-NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
-RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
 ROWS_MAX = 100
 BLOCKED = (
     "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
@@ -68,8 +86,14 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.status == DRAINING:
         _drain(tx, service)
         return
+    if service.primary.rollout == IN_PROGRESS:
+        service, continues = check_rollout(tx, service)
+        if not continues:
+            return
     caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
-    if service.strategy == DAEMON:
+    if service.is_external:
+        step_task_sets(tx, caller, service)
+    elif service.strategy == DAEMON:
         _step_daemon(tx, caller, service)
     else:
         _step_replica(tx, caller, service)
@@ -99,15 +123,18 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
-    if current <= service.desired and not draining and not counts.keys() - {service.primary.id}:
+    is_plain = not draining and not counts.keys() - {service.primary.id} and not tx.store.ecs_services.has_unhealthy(service)
+    if current <= service.desired and is_plain:
         plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan needs only their number
     else:
-        tasks = tx.store.ecs_services.tasks(service)
-        protected = _protected(tx, service, tasks)
+        tasks = tasks_with_health(tx, service)
+        protected = protected_tasks(tx, service, tasks)
         plan = replica_plan(
             tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected,
             late=_late(tx, tasks),
         )  # fmt: skip
+    if service.primary.rollout == FAILED:
+        plan = without_starts(plan)
     _withdraw(tx, service, plan.stop)
     if plan.is_blocked:
         service = _report(tx, service, BLOCKED)
@@ -118,7 +145,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
 def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     """Plan each pool of the cluster separately, because a waiting task belongs to one pool."""
     try:
-        _, document = _definition(tx, caller, service)
+        _, document = definition_of(tx, caller, service)
     except ApiError as refused:  # the task definition was deleted
         _report(tx, service, f"was unable to place a task. Reason: {refused}")
         return
@@ -133,6 +160,8 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
         large = [slot for slot in slots if covers(slot, demand) or group in slot.tasks]
         pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
+    if service.primary.rollout == FAILED:
+        plans = {pool: without_starts(plan) for pool, plan in plans.items()}
     eligible_count = sum(len(eligible) for _, eligible in pools.values())
     if service.desired != eligible_count:
         service = service.but(desired=eligible_count, is_steady=False)
@@ -145,7 +174,7 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
 def _daemon_plans(
     tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
 ) -> dict[str, ServicePlan]:  # fmt: skip
-    tasks, plans = tx.store.ecs_services.tasks(service), dict[str, ServicePlan]()
+    tasks, plans = tasks_with_health(tx, service), dict[str, ServicePlan]()
     late = _late(tx, tasks)
     for pool, (slots, eligible) in pools.items():
         in_pool = [task for task in tasks if task.pool == pool]
@@ -157,13 +186,13 @@ def _daemon_plans(
 def _vacancies(
     tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
 ) -> dict[str, ServicePlan] | None:  # fmt: skip
-    """Return a plan for each pool if no task of the service waits and none has to stop. Return None otherwise.
+    """Return a plan for each pool if no task of the service waits, and none has to stop. Return None otherwise.
 
     Such plans need only the number of tasks on each instance. Other plans need a list of all tasks.
     """
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
-    if current.waiting or counts.keys() - {service.primary.id}:
+    if current.waiting or counts.keys() - {service.primary.id} or tx.store.ecs_services.has_unhealthy(service):
         return None
     group, on_eligible, plans = f"{service.region}/{service.cluster}/{service.group}", 0, dict[str, ServicePlan]()
     for pool, (slots, eligible) in pools.items():
@@ -193,11 +222,13 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 
 def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
     """Stop and start the tasks of a plan, a limited number at a time, and write events."""
-    idle = _wait_for_busy(tx, service, plan.stop)
+    idle = [*plan.unhealthy, *_wait_for_busy(tx, service, [each for each in plan.stop if each not in plan.unhealthy])]
     for task_id in idle[:STOPS_MAX]:
-        _stop(tx, service, task_id)
+        if task_id in plan.unhealthy:
+            write_event(tx, service, f"(task {task_id}) failed container health checks.")
+        stop_task(tx, service, task_id, FAILED_CHECKS if task_id in plan.unhealthy else "")
     if idle:
-        _event(tx, service, f"has stopped {len(idle[:STOPS_MAX])} running tasks: {_names(idle[:STOPS_MAX])}.")
+        write_event(tx, service, f"has stopped {len(idle[:STOPS_MAX])} running tasks: {task_names(idle[:STOPS_MAX])}.")
     started = 0
     if plan.start and capacity is not None:
         service, started = _start(tx, caller, service, min(plan.start, STARTS_MAX), capacity)
@@ -224,11 +255,11 @@ def _wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) ->
     new = [each for each in awaited if each.id not in since]
     if new:
         choose(tx, [each.id for each in new], key)
-        _event(tx, service, f"is waiting to stop {named(new)}.")
+        write_event(tx, service, f"is waiting to stop {named(new)}.")
     waiting = {each.id for each in awaited}
     stopped = [task_id for task_id in chosen if task_id not in waiting]
     if late := busy_of(tx, [task_id for task_id in stopped if task_id in since]):
-        _event(tx, service, f"has waited for {tx.settings.scaling.busy_wait_s:g} s, and stops {named(late)}.")
+        write_event(tx, service, f"has waited for {tx.settings.scaling.busy_wait_s:g} s, and stops {named(late)}.")
     return stopped
 
 
@@ -262,61 +293,15 @@ def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capac
         why = f"The newest {failed} tasks ended within a minute: DescribeTasks says why."
         return _report(tx, service, f"is unable to consistently start tasks successfully. {why}"), 0
     try:
-        launched = launch(tx, _request(tx, caller, service, count, capacity)).tasks
+        launched = launch(tx, launch_request(tx, caller, service, count, capacity)).tasks
     except ApiError as refused:
         tx.due(f"service:{service.key}", tx.now_s + RETRY_S)
         return _report(tx, service, f"was unable to place a task. Reason: {refused}"), 0
-    _event(tx, service, f"has started {len(launched)} tasks: {_names([task.id for task in launched])}.")
+    write_event(tx, service, f"has started {len(launched)} tasks: {task_names([task.id for task in launched])}.")
     waiting = [task for task in launched if task.state is TaskState.PROVISIONING]
     if waiting:
         service = _report(tx, service, f"was unable to place a task because {NO_ROOM}. {_why_waiting(tx, waiting[0])}")
     return service, len(launched)
-
-
-def _request(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> LaunchRequest:
-    revision, document = _definition(tx, caller, service)
-    details, settings = service.details, service.primary.settings
-    constraints = list(details.get("placementConstraints", ()))
-    if service.strategy == DAEMON:
-        constraints.append({"type": "distinctInstance"})
-    return LaunchRequest(
-        region=service.region,
-        cluster=service.cluster,
-        definition=document,
-        revision=revision,
-        capacity=capacity,
-        count=count,
-        group=service.group,
-        started_by=service.primary.id,
-        tags=_tags(service, document),
-        network_configuration=settings.get("networkConfiguration"),
-        platform_version=settings.get("platformVersion"),
-        enable_execute_command=details.get("enableExecuteCommand", False),
-        placement_constraints=constraints,
-        placement_strategy=() if service.strategy == DAEMON else details.get("placementStrategy", ()),
-    )
-
-
-def _definition(tx: Tx[Store], caller: Caller, service: EcsService) -> tuple[int, dict[str, Any]]:
-    revision, _, document = find_definition(tx, caller, service.primary.definition_arn)
-    return revision, document
-
-
-def _tags(service: EcsService, document: dict[str, Any]) -> list[dict[str, str]]:
-    propagate = service.details.get("propagateTags", "NONE")
-    tags: list[dict[str, str]] = []
-    if propagate != "NONE":
-        tags = service.details["tags"] if propagate == "SERVICE" else document["tags"]
-    if service.details.get("enableECSManagedTags"):
-        managed = {"aws:ecs:clusterName": service.cluster, "aws:ecs:serviceName": service.name}
-        tags = merge_tags(tags, [{"key": key, "value": value} for key, value in managed.items()])
-    return tags
-
-
-def _stop(tx: Tx[Store], service: EcsService, task_id: str) -> None:
-    task = tx.store.tasks.get(task_id)
-    assert task is not None
-    begin_stop(tx, task, StopCode.SERVICE, f"Scaling activity initiated by (deployment {service.primary.id})")
 
 
 def _drain(tx: Tx[Store], service: EcsService) -> None:
@@ -329,7 +314,7 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
     waiting = {task.id for task in awaited}
     ending = [task.id for task in tasks if task.id not in waiting]
     for task_id in ending[:STOPS_MAX]:
-        _stop(tx, service, task_id)
+        stop_task(tx, service, task_id)
     if again_s is not None:
         tx.due(f"service:{service.key}", again_s)
     if len(ending) > STOPS_MAX:
@@ -342,16 +327,26 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
 def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
     """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
     counts = tx.store.tasks.deployment_counts.of(service)
-    deployments = tuple(each for each in service.deployments if each is service.primary or each.id in counts)
     current = counts.get(service.primary.id, TaskCount())
-    steady = len(deployments) == 1 and current.running == service.desired == current.total
+    # During a rollback, the failed deployment stays visible.
+    rolls_back = (
+        service.primary.rollout == IN_PROGRESS and service.completed is not None and service.completed.id == service.primary.id
+    )
+    deployments = tuple(
+        each
+        for each in service.deployments
+        if each is service.primary or each.id in counts or (rolls_back and each.rollout == FAILED)
+    )
+    steady = not counts.keys() - {service.primary.id} and current.running == service.desired == current.total
+    steady = steady and (service.is_steady or healthy_count(tx, service) >= service.desired)
     changed = service.but(deployments=deployments)
-    if steady and not service.is_steady and _recovered(tx, service):
-        primary = replace(service.primary, rollout="COMPLETED", updated_at_s=tx.now_s)
-        changed = changed.but(deployments=(primary,), is_steady=True, problem="")
-        if service.primary.rollout != "COMPLETED":
-            _event(tx, service, f"(deployment {primary.id}) deployment completed.")
-        _event(tx, service, "has reached a steady state.")
+    if steady and not service.is_steady and service.primary.rollout != FAILED and _recovered(tx, service):
+        done = service.primary.rollout == COMPLETED
+        if not done:
+            changed, done = try_complete(tx, changed)
+        if done:
+            changed = changed.but(deployments=(changed.primary,), is_steady=True, problem="")
+            write_event(tx, service, "has reached a steady state.")
     if changed != service:
         tx.store.ecs_services.put(changed)
     return changed
@@ -389,39 +384,17 @@ def _percentages(service: EcsService) -> Percentages:
     return Percentages(given["minimumHealthyPercent"], given["maximumPercent"])
 
 
-def _protected(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
-    protected = set[str]()
-    for each in tasks:
-        task = tx.store.tasks.get(each.id)
-        until_s = task.details.get("protectedUntil", 0.0) if task is not None else 0.0
-        if until_s > tx.now_s:
-            protected.add(each.id)
-            tx.due(f"service:{service.key}", until_s)
-    return protected
-
-
 # Events
-
-
-def _event(tx: Tx[Store], service: EcsService, text: str) -> None:
-    message = f"(service {service.name}) {text}"
-    tx.store.ecs_services.add_event(service, tx.ids.uuid(), tx.now_s, message)
 
 
 def _report(tx: Tx[Store], service: EcsService, problem: str) -> EcsService:
     """Write an event about a problem, unless the last problem has the same text."""
     if service.problem == problem:
         return service
-    _event(tx, service, problem)
+    write_event(tx, service, problem)
     changed = service.but(problem=problem, is_steady=False)
     tx.store.ecs_services.put(changed)
     return changed
-
-
-def _names(task_ids: Sequence[str]) -> str:
-    more = f" and {len(task_ids) - NAMED_MAX} more" if len(task_ids) > NAMED_MAX else ""
-    return " ".join(f"(task {task_id})" for task_id in task_ids[:NAMED_MAX]) + more
 
 
 def _why_waiting(tx: Tx[Store], task: Task) -> str:

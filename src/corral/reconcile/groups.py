@@ -6,10 +6,11 @@ and then launches and terminates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.group_capacity import CapacityRequest, Why, capacity_of, plan_capacity
+from corral.decide.group_capacity import COUNTED, CapacityRequest, Why, capacity_of, plan_capacity
 from corral.decide.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
 from corral.decide.lifecycle_hooks import verdict
 from corral.decide.termination_policies import ScaleIn
@@ -23,12 +24,14 @@ from corral.model.group import (
     LifecycleState,
     Member,
     TaskWait,
+    provider_key,
 )
 from corral.model.instance import Instance, InstanceState
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
+from corral.services.ecs.managed_scaling import need_of, protect_members, provider_of_group, tasks_to_drain
 from corral.services.leaving_tasks import busy_of, named, still_awaited
 from corral.store import Store
 
@@ -36,6 +39,7 @@ STEPS_MAX = 4  # the most launches, and the most terminations, in one transactio
 WAITING_MAX = 20  # at most this many launches of one group wait for GPUs at the same time
 PACE_S = 0.001  # the time until the next transaction continues
 ACTIVITIES_MAX = 100
+DRAIN_MAX_S = 48 * 3600.0  # how long an instance with managed draining waits for its tasks, as on AWS
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 
 
@@ -46,10 +50,12 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         return
     again: list[float] = []
     members: list[Member] = []
-    silent = tx.store.hosts.silent_ids()
+    silent, failed = tx.store.hosts.silent_ids(), tx.store.hosts.failed_instances()
     for member in tx.store.groups.members(region, name):
         instance = tx.store.instances.get(member.instance_id)
-        followed = member if _serves(member, instance, silent) else _follow(tx, group, member, instance, again, silent)
+        followed = (
+            member if _serves(member, instance, silent, failed) else _follow(tx, group, member, instance, again, silent, failed)
+        )
         if followed is not None:
             members.append(followed)
     group = tx.store.groups.get(region, name) or group
@@ -59,6 +65,7 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         return
     again += _scale(tx, group, members)
     tx.changed(f"group:{key}")
+    tx.mark(provider_key(region, name))
     if again:
         tx.due(f"group:{key}", min(again))
 
@@ -66,19 +73,26 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 # Members
 
 
-def _serves(member: Member, instance: Instance | None, silent: set[str]) -> bool:
+def _serves(member: Member, instance: Instance | None, silent: set[str], failed: Mapping[str, str]) -> bool:
     """Whether a member is in service and healthy, and its instance runs. This is true for most members of a large group."""
     return (
         member.state is LifecycleState.IN_SERVICE
         and instance is not None
         and instance.state is InstanceState.RUNNING
         and instance.host_id not in silent
+        and instance.id not in failed
         and member.impaired_since_s is None
     )
 
 
 def _follow(
-    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+    tx: Tx[Store],
+    group: Group,
+    member: Member,
+    instance: Instance | None,
+    again: list[float],
+    silent: set[str],
+    failed: Mapping[str, str],
 ) -> Member | None:
     """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
 
@@ -98,7 +112,7 @@ def _follow(
         assert instance is not None
         return _follow_launch(tx, group, member, instance, again)
     if member.state is LifecycleState.IN_SERVICE and not member.unhealthy and "HealthCheck" not in group.suspended:
-        return _check_health(tx, group, member, instance, again, silent)
+        return _check_health(tx, group, member, instance, again, silent, failed)
     return member
 
 
@@ -106,6 +120,10 @@ def _follow_task_wait(tx: Tx[Store], group: Group, member: Member, wait: TaskWai
     """Continue the termination of an instance when its tasks are idle, or when the wait has reached its limit."""
     tasks = [task.id for task in tx.store.tasks.on(member.instance_id)]
     awaited, again_s = still_awaited(tx, dict.fromkeys(tasks, wait.since_s))
+    drained_s, instance = wait.since_s + DRAIN_MAX_S, tx.store.instances.get(member.instance_id)
+    if wait.drains and tx.now_s < drained_s and instance is not None and tasks_to_drain(tx, instance):
+        again.append(drained_s)
+        return member
     if awaited:
         again += [again_s] if again_s is not None else []
         return member
@@ -139,19 +157,30 @@ def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
 
 
 def _check_health(
-    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+    tx: Tx[Store],
+    group: Group,
+    member: Member,
+    instance: Instance | None,
+    again: list[float],
+    silent: set[str],
+    failed: Mapping[str, str],
 ) -> Member:
     """Update the health of a member.
 
-    A stopped or terminated instance is unhealthy at once. If its host does not report, an instance becomes
-    unhealthy after IMPAIRED_MAX_S, but not during its grace period.
+    A stopped or terminated instance is unhealthy at once. An instance with a failed GPU becomes unhealthy at the end of its grace
+    period. If its host does not report, an instance becomes unhealthy after IMPAIRED_MAX_S, but not during its grace period.
     """
     if instance is None or instance.state is not InstanceState.RUNNING:
         return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
+    grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
+    if instance.id in failed:
+        if tx.now_s >= grace_s:
+            return _put(tx, member.but(unhealthy=f"a failed GPU ({failed[instance.id]})"))
+        again.append(grace_s)
+        return member
     if instance.host_id not in silent:
         return member if member.impaired_since_s is None else _put(tx, member.but(impaired_since_s=None))
     since_s = member.impaired_since_s if member.impaired_since_s is not None else tx.now_s
-    grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
     at_s = max(since_s + IMPAIRED_MAX_S, grace_s)
     unhealthy = "an EC2 instance status checks failure" if tx.now_s >= at_s else ""
     again += [] if unhealthy else [at_s]
@@ -191,11 +220,14 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
     )
     scale_in = ScaleIn(tx.now_s)
     if capacity_of(members) > group.desired + surge:  # only a scale-in needs these facts
+        used = _used(tx, group, members)
+        members = tx.store.groups.members(group.region, group.name)
+        busy = tx.store.tasks.leaving.busy_instances((member.instance_id for member in members), tx.now_s)
         scale_in = ScaleIn(
             tx.now_s,
             current_source(tx, group.region, settings),
             type_rank=type_rank(tx, settings),
-            busy=frozenset(tx.store.tasks.leaving.busy_instances((member.instance_id for member in members), tx.now_s)),
+            busy=used | busy,
         )
     plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
     if plan.again_s is not None:
@@ -216,6 +248,20 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
         tx.store.groups.put(current.but(paced_at_s=tx.now_s))
         again.append(tx.now_s + PACE_S)
     return again
+
+
+def _used(tx: Tx[Store], group: Group, members: list[Member]) -> frozenset[str]:
+    """Return the instances that the tasks of a capacity provider with managed scaling need, which a scale-in takes last.
+
+    With managed termination protection, a scale-in never takes them.
+    """
+    provider = provider_of_group(tx, group.region, group.name)
+    if provider is None or not provider.scales_group(group):
+        return frozenset()
+    need = need_of(tx, provider, [member for member in members if member.state in COUNTED])
+    if provider.protects:
+        protect_members(tx, group, members, need)
+    return need.used
 
 
 def _launch(

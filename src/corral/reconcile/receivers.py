@@ -13,15 +13,17 @@ from corral.errors import ApiError
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.group import scaling_key
 from corral.services.cloudwatch.metric_writes import receive_points
+from corral.services.logs.ingestion import ingest
 from corral.store import Store
+from corral.telemetry import LogStore
 
 
 def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
     """Replace the requests of one alarm to scaling policies, and the policies that its actions name."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
     tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
-    for region, group in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
-        tx.mark(scaling_key(region, group))
+    for region, owner in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
+        tx.mark(scaling_key(region, owner))
 
 
 def receive_notification(tx: Tx[Store], payload: dict[str, Any]) -> None:
@@ -34,6 +36,13 @@ def receive_notification(tx: Tx[Store], payload: dict[str, Any]) -> None:
     except ApiError as refusal:
         error = refusal.message
     tx.hand_over("metrics", "action results", {"alarm": payload["alarm"], "action": payload["topic"], "error": error})
+
+
+def receive_watched_alarms(tx: Tx[Store], payload: dict[str, Any]) -> None:
+    """Store the states of the alarms that the deployment of a service watches."""
+    from corral.services.ecs.rollouts import receive_watched_alarms  # imported with the first deployment that has alarms
+
+    receive_watched_alarms(tx, payload)
 
 
 def _once_needed(module: str, name: str) -> Receiver:
@@ -59,16 +68,26 @@ def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
     receive_lane_result(tx, payload)
 
 
+def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
+    """Write a line of Corral's own into the log stream of a run."""
+    known = tx.store.shipment(payload["run"])
+    stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
+    if stream is not None:
+        ingest(tx, stream, [(round(tx.now_s * 1000), payload["text"])])
+
+
 RECEIVERS: dict[str, dict[str, Receiver]] = {
     "state": {
         "scaling requests": receive_scaling_requests,
         "notifications": receive_notification,
+        "watched alarms": receive_watched_alarms,
         "stack step result": receive_stack_result,
     },
-    "logs": {"stack step": run_stack_step},
+    "logs": {"stack step": run_stack_step, "run notice": receive_run_notice},
     "metrics": {
         "points": receive_points,
         "action results": _once_needed("alarm_actions", "receive_action_results"),
+        "alarm watches": _once_needed("alarm_watches", "receive_alarm_watches"),
         "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
         "stack step": run_stack_step,
     },

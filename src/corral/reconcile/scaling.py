@@ -1,148 +1,122 @@
-"""The reconciler `scaling` applies the policies of an Auto Scaling group that alarms request.
+"""The reconciler `scaling` applies the scaling policies that alarms request.
 
-Each alarm keeps a request to a policy while it stays in the state that has the policy as an action. Each run decides about all
-requests to the policies of a group. The largest wanted capacity wins, as on AWS. The result of a request is sent to the lane of
-metrics, for the history of the alarm.
+Each alarm keeps a request to a policy while it stays in the state that has the policy as an action. The owner of a policy is what
+it scales: an Auto Scaling group or an ECS service. Each run decides about all requests to the policies of one owner. The largest
+wanted capacity wins, as on AWS. The result of a request is sent to the lane of metrics, for the history of the alarm.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.alarm_scaling import REPEAT_S, GroupCapacity, Verdict, decide_request
-from corral.decide.group_capacity import COUNTED
+from corral.decide.alarm_scaling import Verdict
 from corral.model.alarm import Progress, ScalingRequest
-from corral.model.group import DELETING, TERMINATION_STATES, Group, LifecycleState, Member, scaling_key
-from corral.services.autoscaling import group_changes
-from corral.services.autoscaling.names import POLICY, documents_of
-from corral.services.autoscaling.scaling_policies import PREDICTIVE, SIMPLE, TRACKING, rule_of, warmup_s
+from corral.model.group import scaling_key
+from corral.reconcile.group_scaling import GroupPolicies
 from corral.services.cloudwatch.common import alarm_name
 from corral.store import Store
 from corral.store.stored_resources import Document
 
-NO_GROUP = "Corral does not serve scaling policies of Application Auto Scaling yet: nothing was done."
+SERVICES = "ecs:"  # the owner of the policies of an ECS service begins with this text
 Decided = tuple[str, ScalingRequest, Verdict]  # the ARN of the alarm, its request, and the decision about it
 
 
+class Policies(Protocol):
+    """The policies of one owner, by ARN, and what they do.
+
+    Another kind of owner needs such a class, a line in `_policies_of`, and a form of ARN in `owner_of_policy`.
+    """
+
+    policies: dict[str, Document]
+
+    @property
+    def desired(self) -> int:
+        """The current desired capacity of the owner."""
+
+    def problem(self, policy: Document | None, request: ScalingRequest) -> str:
+        """Return why a request has no effect, or an empty text."""
+
+    def decide(self, policy: Document, request: ScalingRequest, progress: Progress) -> Verdict:
+        """Decide which capacity a policy wants because of a request."""
+
+    def tracks_in(self, policy: Document) -> bool:
+        """Return whether the policy is a target tracking policy that may scale in."""
+
+    def scale(self, policy: Document, wanted: int, cause: str) -> None:
+        """Set the desired capacity. `cause` names the alarm and the policy."""
+
+    def not_scaled(self, policy: Document, verdict: Verdict, cause: str) -> None:
+        """Record why nothing was done, if AWS has a code for it. This is called once for each reason."""
+
+
 def reconcile_scaling(tx: Tx[Store], key: str) -> None:
-    region, _, name = key.partition("/")
-    requests = tx.store.scaling.of_group(region, name)
+    region, _, owner = key.partition("/")
+    requests = tx.store.scaling.of_owner(region, owner)
     if not requests:
         return
-    group = tx.store.groups.get(region, name) if name else None
-    policies = {each["PolicyARN"]: each for each in documents_of(tx, region, POLICY, name)} if group is not None else {}
-    if group is not None:
-        group = _note_other_changes(tx, group)
+    owned = _policies_of(tx, region, owner)
     decided: list[Decided] = []
     for alarm, request, progress in requests:
-        policy = policies.get(request.policy)
-        problem = _problem(group, policy, request)
-        if problem or group is None or policy is None:
+        policy = owned.policies.get(request.policy)
+        problem = owned.problem(policy, request)
+        if problem or policy is None:
             verdict = Verdict(None, _of_request(progress, request), None, problem)
         else:
-            verdict = _decide(tx, group, policy, request, progress)
+            verdict = owned.decide(policy, request, progress)
         decided.append((alarm, request, verdict))
-    applied = _apply(tx, group, policies, _agreed(policies, decided, group.desired)) if group is not None else None
+    applied = _apply(owned, _agreed(owned, decided))
     for each, (_, _, progress) in zip(decided, requests):
-        _record(tx, each, progress, applied=each is applied)
+        _record(tx, owned, each, progress, applied=each is applied)
     again = [verdict.again_s for _, _, verdict in decided if verdict.again_s is not None]
     if again:
-        tx.due(scaling_key(region, name), min(again))
+        tx.due(scaling_key(region, owner), min(again))
 
 
-def _note_other_changes(tx: Tx[Store], group: Group) -> Group:
-    """If something else has set the desired capacity, for example a user, policies are not applied again for a minute."""
-    if group.policy_desired == group.desired:
-        return group
-    waits = {} if group.policy_desired is None else {"policies_wait_until_s": tx.now_s + REPEAT_S}
-    group = group.but(policy_desired=group.desired, **waits)
-    tx.store.groups.put(group)
-    return group
+def _policies_of(tx: Tx[Store], region: str, owner: str) -> Policies:
+    if owner.startswith(SERVICES):
+        from corral.reconcile.service_scaling import ServicePolicies  # imported with the first policy of a service
 
-
-def _problem(group: Group | None, policy: Document | None, request: ScalingRequest) -> str:
-    """Return why a request has no effect, or an empty text."""
-    if ":autoScalingGroupName/" not in request.policy:
-        return NO_GROUP
-    if group is None or policy is None or group.status == DELETING:
-        return f"The scaling policy {request.policy} does not exist."
-    if policy["PolicyType"] == PREDICTIVE:
-        return f"The policy {policy['PolicyName']} is of the type {PREDICTIVE}, which alarms cannot apply."
-    if not policy["Enabled"]:
-        return f"The policy {policy['PolicyName']} is disabled."
-    if "AlarmNotification" in group.suspended:
-        return f"The process AlarmNotification of AutoScalingGroup {group.name} is suspended."
-    return ""
+        return ServicePolicies(tx, region, owner.removeprefix(SERVICES))
+    return GroupPolicies(tx, region, owner)
 
 
 def _of_request(progress: Progress, request: ScalingRequest) -> Progress:
     return progress if progress.since_s == request.since_s else Progress(request.since_s)
 
 
-def _decide(tx: Tx[Store], group: Group, policy: Document, request: ScalingRequest, progress: Progress) -> Verdict:
-    return decide_request(
-        request,
-        rule_of(policy, request.threshold),
-        capacity_now(group, tx.store.groups.members(group.region, group.name), warmup_s(group, policy), tx.now_s),
-        progress,
-        tx.now_s,
-        wait_until_s=group.policies_wait_until_s,
-        block=group_changes.cooldown_block(tx, group) if policy["PolicyType"] == SIMPLE else None,
-    )
-
-
-def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: float) -> GroupCapacity:
-    """Return the capacity of a group. A launch that waits for GPUs is not in its warm-up, because it may wait for ever."""
-    ready = present = 0
-    warming, ends = False, []
-    for member in members:
-        if member.state in COUNTED or member.state in TERMINATION_STATES:
-            present += member.weight
-        if member.state is LifecycleState.PENDING_WAIT:
-            warming = True
-        if member.state is LifecycleState.IN_SERVICE:
-            end_s = (member.in_service_at_s or 0.0) + warm_up_s
-            if end_s > now_s:
-                warming = True
-                ends.append(end_s)
-            else:
-                ready += member.weight
-    return GroupCapacity(group.desired, group.min_size, group.max_size, ready, present, warming, min(ends, default=None))
-
-
-def _agreed(policies: dict[str, Document], decided: list[Decided], desired: int) -> list[Decided]:
+def _agreed(owned: Policies, decided: list[Decided]) -> list[Decided]:
     """Drop scale-ins of target tracking policies unless all target tracking policies that may scale in want it, as on AWS."""
-    tracking = {arn for arn, policy in policies.items() if policy["Enabled"] and _tracks_in(policy)}
+    tracking = {arn for arn, policy in owned.policies.items() if owned.tracks_in(policy)}
     scales_in = {
         request.policy
         for _, request, verdict in decided
-        if request.policy in tracking and verdict.wanted is not None and verdict.wanted < desired
+        if request.policy in tracking and verdict.wanted is not None and verdict.wanted < owned.desired
     }
     if scales_in == tracking:
         return decided
     return [each for each in decided if each[1].policy not in scales_in]
 
 
-def _tracks_in(policy: Document) -> bool:
-    return policy["PolicyType"] == TRACKING and not policy["TargetTrackingConfiguration"].get("DisableScaleIn")
-
-
-def _apply(tx: Tx[Store], group: Group, policies: dict[str, Document], decided: list[Decided]) -> Decided | None:
+def _apply(owned: Policies, decided: list[Decided]) -> Decided | None:
     """Set the desired capacity to the largest wanted one. Return the request that caused a change."""
     wanting = [each for each in decided if each[2].wanted is not None]
     chosen = max(wanting, key=lambda each: each[2].wanted or 0, default=None)
-    if chosen is None or chosen[2].wanted is None or chosen[2].wanted == group.desired:
+    if chosen is None or chosen[2].wanted is None or chosen[2].wanted == owned.desired:
         return None
-    alarm, request, _ = chosen
-    policy, desired = policies[request.policy], chosen[2].wanted
-    cause = f"a monitor alarm {alarm_name(alarm)} in state {request.state} triggered policy {policy['PolicyName']}"
-    cooldown = {"cooldown_s": policy.get("Cooldown")} if policy["PolicyType"] == SIMPLE else {}
-    group_changes.set_desired(tx, group, desired, cause, policy_desired=desired, **cooldown)
+    policy = owned.policies[chosen[1].policy]
+    owned.scale(policy, chosen[2].wanted, _cause(chosen, policy))
     return chosen
 
 
-def _record(tx: Tx[Store], decided: Decided, before: Progress, *, applied: bool) -> None:
+def _cause(decided: Decided, policy: Document) -> str:
+    alarm, request, _ = decided
+    return f"monitor alarm {alarm_name(alarm)} in state {request.state} triggered policy {policy['PolicyName']}"
+
+
+def _record(tx: Tx[Store], owned: Policies, decided: Decided, before: Progress, *, applied: bool) -> None:
     """Store the progress of a request. Report its first result, and the first success after a failure, to the alarm's history."""
     alarm, request, verdict = decided
     progress = verdict.progress if applied else _of_request(before, request)
@@ -150,5 +124,9 @@ def _record(tx: Tx[Store], decided: Decided, before: Progress, *, applied: bool)
     if verdict.outcome is not None and first:
         tx.hand_over("metrics", "action results", {"alarm": alarm, "action": request.policy, "error": verdict.outcome})
         progress = replace(progress, told=verdict.outcome)
+    if verdict.code and verdict.code != progress.noted:
+        owned.not_scaled(owned.policies[request.policy], verdict, _cause(decided, owned.policies[request.policy]))
+    if applied or verdict.code:
+        progress = replace(progress, noted=verdict.code)
     if progress != before:
         tx.store.scaling.set_progress(alarm, request.policy, progress)

@@ -60,9 +60,12 @@ from corral.server.connection_limits import ConnectionLimits, connections_allowe
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.function_runner import FunctionRunner
+from corral.server.gpu_page import GpuPage
 from corral.server.http_server import HttpServer
+from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
+from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
 from corral.server.session_revocation import SessionRevocation
 from corral.server.status_pages import status_of
@@ -184,6 +187,7 @@ async def _serve(options: ServerOptions) -> None:
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
     functions = FunctionRunner(data, state, logs, settings, names, clock)
     invocations = asyncio.create_task(functions.run())
+    insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
@@ -204,6 +208,8 @@ async def _serve(options: ServerOptions) -> None:
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
+        MetricsPage(lanes, agents.samples, clock.now_s()),
+        GpuPage(state, agents),
     )
     server = HttpServer(front_door, channel, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -222,6 +228,7 @@ async def _serve(options: ServerOptions) -> None:
     publisher.cancel()
     invocations.cancel()
     await functions.close()
+    insights.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():

@@ -33,6 +33,7 @@ from corral.model.run import (
     Ack,
     Declined,
     Execute,
+    GpuFaultOrder,
     GpuSample,
     Hello,
     Measure,
@@ -200,6 +201,13 @@ class Agents:
             return "an environment file was replaced during the request; try again"
         return await connection.execute(replace(order, run=whole))
 
+    def set_gpu_fault(self, host_id: str, order: GpuFaultOrder) -> bool:
+        """Send a fault of a simulated GPU, or the end of a fault. Return False if the host is not connected."""
+        connection = self._connections.get(host_id)
+        if connection is not None:
+            connection.send({"gpu_fault": order})
+        return connection is not None
+
     async def close(self) -> None:
         """Disconnect the agents. The runs continue."""
         self._server.close()
@@ -355,6 +363,8 @@ class Agents:
             if found and self._connections.get(host_id) is connection:
                 await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
                 foreign = {**foreign, **found}
+            if report.faults is not None and self._connections.get(host_id) is connection:
+                await self._state.submit(partial(hosts.gpus_failed, host_id=host_id, faults=report.faults))
             shipped: dict[str, int] = {}
             names = runtime_ids(report.runs)
             # Store logs first, so that a client that sees a stopped task can read its whole log.

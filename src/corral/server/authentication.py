@@ -1,9 +1,9 @@
 """Authentication: finds the caller of a request by its credentials. All kinds of credentials are checked in this module.
 
 The kinds are: a signature with an access key (of the root user or of a session), the signed policy of a browser form, the password
-of the registry, and the two secrets of a task. Corral issues all credentials except the root user's key as sealed tokens
-(`services/sessions.py`). A sealed token contains all facts that the check needs, so no check reads a database. The credentials of a
-task expire when the task stops. The root user can revoke all sessions.
+of the registry, the token for `/metrics`, and the two secrets of a task. Corral issues all credentials except the root user's key
+as sealed tokens (`services/sessions.py`). A sealed token contains all facts that the check needs, so no check reads a database. The
+credentials of a task expire when the task stops. The root user can revoke all sessions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from corral.services.ecr.registry_passwords import access_of
 
 ENDED_S = 0.0  # the expiry time of a session that ended early
 TASKS = "ecs-tasks.amazonaws.com"  # the principal of requests that a task authenticates with its own secrets
+METRICS_READER = "metrics"  # the principal of requests with the token for `/metrics`
 ANONYMOUS = aws.Identity(access_key_id="", principal="*", region="", service="")
 
 
@@ -77,6 +78,13 @@ class Authentication:
         if not compare_digest(token.encode("utf-8", "replace"), expected.encode()):
             return None
         return aws.Identity("", TASKS, "", "ecs", task_id=task_id)
+
+    def metrics_token(self, token: str) -> aws.Identity | None:
+        """Check the token with which Prometheus reads `/metrics`. The token is valid for this page only."""
+        expected = sessions.metrics_token(self._session_key, self._validity.of_root)
+        if not compare_digest(token.encode("utf-8", "replace"), expected.encode()):
+            return None
+        return aws.Identity("", METRICS_READER, "", "corral")
 
     def container_address(self, run_id: str, address: str) -> aws.Identity | None:
         """Check the secret in the metadata URL of a container."""

@@ -11,6 +11,7 @@ respond         return the result, or the error in the format of the client's pr
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,12 +23,14 @@ from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
-from corral.server import wait_handles
+from corral.server import metrics_page, wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
+from corral.server.gpu_page import GpuPage
 from corral.server.http_connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
 from corral.server.lanes import Lane
+from corral.server.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
 from corral.server.request_body import BodyReceiver, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from corral.server.registry.dispatch import Registry
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
+UNKNOWN_ACTION = "unknown"
 WAIT_MAX_S = 60.0
 PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages, wait condition handles and task endpoints
 
@@ -98,6 +102,8 @@ class FrontDoor:
         task_endpoints: TaskEndpoints,
         revocation: SessionRevocation,
         memory: UnverifiedMemory,
+        metrics: MetricsPage,
+        gpus: GpuPage,
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
@@ -111,11 +117,12 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
-        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation)
+        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation, gpus)
+        self._metrics = metrics
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
         """Handle a request whose head has arrived completely. Raise ClientGone if the client disconnects."""
-        request_id = self._ids.uuid()
+        request_id, began_s = self._ids.uuid(), time.perf_counter()
         exchange: Exchange | None = None
         try:
             exchange = await self._recognise(request, request_id, receive, connection)
@@ -128,7 +135,7 @@ class FrontDoor:
             else:
                 authorise(caller, exchange)
             rate(caller, exchange)
-            return await exchange.run(caller)
+            response = await exchange.run(caller)
         except ClientGone:
             raise
         except Exception as raised:
@@ -138,12 +145,15 @@ class FrontDoor:
             # Break a reference cycle: the traceback refers to the frame in which the error is a local variable. The frame also
             # refers to the request body.
             error.__traceback__ = None
-            return exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
+            response = exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
+        action = exchange.action if exchange is not None else UNKNOWN_ACTION
+        self._metrics.times.record(action, time.perf_counter() - began_s, response.status)
+        return response
 
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
         """Find the API of a request from its head, and return its exchange.
 
-        Only status pages, wait condition handles and task endpoints read their body here.
+        Only status pages, the metrics, wait condition handles and task endpoints read their body here.
         """
         headers = request.headers
         if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
@@ -160,10 +170,15 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page, a task endpoint, or a URL of a stack. Return None for all other paths."""
+        """Return the exchange of a status page, of the metrics, of a URL of a stack or of a task endpoint.
+
+        Return None for all other paths.
+        """
         page: Exchange | None
         if request.path.startswith("/_corral/"):
             page = self._status_pages.exchange(request, request_id)
+        elif request.path == metrics_page.PATH:
+            page = self._metrics.exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
             page = self._wait_handles.exchange(request)
         else:

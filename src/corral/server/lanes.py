@@ -21,6 +21,7 @@ from corral.database import Handover
 from corral.errors import ServiceUnavailable
 from corral.handovers import Delivery, Done, receive
 from corral.ids import Ids
+from corral.model.histogram import DURATIONS_S, SIZES, Histogram
 from corral.model.settings import Settings
 from corral.server.batcher import Batcher
 from corral.server.heavy_reads import HeavyReads, Step
@@ -57,6 +58,7 @@ class Lane(Generic[S]):
         self._heavy_reads = HeavyReads(loop)
         self._thread_local = threading.local()
         self._releasing = False
+        self.batch_sizes, self.batch_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
         self.changes = 0  # the number of committed transactions that may have changed the store
 
     def start(self) -> None:
@@ -161,12 +163,15 @@ class Lane(Generic[S]):
             commands, stopping = self._gather()
             if self._releasing:
                 self._core.release()
+            began_s = time.perf_counter()
             try:
                 outcome = self._core.batch(commands)
             except Exception as error:  # the database cannot be read: these commands fail, and later commands try again
                 refusal = ServiceUnavailable(f"The database cannot be read or written ({error}).")
                 outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)
+            self.batch_sizes.add(len(commands))
+            self.batch_seconds.add(time.perf_counter() - began_s)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, outcome)
             except RuntimeError:  # the event loop is closed, because the process is shutting down

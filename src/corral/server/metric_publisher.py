@@ -25,6 +25,7 @@ from corral.server.agents import Agents
 from corral.server.lanes import Lane
 from corral.services import own_metrics
 from corral.services.cloudwatch.metric_writes import record
+from corral.services.ecs import managed_scaling
 from corral.store import Store
 from corral.telemetry import MetricStore
 
@@ -135,7 +136,7 @@ class MetricPublisher:
 
     def points(self, tx: Tx[Store], measured: list[Measured]) -> list[Point]:
         """Return the points to publish now. This method runs in the state lane."""
-        found = [*self._queue_points(tx), *self._cluster_points(tx, measured), *self._gpu_points(tx)]
+        found = [*self._queue_points(tx), *self._cluster_points(tx, measured), *self._provider_points(tx), *self._gpu_points(tx)]
         oldest_s = tx.now_s - 2 * MINUTE_S
         self._published = {key: last for key, last in self._published.items() if last.at_s > oldest_s}
         return found
@@ -155,8 +156,16 @@ class MetricPublisher:
         for (region, cluster), reserved in own_metrics.reservations(tx).items():
             points = partial(own_metrics.cluster_points, reserved, region, cluster)
             yield from self._changed_points(("cluster", region, cluster), reserved, points, tx.now_s)
-        for (region, cluster), used in own_metrics.utilizations(tx, measured).items():
-            yield from own_metrics.cluster_points(used, region, cluster, tx.now_s, MEASURE_EVERY_S)
+        used = own_metrics.utilizations(tx, measured)
+        for (region, cluster), percentages in used.of_cluster.items():
+            yield from own_metrics.cluster_points(percentages, region, cluster, tx.now_s, MEASURE_EVERY_S)
+        for service, of_tasks in used.of_service.items():
+            yield from own_metrics.service_points(of_tasks, *service, tx.now_s, MEASURE_EVERY_S)
+
+    def _provider_points(self, tx: Tx[Store]) -> Iterator[Point]:
+        for key, percent in managed_scaling.provider_reservations(tx).items():
+            points = partial(managed_scaling.reservation_points, percent, key)
+            yield from self._changed_points(("capacity provider", *key), percent, points, tx.now_s)
 
     def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
         """Return the points of the GPUs that have new samples.

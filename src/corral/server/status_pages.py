@@ -2,7 +2,8 @@
 
 `/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
 `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
-`corral cost`. `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
+`corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for `corral gpu` (`gpu_page.py`).
+`/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from corral.model.settings import Settings
 from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
+from corral.server.gpu_page import GpuPage, GpuRequest
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
+from corral.services.sessions import metrics_token
 from corral.store import Store
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
@@ -47,21 +50,22 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "fleet", "cost", "revoke")
+PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "revoke")
 
 
 class StatusPages:
     def __init__(
         self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store]], dict[str, Any]],
-        revocation: SessionRevocation,
+        revocation: SessionRevocation, gpus: GpuPage,
     ) -> None:  # fmt: skip
         self._state = state
         self._settings = settings
         self._ids = ids
         self._status_of = status
         self._revocation = revocation
+        self._gpu_page = gpus
 
-    def exchange(self, request: aws.Request, request_id: str) -> PageRequest | RevokeRequest:
+    def exchange(self, request: aws.Request, request_id: str) -> PageRequest | RevokeRequest | GpuRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
@@ -72,6 +76,10 @@ class StatusPages:
             return PageRequest("corral:Fleet", request, request_id, partial(self._fleet, request))
         if request.path == "/_corral/cost":
             return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
+        if request.path == "/_corral/metrics-token":
+            return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
+        if request.path == "/_corral/gpu":
+            return self._gpu_page.exchange(request, request_id)
         if request.path == "/_corral/revoke":
             return self._revocation.exchange(request, request_id)
         pages = ", ".join(f"/_corral/{name}" for name in PAGES)
@@ -80,6 +88,9 @@ class StatusPages:
     async def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = await self._state.submit(self._status_of)
         return status
+
+    async def _metrics_token(self) -> dict[str, Any]:
+        return {"token": metrics_token(self._settings.session_key, self._settings.sessions.of_root)}
 
     async def _instances(self, request: aws.Request) -> dict[str, Any]:
         region, after = _query(request, "region"), _query(request, "after") or ""
@@ -190,9 +201,10 @@ def status_of(
 
 
 def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, and whether it is excluded, reserved or used by processes outside of Corral."""
+    """Describe every GPU of a host: its task, and whether it has failed, is excluded, held or used by foreign processes."""
     holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
+    faults = tx.store.hosts.faults(host_id)
     own_id, holds = host_instance_id(host_id), tx.store.instances.holds_on_host(host_id)
     devices = sorted([*tx.store.hosts.gpus(host_id), *tx.store.hosts.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
     return [
@@ -201,6 +213,7 @@ def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: G
             "excluded": gpu.excluded,
             "instance": ec2_id(owners[gpu.gpu_id]) if owners[gpu.gpu_id] != own_id else None,
             "held": holds.get(gpu.gpu_id),
+            "fault": faults[gpu.gpu_id].text if gpu.gpu_id in faults else None,
             "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
             "history": _history(list(history.get(gpu.gpu_id, ())), tx.now_s),
         }

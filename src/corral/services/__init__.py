@@ -46,6 +46,7 @@ class Service(Struct, frozen=True):
 
 
 MODULES = {  # service → its lane, and the module with its tables
+    "application-autoscaling": ("state", "applicationautoscaling.handlers"),
     "autoscaling": ("state", "autoscaling.handlers"),
     "cloudformation": ("state", "cloudformation.handlers"),
     "cloudwatch": ("metrics", "cloudwatch.handlers"),

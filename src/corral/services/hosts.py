@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import is_not
 
+from msgspec.structs import replace
+
 from corral.core import Tx
 from corral.decide.task_lifecycle import observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
@@ -35,6 +37,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     tx.store.hosts.put(message, tx.now_s, tx.settings.cluster, tx.settings.instance_type)
     tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
     ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
+    gpus_failed(tx, message.host_id, message.faults)
     report(tx, message.host_id, message.runs)
     known = {observed.run_id for observed in message.runs}
     for task in tx.store.tasks.on_host(message.host_id):
@@ -58,7 +61,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     """Apply a host's report of started and ended runs. The report does not change runs of other hosts."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
-    for observed in runs:
+    for observed in _with_gpu_faults(tx, host_id, list(runs)):
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
         if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
             by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = observed
@@ -98,6 +101,46 @@ def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreig
     host = tx.store.hosts.get(host_id)
     if host is not None and tx.store.hosts.put_foreign(host_id, found):
         _wake_pools(tx, host_id)
+
+
+def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
+    """Store which GPUs have failed, and why. No task is placed on them. Their tasks are told, and their instances may be replaced.
+
+    `faults` has all faults of the host: GPU id → reason.
+    """
+    changed = tx.store.hosts.put_faults(host_id, faults, tx.now_s)
+    if not changed:
+        return
+    holders = tx.store.hosts.holders(host_id)
+    for gpu_id in changed:
+        tx.changed(gpu_key(gpu_id))
+        task = tx.store.tasks.get(holders[gpu_id]) if gpu_id in faults and gpu_id in holders else None
+        for run in task.runs if task is not None else ():
+            if gpu_id in run.gpu_ids and run.state is not RunState.STOPPED:
+                tx.hand_over("logs", "run notice", {"run": run.attempt_id, "text": f"corral: {gpu_id} failed: {faults[gpu_id]}"})
+    _wake_pools(tx, host_id)
+    host_changed(tx, host_id)
+
+
+def gpu_key(gpu_id: str) -> str:
+    """The key that changes with the fault of a GPU."""
+    return f"gpu:{gpu_id}"
+
+
+def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[Observed]:
+    """Add the fault of its GPU to the report of a run that has ended with an error and without a reason."""
+    ended = [observed for observed in runs if observed.stopped_at_s is not None and observed.exit_code and not observed.reason]
+    faults = tx.store.hosts.faults(host_id) if ended else {}
+    if not faults:
+        return runs
+    reasons: dict[str, str] = {}
+    for observed in ended:
+        task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
+        for run in task.runs if task is not None else ():
+            failed = [gpu_id for gpu_id in run.gpu_ids if gpu_id in faults] if run.attempt_id == observed.run_id else []
+            if failed:
+                reasons[observed.run_id] = f"{failed[0]} failed: {faults[failed[0]].text}"
+    return [replace(observed, reason=reasons[observed.run_id]) if observed.run_id in reasons else observed for observed in runs]
 
 
 def _wake_pools(tx: Tx[Store], host_id: str) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank, place_newcomer, room_for_newcomer, why_waiting
+from corral.model.group import provider_key
 from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable
 from corral.model.task import Demand, StopCode
@@ -216,6 +217,8 @@ def set_status(tx: Tx[Store], instance: Instance, status: str) -> None:
     if instance.pool is not None:
         tx.mark(f"pool:{instance.pool}")  # a waiting task may fit on an instance that is active again
         tx.mark(f"daemons:{instance.pool}")
+    if instance.group:
+        tx.mark(provider_key(instance.region, instance.group))
     for task in tx.store.tasks.on(instance.id):
         mark_service(tx, task)
 

@@ -1,4 +1,8 @@
-"""The metrics that Corral itself publishes: queues, clusters and GPUs. GPU metrics have the names that NVIDIA's DCGM uses."""
+"""The metrics that Corral itself publishes: queues, clusters, services and GPUs.
+
+GPU metrics have the names that NVIDIA's DCGM uses. They are published in the namespace `Corral/GPU`, and in the namespace to which
+the CloudWatch agent writes the metrics that it scrapes from NVIDIA's exporter on ECS.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,45 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core import Tx
+from corral.model.ecs_service import STARTED_BY
 from corral.model.instance import HOST_POOL
-from corral.model.metric import Dimensions, Metric, Point, Sample
+from corral.model.metric import COLLECTOR_NAMESPACE, Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
-from corral.model.run import GpuSample, Measured, Usage, run_of_attempt
+from corral.model.run import GpuSample, Measured, RunState, Usage, run_of_attempt
+from corral.model.task import Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
+# A task that has run for less than this time has no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and a
+# queue of short tasks would create very many.
+SERIES_OF_TASK_AFTER_S = 10.0
+
+Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
 
 
 class GpuReading(Struct, frozen=True):
-    """A sample of a GPU, and the metric dimensions for it: for the GPU, for its clusters, and for its task."""
+    """A sample of a GPU, and the series that it belongs to: of the GPU, of its clusters, of its task and of the task's service."""
 
     sample: GpuSample
     memory_mib: int
-    targets: tuple[tuple[str, Dimensions], ...]  # (region, dimensions)
+    targets: tuple[Target, ...]
+
+
+class Utilization(Struct, frozen=True):
+    """The percentages of CPU and memory that were used between two measurements."""
+
+    of_cluster: dict[tuple[str, str], dict[str, float]]  # (region, cluster) → metric name → percentage
+    # (region, cluster, service) → metric name → one percentage for each task
+    of_service: dict[tuple[str, str, str], dict[str, list[float]]]
+
+
+def service_of(task: Task) -> str | None:
+    """Return the name of the service that started a task. Return None if no service started it."""
+    of_service = task.started_by is not None and task.started_by.startswith(STARTED_BY)
+    return task.group.removeprefix("service:") if of_service else None
 
 
 # Queues
@@ -92,25 +117,67 @@ def cluster_points(percentages: Mapping[str, float], region: str, cluster: str, 
         yield Point(metric, at_s, _weighted(percent, seconds), "Percent", 1)
 
 
-def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, float]]:
-    """The percentages of CPU and memory that tasks used between two measurements, by (region, cluster)."""
+def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> Utilization:
+    """The percentages of CPU and memory that tasks used between two measurements.
+
+    The use of a cluster is relative to the capacity of its instances. The use of a service's task is relative to the CPU and the
+    memory that its task definition specifies.
+    """
     capacities: dict[tuple[str, str], tuple[float, int]] = {}
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    found = Utilization({}, {})
+    for task, cores, memory_bytes in _used_by_tasks(tx, measured):
+        cluster = task.region, task.cluster
+        if cluster not in capacities:
+            capacities[cluster] = _capacity(tx, *cluster)
+        of_all = _percentages(cores, memory_bytes, *capacities[cluster])
+        if of_all:
+            sums = found.of_cluster.setdefault(cluster, dict.fromkeys(of_all, 0.0))
+            for name, percent in of_all.items():
+                sums[name] += percent
+        service = service_of(task)
+        if service is not None and task.state is TaskState.RUNNING:
+            specified = _specified(task, *capacities[cluster])
+            lists = found.of_service.setdefault((*cluster, service), {})
+            for name, percent in _percentages(cores, memory_bytes, *specified).items():
+                lists.setdefault(name, []).append(percent)
+    return found
+
+
+def service_points(
+    used: Mapping[str, Sequence[float]], region: str, cluster: str, service: str, at_s: float, seconds: float
+) -> Iterator[Point]:
+    """Datapoints of a service. Each task is a sample of its own, so that the minimum and the maximum are those of a task."""
+    for name, percentages in used.items():
+        metric = Metric(region, "AWS/ECS", name, (("ClusterName", cluster), ("ServiceName", service)))
+        yield Point(metric, at_s, [(percent, float(round(seconds))) for percent in percentages], "Percent", 1)
+
+
+def _percentages(cores: float, memory_bytes: float, all_cores: float, all_memory_bytes: int) -> dict[str, float]:
+    if not all_cores or not all_memory_bytes:
+        return {}
+    return {"CPUUtilization": 100.0 * cores / all_cores, "MemoryUtilization": 100.0 * memory_bytes / all_memory_bytes}
+
+
+def _specified(task: Task, cluster_cores: float, cluster_memory_bytes: int) -> tuple[float, int]:
+    """CPU cores and bytes of memory in the task definition. If one is not specified, the capacity of the cluster counts."""
+    return (
+        task.demand.cpu_units / CPU_UNITS_PER_CORE or cluster_cores,
+        task.demand.memory_mib * MIB or cluster_memory_bytes,
+    )
+
+
+def _used_by_tasks(tx: Tx[Store], measured: Sequence[Measured]) -> list[tuple[Task, float, int]]:
+    """Return (task, CPU cores, bytes of memory) for each task with a container that was measured twice."""
+    found: dict[str, tuple[Task, float, int]] = {}
     for attempt, now, before in _pairs(measured):
         task = tx.store.tasks.of_run(run_of_attempt(attempt))
         if task is None:
             continue
-        cluster = task.region, task.cluster
-        if cluster not in capacities:
-            capacities[cluster] = _capacity(tx, *cluster)
-        cores, memory_bytes = capacities[cluster]
-        if not cores or not memory_bytes:
-            continue
         cpu_s = now.cpu_user_s + now.cpu_system_s - before.cpu_user_s - before.cpu_system_s
-        used = found.setdefault(cluster, {"CPUUtilization": 0.0, "MemoryUtilization": 0.0})
-        used["CPUUtilization"] += 100.0 * max(0.0, cpu_s) / (now.at_s - before.at_s) / cores
-        used["MemoryUtilization"] += 100.0 * now.memory_bytes / memory_bytes
-    return found
+        _, cores, memory_bytes = found.get(task.id, (task, 0.0, 0))
+        cores += max(0.0, cpu_s) / (now.at_s - before.at_s)
+        found[task.id] = task, cores, memory_bytes + now.memory_bytes
+    return list(found.values())
 
 
 def _capacity(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
@@ -148,30 +215,48 @@ def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[Gp
             owner = tx.store.instances.get(owners[device.gpu_id])
             assert owner is not None
             clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
-            targets: list[tuple[str, Dimensions]] = [(region, named) for region in regions]
-            targets += [(region, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
+            targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
             task = tx.store.tasks.get(holders[device.gpu_id]) if device.gpu_id in holders else None
             if task is not None:
-                targets.append((task.region, (("ClusterName", task.cluster), ("TaskId", task.id))))
+                targets.append((task.region, GPU_NAMESPACE, (("ClusterName", task.cluster), ("TaskId", task.id))))
+                targets += _task_targets(tx, task, device.gpu_id)
                 if (task.region, task.cluster) not in clusters:
-                    targets.append((task.region, (("ClusterName", task.cluster),)))
+                    clusters.append((task.region, task.cluster))
+            for namespace in (GPU_NAMESPACE, COLLECTOR_NAMESPACE):
+                targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
             yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(targets))
 
 
+def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:
+    """Yield the series of COLLECTOR_NAMESPACE for the GPU of a task: of its service, family, task and container."""
+    cluster = ("ClusterName", task.cluster)
+    sets: list[Dimensions] = [(cluster, ("TaskDefinitionFamily", task.family))]
+    service = service_of(task)
+    if service is not None:
+        sets.append((cluster, ("ServiceName", service)))
+    if task.started_at_s is not None and tx.now_s - task.started_at_s >= SERIES_OF_TASK_AFTER_S:
+        sets.append((cluster, ("TaskId", task.id)))
+        names = [run.container for run in task.runs if gpu_id in run.gpu_ids and run.state is not RunState.STOPPED]
+        sets += [(cluster, ("ContainerName", name), ("TaskId", task.id)) for name in names]
+    for dimensions in sets:
+        yield task.region, COLLECTOR_NAMESPACE, dimensions
+
+
 def gpu_points(gpu: GpuReading, at_s: float, seconds: float) -> Iterator[Point]:
-    values = _dcgm_values(gpu.sample, gpu.memory_mib)
-    for region, dimensions in gpu.targets:
+    values = dcgm_values(gpu.sample, gpu.memory_mib)
+    for region, namespace, dimensions in gpu.targets:
         for name, (value, unit) in values.items():
-            yield Point(Metric(region, GPU_NAMESPACE, name, dimensions), at_s, _weighted(value, seconds), unit, 1)
+            yield Point(Metric(region, namespace, name, dimensions), at_s, _weighted(value, seconds), unit, 1)
 
 
-def _dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float, str]]:
+def dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float, str]]:
     known = {
         "DCGM_FI_DEV_GPU_UTIL": (sample.utilization_percent, "Percent"),
         "DCGM_FI_DEV_FB_USED": (sample.memory_used_mib, "Megabytes"),
-        "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib, "Megabytes"),
+        "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib - sample.memory_reserved_mib, "Megabytes"),
         "DCGM_FI_DEV_POWER_USAGE": (sample.power_w, "None"),
         "DCGM_FI_DEV_GPU_TEMP": (sample.temperature_c, "None"),
+        "DCGM_FI_DEV_SM_CLOCK": (sample.sm_clock_mhz, "None"),
     }
     return {name: (value, unit) for name, (value, unit) in known.items() if value is not None}
 

@@ -100,6 +100,11 @@ def address_of_run(key: bytes, run_id: str) -> str:
     return f"{run_id}-{_seal(key, 'address', run_id.encode())[:16].hex()}"
 
 
+def metrics_token(key: bytes, epoch: str) -> str:
+    """The secret with which Prometheus reads `/metrics`. It changes when all sessions are revoked, or with the root key."""
+    return urlsafe_b64encode(_seal(key, "metrics", epoch.encode())).decode().rstrip("=")
+
+
 # --- tokens with a MAC --------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,14 @@ class Clusters:
         )
         return [name for (name,) in rows]
 
+    def with_insights(self) -> list[tuple[str, str, str]]:
+        """Return (region, name, enabled or enhanced) of the active clusters that have Container Insights."""
+        return self._database.execute(
+            "SELECT region, cluster.name, setting.value ->> 'value' FROM cluster, json_each(details, '$.settings') AS setting "
+            "WHERE status = 'ACTIVE' AND setting.value ->> 'name' = 'containerInsights' "
+            "AND setting.value ->> 'value' != 'disabled' ORDER BY 1, 2"
+        ).fetchall()
+
     def has_tasks(self, region: str, name: str) -> bool:
         return (
             self._database.execute("SELECT 1 FROM task WHERE region = ? AND cluster = ? LIMIT 1", (region, name)).fetchone()
@@ -82,14 +90,14 @@ class Clusters:
         )
         return {(launch_type, state): count for launch_type, state, count in rows}
 
-    def with_provider(self, region: str, provider: str) -> str | None:
-        """The name of an active cluster that uses this capacity provider; None if there is none."""
-        row = self._database.execute(
+    def with_provider(self, region: str, provider: str) -> list[str]:
+        """The names of the active clusters that use this capacity provider."""
+        rows = self._database.execute(
             "SELECT name FROM cluster, json_each(details, '$.capacityProviders') "
-            "WHERE region = ? AND status = 'ACTIVE' AND value = ? LIMIT 1",
+            "WHERE region = ? AND status = 'ACTIVE' AND value = ? ORDER BY name",
             (region, provider),
-        ).fetchone()
-        return row[0] if row else None
+        )
+        return [name for (name,) in rows]
 
     def runs_on(self, region: str, name: str, provider: str) -> bool:
         """Whether the cluster has a task that was started with this capacity provider and has not stopped."""

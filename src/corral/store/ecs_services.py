@@ -7,10 +7,22 @@ from typing import Any
 import msgspec
 
 from corral.database import Database
-from corral.model.ecs_service import STARTED_BY, Deployment, EcsService, ServiceTask, StoppedTask
+from corral.model.ecs_service import (
+    FAILED_CHECKS,
+    STARTED_BY,
+    Deployment,
+    EcsService,
+    ServiceRollout,
+    ServiceTask,
+    StoppedTask,
+    TaskSet,
+)
 
 EVENTS_MAX = 100  # per service, as in ECS
-DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s")
+ROLLOUTS_MAX = 100  # service deployments that are kept per service
+DOCUMENT = (
+    "desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s", "rollout", "completed", "task_sets",
+)  # fmt: skip
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
 # SQL expressions: settings of the newest deployment of a service
@@ -41,6 +53,9 @@ class EcsServices:
             return None
         document = _decode(row[3])
         document["deployments"] = tuple(msgspec.convert(each, Deployment) for each in document["deployments"])
+        document["task_sets"] = tuple(msgspec.convert(each, TaskSet) for each in document["task_sets"])
+        if document["completed"] is not None:
+            document["completed"] = msgspec.convert(document["completed"], Deployment)
         return EcsService(region, cluster, name, row[0], row[1], deleted_at_s=row[2], **document)
 
     def listed(
@@ -87,12 +102,12 @@ class EcsServices:
         return {(status, launch_type): count for status, launch_type, count in rows}
 
     def drop_deleted(self, before_s: float, limit: int) -> int:
-        """Delete services that became INACTIVE before this time, with their events. Return how many were deleted."""
+        """Delete services that became INACTIVE before this time, with their history. Return how many were deleted."""
         rows = self._execute(
             "SELECT region, cluster, name FROM ecs_service WHERE status = 'INACTIVE' AND deleted_at < ? LIMIT ?", (before_s, limit)
         ).fetchall()
         for row in rows:
-            self.drop_events(*row)
+            self.drop_history(*row)
             self._execute("DELETE FROM ecs_service WHERE region = ? AND cluster = ? AND name = ?", row)
         return len(rows)
 
@@ -116,8 +131,52 @@ class EcsServices:
         )
         return [{"id": event_id, "createdAt": at, "message": message} for event_id, at, message in rows]
 
-    def drop_events(self, region: str, cluster: str, name: str) -> None:
-        self._execute("DELETE FROM ecs_service_event WHERE region = ? AND cluster = ? AND name = ?", (region, cluster, name))
+    def drop_history(self, region: str, cluster: str, name: str) -> None:
+        """Delete the events and the service deployments of a service."""
+        for table in ("ecs_service_event", "ecs_service_deployment"):
+            self._execute(f"DELETE FROM {table} WHERE region = ? AND cluster = ? AND name = ?", (region, cluster, name))
+
+    # Service deployments
+
+    def add_rollout(self, region: str, cluster: str, name: str, rollout: ServiceRollout) -> None:
+        """Add a service deployment, and delete all but the newest ROLLOUTS_MAX ones of the service."""
+        place = region, cluster, name
+        self._execute(
+            "INSERT INTO ecs_service_deployment VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
+            (rollout.id, *place, rollout.target, rollout.status, _encode(rollout).decode()),
+        )
+        self._execute(
+            "DELETE FROM ecs_service_deployment WHERE number IN (SELECT number FROM ecs_service_deployment "
+            "WHERE region = ? AND cluster = ? AND name = ? ORDER BY number DESC LIMIT -1 OFFSET ?)",
+            (*place, ROLLOUTS_MAX),
+        )
+
+    def put_rollout(self, service: EcsService, rollout: ServiceRollout) -> None:
+        self._execute(
+            "UPDATE ecs_service_deployment SET status = ?, document = ? WHERE region = ? AND cluster = ? AND name = ? AND id = ?",
+            (rollout.status, _encode(rollout).decode(), service.region, service.cluster, service.name, rollout.id),
+        )
+
+    def rollout(self, region: str, cluster: str, name: str, rollout_id: str) -> ServiceRollout | None:
+        return self._rollout("id", (region, cluster, name, rollout_id))
+
+    def rollout_of_revision(self, region: str, cluster: str, name: str, revision: str) -> ServiceRollout | None:
+        return self._rollout("revision", (region, cluster, name, revision))
+
+    def _rollout(self, column: str, values: tuple[str, ...]) -> ServiceRollout | None:
+        row = self._execute(
+            f"SELECT document FROM ecs_service_deployment WHERE region = ? AND cluster = ? AND name = ? AND {column} = ?", values
+        ).fetchone()
+        return _decode(row[0], type=ServiceRollout) if row is not None else None
+
+    def rollouts(self, region: str, cluster: str, name: str, before: int) -> list[tuple[int, ServiceRollout]]:
+        """Return the service deployments of a service with numbers less than `before`, with their numbers, newest first."""
+        rows = self._execute(
+            "SELECT number, document FROM ecs_service_deployment WHERE region = ? AND cluster = ? AND name = ? AND number < ? "
+            "ORDER BY number DESC",
+            (region, cluster, name, before),
+        )
+        return [(number, _decode(document, type=ServiceRollout)) for number, document in rows]
 
     # Tasks of services. `started_by` is the id of the deployment, and each query uses its index.
 
@@ -125,7 +184,7 @@ class EcsServices:
         """Return the tasks of all deployments, without those that are stopping or have stopped."""
         marks = ", ".join("?" * len(service.deployments))
         rows = self._execute(
-            "SELECT id, started_by, state, instance_id, pool, created_at FROM task WHERE region = ? AND cluster = ? "
+            "SELECT id, started_by, state, instance_id, pool, created_at, started_at FROM task WHERE region = ? AND cluster = ? "
             f"AND desired = 'RUNNING' AND started_by IN ({marks})",
             (service.region, service.cluster, *(deployment.id for deployment in service.deployments)),
         )
@@ -135,11 +194,59 @@ class EcsServices:
         """Return the newest tasks of the primary deployment that are stopping or have stopped, newest first."""
         family = service.primary.definition_arn.rpartition("/")[2].rpartition(":")[0]
         rows = self._execute(
-            "SELECT stop_code, created_at, started_at, coalesce(stopped_at, stopping_at) FROM task WHERE region = ? "
-            "AND cluster = ? AND desired = 'STOPPED' AND started_by = ? AND family = ? ORDER BY rowid DESC LIMIT ?",
+            "SELECT stop_code, created_at, started_at, coalesce(stopped_at, stopping_at), stopped_reason FROM task "
+            "WHERE region = ? AND cluster = ? AND desired = 'STOPPED' AND started_by = ? AND family = ? "
+            "ORDER BY rowid DESC LIMIT ?",
             (service.region, service.cluster, service.primary.id, family, limit),
         )
         return [StoppedTask(*row) for row in rows]
+
+    def count_stopping(self, service: EcsService) -> int:
+        """Count the running tasks of the service that are being stopped."""
+        sql = (
+            "SELECT count(*) FROM task WHERE instance_id > '' AND state = 'RUNNING' AND desired = 'STOPPED' AND +region = ? "
+            "AND +cluster = ? AND task_group = ? AND started_by LIKE ?"
+        )
+        values = service.region, service.cluster, service.group, f"{STARTED_BY}%"
+        return int(self._execute(sql, values).fetchone()[0])
+
+    def failed_count(self, service: EcsService, short_run_s: float) -> int:
+        """Count the failed tasks of the primary deployment: they ended within `short_run_s`, or failed their health checks."""
+        row = self._execute(
+            "SELECT count(*) FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' AND started_by = ? "
+            "AND (stopped_reason = ? OR (stop_code IN ('EssentialContainerExited', 'TaskFailedToStart') "
+            "AND coalesce(coalesce(stopped_at, stopping_at) - started_at, 0) < ?))",
+            (service.region, service.cluster, service.primary.id, FAILED_CHECKS, short_run_s),
+        ).fetchone()
+        return int(row[0])
+
+    def healths(self, service: EcsService, deployment: str) -> list[tuple[str, str, str | None]]:
+        """Return (task, container, health) of the essential containers of the running tasks of a deployment."""
+        return self._execute(
+            "SELECT task.id, run.container, run.health FROM task JOIN run ON run.task_id = task.id "
+            "WHERE task.region = ? AND task.cluster = ? AND task.desired = 'RUNNING' AND task.started_by = ? "
+            "AND task.state = 'RUNNING' AND run.essential",
+            (service.region, service.cluster, deployment),
+        ).fetchall()
+
+    def has_unhealthy(self, service: EcsService) -> bool:
+        """Return whether a container of the service is unhealthy. The index has only the unhealthy containers, which are few."""
+        row = self._execute(
+            "SELECT 1 FROM run CROSS JOIN task ON task.id = run.task_id WHERE run.health = 'UNHEALTHY' AND run.state != 'STOPPED' "
+            "AND run.essential AND task.desired = 'RUNNING' AND task.region = ? AND task.cluster = ? AND task.task_group = ? "
+            "LIMIT 1",
+            (service.region, service.cluster, service.group),
+        ).fetchone()
+        return row is not None
+
+    def settling(self, service: EcsService, started_after_s: float) -> tuple[int, float | None]:
+        """Count the running tasks of the primary deployment that started after this time. Return also their earliest start."""
+        row = self._execute(
+            "SELECT count(*), min(started_at) FROM task WHERE region = ? AND cluster = ? AND desired = 'RUNNING' "
+            "AND started_by = ? AND state = 'RUNNING' AND started_at > ?",
+            (service.region, service.cluster, service.primary.id, started_after_s),
+        ).fetchone()
+        return int(row[0]), row[1]
 
     def still_stopping(self, service: EcsService) -> bool:
         """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.

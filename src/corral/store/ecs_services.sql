@@ -23,3 +23,17 @@ CREATE TABLE ecs_service_event (
     message TEXT NOT NULL
 );
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);
+
+-- Service deployments of ECS, with the service revision that each of them deploys.
+CREATE TABLE ecs_service_deployment (
+    number   INTEGER PRIMARY KEY,           -- grows with time
+    id       TEXT NOT NULL,                 -- the last part of its ARN
+    region   TEXT NOT NULL,
+    cluster  TEXT NOT NULL,
+    name     TEXT NOT NULL,                 -- of the service
+    revision TEXT NOT NULL,                 -- the last part of the ARN of its service revision
+    status   TEXT NOT NULL,
+    document TEXT NOT NULL                  -- JSON: the other fields of model.ecs_service.ServiceRollout
+);
+CREATE UNIQUE INDEX ecs_service_deployment_id ON ecs_service_deployment (region, cluster, name, id);
+CREATE INDEX ecs_service_deployment_revision ON ecs_service_deployment (region, cluster, name, revision);

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any
+
+from msgspec import to_builtins
 
 from corral.journal import Journal
 from corral.model.placement import Claim, CompiledRules, Slot
@@ -96,6 +97,9 @@ class PoolIndex:
     def head(self, demand: Demand) -> Claim | None:
         line = self._lines.get(demand)
         return line[0] if line else None
+
+    def lines(self) -> list[tuple[Demand, int, Claim]]:
+        return [(demand, len(line), line[0]) for demand, line in self._lines.items()]
 
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
@@ -309,7 +313,7 @@ class Fleet:
         """The content of the index as values that tests can compare."""
         return {
             name: {
-                "slots": {slot.id: deepcopy(slot) for slot in pool.slots()},
+                "slots": {slot.id: to_builtins(slot) for slot in pool.slots()},
                 "groups": {group.gpus: group.snapshot() for group in pool.groups()},
                 "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),

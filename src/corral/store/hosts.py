@@ -10,7 +10,7 @@ import orjson
 from corral.database import Database
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
-from corral.model.run import Foreign, GpuDevice, Hello
+from corral.model.run import Foreign, GpuDevice, GpuFault, Hello
 from corral.store.instances import Instances
 
 HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
@@ -140,6 +140,35 @@ class Hosts:
         if changed:
             self._renew(host_id)
         return bool(changed)
+
+    def gpu(self, gpu_id: str) -> tuple[str, bool] | None:
+        """Return (host id, is simulated) of a GPU that its host has."""
+        row = self._database.execute("SELECT host_id, simulated FROM gpu WHERE id = ? AND present = 1", (gpu_id,)).fetchone()
+        return None if row is None else (row[0], bool(row[1]))
+
+    def faults(self, host_id: str) -> dict[str, GpuFault]:
+        """GPU id → why no task should get the GPU."""
+        rows = self._database.execute(
+            "SELECT id, fault, fault_at, owner FROM gpu WHERE host_id = ? AND present = 1 AND fault != ''", (host_id,)
+        )
+        return {gpu_id: GpuFault(text, at_s, owner) for gpu_id, text, at_s, owner in rows}
+
+    def failed_instances(self) -> dict[str, str]:
+        """Instance id → the failed GPU of the instance, and why it failed."""
+        rows = self._database.execute("SELECT owner, id, fault FROM gpu WHERE fault != '' AND present = 1 ORDER BY id DESC")
+        return {owner: f"{gpu_id}: {fault}" for owner, gpu_id, fault in rows}
+
+    def put_faults(self, host_id: str, texts: Mapping[str, str], now_s: float) -> list[str]:
+        """Replace the faults of a host's GPUs. Return the GPUs whose fault has begun, changed or ended."""
+        known = self._database.execute("SELECT id, fault FROM gpu WHERE host_id = ?", (host_id,)).fetchall()
+        changed = [gpu_id for gpu_id, fault in known if fault != texts.get(gpu_id, "")]
+        self._database.executemany(
+            "UPDATE gpu SET fault = ?, fault_at = ? WHERE id = ?",
+            [(texts.get(gpu_id, ""), now_s if gpu_id in texts else None, gpu_id) for gpu_id in changed],
+        )
+        if changed:
+            self._renew(host_id)
+        return changed
 
     def holders(self, host_id: str) -> dict[str, str]:
         """GPU id → id of the task that leases the GPU."""

@@ -339,7 +339,7 @@ class Instances:
             "SELECT name, connected, links FROM host WHERE id = ?", (instance.host_id,)
         ).fetchone()
         rows = self._database.execute(
-            "SELECT id, excluded, foreign_use, owner, model, simulated FROM gpu WHERE host_id = ? AND present = 1 "
+            "SELECT id, excluded, foreign_use, owner, model, simulated, fault FROM gpu WHERE host_id = ? AND present = 1 "
             "ORDER BY position",
             (instance.host_id,),
         ).fetchall()
@@ -349,13 +349,13 @@ class Instances:
         withheld: dict[str, str] = {}
         positions: dict[str, int] = {}
         models, is_simulated = set[str](), False
-        for position, (gpu_id, excluded, foreign, owner, model, simulated) in enumerate(rows):
+        for position, (gpu_id, excluded, foreign, owner, model, simulated, fault) in enumerate(rows):
             if owner != instance.id or excluded:
                 continue
             models.add(model)
             is_simulated = is_simulated or bool(simulated)
-            if gpu_id in holds:
-                withheld[gpu_id] = f"'{holds[gpu_id]}'"
+            if fault or gpu_id in holds:
+                withheld[gpu_id] = f"failed: {fault}" if fault else f"'{holds[gpu_id]}'"
                 continue
             offered[gpu_id] = foreign
             if not foreign:
@@ -375,11 +375,11 @@ class Instances:
             draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
             attributes={
                 **built_in_attributes(instance.type, name, models, is_simulated=is_simulated),
-                **launch_attributes(instance),
+                **launch_attributes(instance.details),
                 **attributes,
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
-            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner, _, _ in rows) if instance.is_host else 0,
+            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner, *_ in rows) if instance.is_host else 0,
             instance_group=instance.group,
         )
         self._count_tasks(slot)
@@ -421,9 +421,8 @@ def built_in_attributes(instance_type: str, host_name: str, models: Set[str], *,
     }
 
 
-def launch_attributes(instance: Instance) -> dict[str, str]:
-    """The attributes that a container instance has from its launch. A host's own instance has none of them."""
-    details = instance.details
+def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
+    """The attributes that a container instance has from its launch (`Instance.details`). A host's own instance has none of them."""
     found = {
         "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
         "ecs.ami-id": details.get("ImageId"),

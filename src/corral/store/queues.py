@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import orjson
 from msgspec.structs import replace
@@ -146,6 +146,14 @@ class Queues(MessageGroups):
             found.append(self._activity(queue, counter, now_ms))
             counter.sent = counter.sent_bytes = counter.received = counter.deleted = counter.empty_receives = 0
         return found
+
+    def levels(self, now_s: float) -> Iterator[tuple[str, str, int, int, int]]:
+        """Yield (region, name, visible, in flight, delayed) for every queue that has messages or was used in the last hours."""
+        now_ms = round(now_s * 1000)
+        for pile in self.counters:
+            queue, counts = self._queue_of_pile(pile), self.counters.of(pile, now_ms).counts
+            if queue is not None:
+                yield queue.region, queue.name, counts.visible, counts.in_flight, counts.delayed
 
     def _activity(self, queue: Queue, counter: QueueCounter, now_ms: int) -> QueueActivity:
         counts, oldest_ms = counter.counts, self.oldest_ms(queue.pile) if counter.total else None

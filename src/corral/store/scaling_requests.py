@@ -1,4 +1,7 @@
-"""SQL of scaling requests and of the alarms of scaling policies. A row is the last request of an alarm to a scaling policy."""
+"""SQL of scaling requests, of the alarms of scaling policies, and of the activities of Application Auto Scaling.
+
+A row of `scaling_request` is the last request of an alarm to a scaling policy.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import msgspec
 from corral.database import Database
 from corral.model.alarm import AlarmState, Progress, ScalingRequest
 
-_COLUMNS = "policy, state, period_value, newest_value, peak_value, threshold, since_s, whole"
+_COLUMNS = "policy, state, period_value, newest_value, peak_value, threshold, since_s, whole, measured_s"
 _ENCODER = msgspec.json.Encoder()
 _PROGRESS = msgspec.json.Decoder(Progress)
-_GROUP = ":autoScalingGroupName/"
+_GROUP, _RESOURCE, _NAME = ":autoScalingGroupName/", ":resource/", ":policyName/"
 
 
 class ScalingRequests:
@@ -22,34 +25,37 @@ class ScalingRequests:
         self._execute = database.execute
 
     def put(self, alarm: str, requests: Sequence[ScalingRequest], asked_s: float) -> set[tuple[str, str]]:
-        """Replace all requests of this alarm. Return the region and the group of each policy with a new or a former request.
+        """Replace all requests of this alarm. Return the region and the owner of each policy with a new or a former request.
 
         The progress of a policy is kept. It is ignored if the alarm has entered its state again.
         """
-        sql = "DELETE FROM scaling_request WHERE alarm = ? RETURNING policy, region, name, progress"
+        sql = "DELETE FROM scaling_request WHERE alarm = ? RETURNING policy, region, owner, progress"
         rows = self._execute(sql, (alarm,)).fetchall()
-        groups = {(region, name) for _, region, name, _ in rows}
+        owners = {(region, owner) for _, region, owner, _ in rows}
         known = {policy: progress for policy, _, _, progress in rows}
         for each in requests:
-            region, name = group_of_policy(each.policy)
-            groups.add((region, name))
+            region, owner = owner_of_policy(each.policy)
+            owners.add((region, owner))
             values = (each.period_value, each.newest_value, each.peak_value, each.threshold, each.since_s, each.whole)
             self._execute(
-                "INSERT INTO scaling_request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (each.policy, alarm, region, name, each.state.value, *values, asked_s, known.get(each.policy, "{}")),
-            )
-        return groups
+                "INSERT INTO scaling_request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    each.policy, alarm, region, owner, each.state.value, *values, each.measured_s, asked_s,
+                    known.get(each.policy, "{}"),
+                ),
+            )  # fmt: skip
+        return owners
 
     def of_policy(self, policy: str) -> dict[str, ScalingRequest]:
         """The requests to a policy, by alarm ARN."""
         rows = self._execute(f"SELECT alarm, {_COLUMNS} FROM scaling_request WHERE policy = ? ORDER BY alarm", (policy,))
         return {alarm: _request(*values) for alarm, *values in rows}
 
-    def of_group(self, region: str, name: str) -> list[tuple[str, ScalingRequest, Progress]]:
-        """The requests to the policies of a group, with the ARNs of their alarms. Requests of the same policy are adjacent."""
+    def of_owner(self, region: str, owner: str) -> list[tuple[str, ScalingRequest, Progress]]:
+        """The requests to the policies of an owner, with the ARNs of their alarms. Requests of the same policy are adjacent."""
         rows = self._execute(
-            f"SELECT alarm, progress, {_COLUMNS} FROM scaling_request WHERE region = ? AND name = ? ORDER BY policy, alarm",
-            (region, name),
+            f"SELECT alarm, progress, {_COLUMNS} FROM scaling_request WHERE region = ? AND owner = ? ORDER BY policy, alarm",
+            (region, owner),
         )
         return [(alarm, _request(*values), _PROGRESS.decode(progress)) for alarm, progress, *values in rows]
 
@@ -66,13 +72,59 @@ class ScalingRequests:
         """The ARNs of the alarms whose actions name a policy."""
         return [arn for (arn,) in self._execute("SELECT alarm FROM policy_alarm WHERE policy = ? ORDER BY alarm", (policy,))]
 
+    # Activities of Application Auto Scaling
 
-def group_of_policy(arn: str) -> tuple[str, str]:
-    """Return the region and the group in the ARN of a scaling policy. The group is empty if the policy belongs to no group."""
+    def put_activity(self, region: str, activity: dict[str, Any], *, is_scaled: bool = True) -> None:
+        """Add an activity, or replace the document of an existing one."""
+        document = _ENCODER.encode(activity).decode()
+        self._execute(
+            "INSERT INTO target_activity VALUES (NULL, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET document = excluded.document",
+            (activity["ActivityId"], region, activity["ResourceId"], activity["StartTime"], is_scaled, document),
+        )
+
+    def activities(
+        self,
+        region: str,
+        resource: str | None,
+        *,
+        since_s: float,
+        before: int | None = None,
+        not_scaled: bool = False,
+        limit: int = -1,
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """The numbers and documents of activities, newest first. A resource of None means all resources of the region."""
+        rows = self._execute(
+            "SELECT number, document FROM target_activity WHERE region = ? AND resource = coalesce(?, resource) "
+            "AND started_at >= ? AND number < coalesce(?, number + 1) AND is_scaled >= ? ORDER BY number DESC LIMIT ?",
+            (region, resource, since_s, before, not not_scaled, limit),
+        )
+        return [(number, msgspec.json.decode(document)) for number, document in rows]
+
+    def drop_activities(self, before_s: float, limit: int) -> int:
+        """Delete activities that began before this time. Return how many were deleted."""
+        sql = "DELETE FROM target_activity WHERE number IN (SELECT number FROM target_activity WHERE started_at < ? LIMIT ?)"
+        return self._execute(sql, (before_s, limit)).rowcount
+
+    def oldest_activity_s(self) -> float | None:
+        found: float | None = self._execute("SELECT min(started_at) FROM target_activity").fetchone()[0]
+        return found
+
+
+def owner_of_policy(arn: str) -> tuple[str, str]:
+    """Return the region and the owner in the ARN of a scaling policy.
+
+    The owner of a policy of an Auto Scaling group is the name of the group. The owner of a policy of Application Auto Scaling is
+    NAMESPACE:RESOURCE, for example ecs:service/CLUSTER/SERVICE. The name of a group has no colon. The owner is empty if the ARN has
+    neither form.
+    """
     region = arn.split(":", 4)[3] if arn.count(":") >= 4 else ""
-    return region, arn.partition(_GROUP)[2].partition(":policyName/")[0]
+    if _RESOURCE in arn:
+        namespace, _, resource = arn.partition(_RESOURCE)[2].partition(_NAME)[0].partition("/")
+        return region, f"{namespace}:{resource}" if resource else ""
+    return region, arn.partition(_GROUP)[2].partition(_NAME)[0]
 
 
 def _request(policy: str, state: str, *values: Any) -> ScalingRequest:
-    period, newest, peak, threshold, since_s, whole = values
-    return ScalingRequest(policy, AlarmState(state), period, newest, peak, threshold, since_s, bool(whole))
+    period, newest, peak, threshold, since_s, whole, measured_s = values
+    return ScalingRequest(policy, AlarmState(state), period, newest, peak, threshold, since_s, bool(whole), measured_s)

@@ -98,11 +98,14 @@ CREATE TABLE gpu (
     owner      TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
     foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
+    fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
+    fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
 CREATE INDEX gpu_of_owner ON gpu (owner, position);
+CREATE INDEX gpu_failed ON gpu (owner) WHERE fault != '';
 
 CREATE TABLE task (
     id             TEXT PRIMARY KEY,
@@ -172,6 +175,7 @@ CREATE TABLE run (
     about      TEXT                         -- JSON: facts about its container; NULL: a process
 );
 CREATE INDEX run_of_task ON run (task_id, position);
+CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
 
 CREATE TABLE lease (
     gpu_id TEXT NOT NULL,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from corral.database import Database, Row
+from corral.model.histogram import WAITS_S, Histogram
 from corral.model.placement import TASK, Claim, Placement, Rank
 from corral.model.run import RunState
 from corral.model.task import MOVES, Run, Task, TaskState
@@ -57,6 +58,7 @@ class Tasks:
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
+        self.placements = Histogram(WAITS_S)  # the time from the request of a task to its placement, since the start of the server
 
     def _cache(self, task: Task) -> Task:
         if task.state is TaskState.STOPPED:
@@ -127,11 +129,16 @@ class Tasks:
         if rows:
             self._executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
         assert task.instance_id is not None
-        self._journal.on_commit(partial(self.live.add, task.id))
+        self._journal.on_commit(partial(self._went_live, task))
         group = task.group_key if task.launch_type == "EC2" else ""
         self._fleet.take(
             task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group
         )
+
+    def _went_live(self, task: Task) -> None:
+        self.live.add(task.id)
+        if task.placed_at_s is not None:
+            self.placements.add(task.placed_at_s - task.created_at_s)
 
     def _count(self, before: Task, after: Task) -> None:
         """Update the task counts of the slot.

@@ -194,6 +194,21 @@ class Alarms:
         self._requested[alarm_id] = tuple(requests)
         self._database.journal.on_rollback(partial(self._requested.pop, alarm_id, None))
 
+    # Watches
+
+    def set_watches(self, watcher: str, region: str, names: Iterable[str]) -> None:
+        self._execute("DELETE FROM alarm_watch WHERE watcher = ?", (watcher,))
+        for name in dict.fromkeys(names):
+            self._execute("INSERT INTO alarm_watch VALUES (?, ?, ?)", (watcher, region, name))
+
+    def watches(self, watcher: str) -> list[str]:
+        """The names of the alarms that a watcher watches."""
+        return [name for (name,) in self._execute("SELECT alarm FROM alarm_watch WHERE watcher = ? ORDER BY alarm", (watcher,))]
+
+    def watchers_of(self, region: str, name: str) -> list[str]:
+        rows = self._execute("SELECT watcher FROM alarm_watch WHERE region = ? AND alarm = ?", (region, name))
+        return [watcher for (watcher,) in rows.fetchall()]
+
     # History
 
     def add_history(self, item: HistoryItem) -> None:

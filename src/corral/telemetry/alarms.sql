@@ -37,6 +37,15 @@ CREATE TABLE alarm_child (
     PRIMARY KEY (alarm_id, child)
 ) WITHOUT ROWID;
 
+-- Alarms whose states are reported to the state lane, for example to a deployment of an ECS service.
+CREATE TABLE alarm_watch (
+    watcher TEXT NOT NULL,                      -- REGION/CLUSTER/SERVICE/ID of a service deployment
+    region  TEXT NOT NULL,
+    alarm   TEXT NOT NULL,
+    PRIMARY KEY (watcher, alarm)
+) WITHOUT ROWID;
+CREATE INDEX alarm_watch_of ON alarm_watch (region, alarm);
+
 -- Stored for 30 days, for deleted alarms too.
 CREATE TABLE alarm_history (
     id      INTEGER PRIMARY KEY,

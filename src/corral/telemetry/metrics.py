@@ -16,7 +16,7 @@ from typing import Any
 
 from corral.database import CommitFailed, Database, Migration
 from corral.model.durations import HOUR_S
-from corral.model.metric import AHEAD_S, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
+from corral.model.metric import AHEAD_S, COLLECTOR_NAMESPACE, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.alarms import Alarms
 from corral.telemetry.buffer import Buffer
 from corral.telemetry.dashboards import Dashboards, ResourceTags
@@ -26,6 +26,8 @@ VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → maximum number of d
 ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked, and repacked again when it has doubled
 ACTIVE_STEP_S = 1800  # the time of a series' last activity is written only this often
 SERIES_CACHED_MAX = 100_000  # number of series whose ids are cached
+COLLECTED_S = 180.0  # a series belongs to a collector for this time after each of its datapoints; collectors write once a minute
+COLLECTED_MAX = 10_000  # number of such series that are remembered
 STEP_ROWS = 200  # `step` is called once per this number of rows
 BLOCKS_MAX = 300  # for a longer time range, the query first finds out which times have rows
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
@@ -54,6 +56,7 @@ class MetricStore(Database):
         self.dashboards = Dashboards(self)
         self.tags = ResourceTags(self)
         self._series: dict[Metric, tuple[int, int]] = {}  # series → (id, active_s)
+        self._collected: dict[Metric, float] = {}  # series → when a collector last wrote to it
         if self.reads_only:
             del self.alarms
         else:
@@ -106,6 +109,27 @@ class MetricStore(Database):
             self._buffer.add(self._active(metric, now_s), UNIT_NUMBERS[unit], second - second % 60, data, now_s)
         if self._buffer.is_due(now_s):
             self.flush()
+
+    def note_collected(self, points: Iterable[Point], now_s: float) -> None:
+        """Note which series a collector writes. Corral publishes no values of its own in them meanwhile."""
+        for metric in {point.metric for point in points if point.metric.namespace == COLLECTOR_NAMESPACE}:
+            self._collected.pop(metric, None)  # the series written last is at the end
+            if len(self._collected) >= COLLECTED_MAX:
+                del self._collected[next(iter(self._collected))]
+            self._collected[metric] = now_s
+            self.journal.on_rollback(partial(self._collected.pop, metric, None))
+
+    def without_collected(self, points: Sequence[Point], now_s: float) -> Sequence[Point]:
+        """Return the points of series to which no collector has written lately."""
+        if not self._collected:
+            return points
+        since_s = now_s - COLLECTED_S
+        return [point for point in points if self._collected.get(point.metric, since_s) <= since_s]
+
+    def is_collected(self, metrics: Iterable[Metric], now_s: float) -> bool:
+        """Whether a collector has written to one of these series lately."""
+        since_s = now_s - COLLECTED_S
+        return any(self._collected.get(metric, since_s) > since_s for metric in metrics) if self._collected else False
 
     def flush(self) -> None:
         """Write the buffer to the database."""

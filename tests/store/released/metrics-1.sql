@@ -41,6 +41,12 @@ CREATE TABLE alarm_metric (
     dimensions TEXT NOT NULL,                   -- JSON: [[name, value], ...], sorted
     PRIMARY KEY (alarm_id, namespace, name, dimensions)
 ) WITHOUT ROWID;
+CREATE TABLE alarm_watch (
+    watcher TEXT NOT NULL,                      -- REGION/CLUSTER/SERVICE/ID of a service deployment
+    region  TEXT NOT NULL,
+    alarm   TEXT NOT NULL,
+    PRIMARY KEY (watcher, alarm)
+) WITHOUT ROWID;
 CREATE TABLE dashboard (
     name        TEXT PRIMARY KEY,           -- dashboards belong to no region
     body        TEXT NOT NULL,
@@ -92,6 +98,7 @@ CREATE TABLE tag (
 CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX series_named ON series (region, name, namespace, dimensions);
 CREATE INDEX series_age ON series (active_s);
+CREATE INDEX alarm_watch_of ON alarm_watch (region, alarm);
 CREATE INDEX alarm_history_of ON alarm_history (region, alarm, at_s, id);
 CREATE INDEX alarm_history_all ON alarm_history (region, at_s, id);
 CREATE INDEX due_at ON due (at);

@@ -82,6 +82,16 @@ CREATE TABLE ecs_service (
     document   TEXT NOT NULL,               -- JSON: the other fields of model.ecs_service.EcsService
     PRIMARY KEY (region, cluster, name)
 ) WITHOUT ROWID;
+CREATE TABLE ecs_service_deployment (
+    number   INTEGER PRIMARY KEY,           -- grows with time
+    id       TEXT NOT NULL,                 -- the last part of its ARN
+    region   TEXT NOT NULL,
+    cluster  TEXT NOT NULL,
+    name     TEXT NOT NULL,                 -- of the service
+    revision TEXT NOT NULL,                 -- the last part of the ARN of its service revision
+    status   TEXT NOT NULL,
+    document TEXT NOT NULL                  -- JSON: the other fields of model.ecs_service.ServiceRollout
+);
 CREATE TABLE ecs_service_event (
     number  INTEGER PRIMARY KEY,            -- grows with time
     id      TEXT NOT NULL,
@@ -119,13 +129,15 @@ CREATE TABLE gpu (
     owner      TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
     foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
+    fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
+    fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );
-INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
-INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
-INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
-INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
+INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
+INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
+INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
 CREATE TABLE group_member (
     instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
     region      TEXT NOT NULL,
@@ -425,7 +437,7 @@ CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
     region       TEXT NOT NULL,                 -- of the policy
-    name         TEXT NOT NULL,                 -- the group of the policy; empty if the policy belongs to no group
+    owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
     period_value REAL,                          -- the value of the newest complete window
     newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
@@ -433,6 +445,7 @@ CREATE TABLE scaling_request (
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
     whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
+    measured_s   REAL,                          -- the start of the newest complete window; for scale-ins of target tracking
     asked_s      REAL NOT NULL,
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
@@ -490,6 +503,15 @@ CREATE TABLE stored_resource (
     document   TEXT NOT NULL,               -- JSON
     PRIMARY KEY (service, type, region, name)
 ) WITHOUT ROWID;
+CREATE TABLE target_activity (
+    number     INTEGER PRIMARY KEY,
+    id         TEXT NOT NULL UNIQUE,
+    region     TEXT NOT NULL,
+    resource   TEXT NOT NULL,                   -- service/CLUSTER/SERVICE
+    started_at REAL NOT NULL,
+    is_scaled  INTEGER NOT NULL,                -- 0: the activity says why nothing was done
+    document   TEXT NOT NULL                    -- JSON: the activity as DescribeScalingActivities shows it
+);
 CREATE TABLE task (
     id             TEXT PRIMARY KEY,
     region         TEXT NOT NULL,
@@ -555,6 +577,7 @@ CREATE INDEX instance_of_region ON instance (region, id);
 CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
 CREATE INDEX gpu_of_owner ON gpu (owner, position);
+CREATE INDEX gpu_failed ON gpu (owner) WHERE fault != '';
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
 CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
 CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
@@ -562,6 +585,7 @@ CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', '
 CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 CREATE INDEX run_of_task ON run (task_id, position);
+CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 CREATE INDEX client_token_expiry ON client_token (expires_at);
@@ -590,11 +614,15 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
-CREATE INDEX scaling_request_group ON scaling_request (region, name);
+CREATE INDEX scaling_request_owner ON scaling_request (region, owner);
 CREATE INDEX policy_alarm_alarm ON policy_alarm (alarm);
+CREATE INDEX target_activity_resource ON target_activity (region, resource, number);
+CREATE INDEX target_activity_started ON target_activity (started_at);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);
+CREATE UNIQUE INDEX ecs_service_deployment_id ON ecs_service_deployment (region, cluster, name, id);
+CREATE INDEX ecs_service_deployment_revision ON ecs_service_deployment (region, cluster, name, revision);
 CREATE INDEX group_member_group ON group_member (region, name);
 CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
 CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;

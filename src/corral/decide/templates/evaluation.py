@@ -21,6 +21,8 @@ from corral.decide.templates.template import (
     text_of,
 )
 
+ASSOCIATIONS = "AWS::ECS::ClusterCapacityProviderAssociations"
+
 
 class Evaluation:
     """Evaluates the conditions of a template, orders its resources, and resolves its values.
@@ -117,7 +119,21 @@ class Evaluation:
         on_cycle = cyclic(dependencies)
         if on_cycle:
             raise circular(on_cycle)
-        return dependencies
+        return self._with_implied(dependencies)
+
+    def _with_implied(self, dependencies: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+        """Let a service with a capacity provider strategy depend on the association of the providers with its cluster.
+
+        CDK declares no such dependency. Without it, the service could be created before the association, or the association
+        could be deleted before the service. Both fail.
+        """
+        of_cluster = [(name, each.properties.get("Cluster")) for name, each in self.resources.items() if each.type == ASSOCIATIONS]
+        implied = dict(dependencies)
+        for name, resource in self.resources.items() if of_cluster else ():
+            if resource.type == "AWS::ECS::Service" and "CapacityProviderStrategy" in resource.properties:
+                cluster = resource.properties.get("Cluster")
+                implied[name] |= {other for other, its_cluster in of_cluster if its_cluster == cluster}
+        return dependencies if cyclic(implied) else implied
 
     def _needed(self, raw: Any) -> list[str]:
         """The resources that a raw value refers to, outside of branches of Fn::If that are not taken."""

@@ -18,8 +18,9 @@ from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group, group_arn
 from corral.services.autoscaling.notifications import notify
 from corral.services.caller import Caller
+from corral.services.ecs.managed_scaling import tasks_to_drain
 from corral.services.ecs.task_description import why_claim_waits
-from corral.services.leaving_tasks import busy_on, named
+from corral.services.leaving_tasks import NAMED_MAX, busy_on, named
 from corral.services.stored_resources import Params
 from corral.store import Store
 
@@ -198,5 +199,9 @@ def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
     member = tx.store.groups.member(activity.instance_id) if activity.status == IN_PROGRESS else None
     if member is not None and member.task_wait is not None and (busy := busy_on(tx, member.instance_id)):
         return f"Waiting for {named(busy)}."
+    if member is not None and member.task_wait is not None and member.task_wait.drains:
+        instance = tx.store.instances.get(member.instance_id)
+        tasks = [task.id for task in tasks_to_drain(tx, instance)] if instance is not None else []
+        return f"Waiting until {len(tasks)} tasks of the draining instance have ended: {', '.join(tasks[:NAMED_MAX])}."
     claim = tx.store.claims.get(INSTANCE, activity.instance_id) if activity.status == WAITING else None
     return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""

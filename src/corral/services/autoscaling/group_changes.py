@@ -26,12 +26,13 @@ from corral.model.group import (
     scaling_key,
 )
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services import instances
-from corral.services.autoscaling import activities, target_tracking
+from corral.services import instances, target_tracking
+from corral.services.autoscaling import activities
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault
 from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
 from corral.services.autoscaling.lifecycle_hooks import start_actions
 from corral.services.autoscaling.names import POLICY, documents_of, drop_documents
+from corral.services.ecs.managed_scaling import tasks_to_drain
 from corral.services.leaving_tasks import choose, still_awaited, withdraw
 from corral.store import Store
 
@@ -199,15 +200,17 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
 def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool = False) -> Member:
     """Terminate an instance that no user has named. The termination waits for busy tasks first, and then for lifecycle hooks.
 
-    While it waits, the tasks of the instance receive no messages, and it gets no new tasks.
+    With managed draining, it waits for all tasks instead of busy tasks. While it waits, the tasks of the instance receive no
+    messages, and it gets no new tasks.
     """
     instance = tx.store.instances.get(member.instance_id)
     runs = instance is not None and instance.state is InstanceState.RUNNING
     tasks = [task.id for task in tx.store.tasks.on(member.instance_id)] if runs else []
-    if still_awaited(tx, dict.fromkeys(tasks, tx.now_s))[0]:
+    drains = bool(tasks_to_drain(tx, instance)) if instance is not None and tasks else False
+    if drains or still_awaited(tx, dict.fromkeys(tasks, tx.now_s))[0]:
         activity = _begin_termination(tx, group, member, cause)
         is_surplus = is_surplus and member.state is LifecycleState.IN_SERVICE
-        wait = TaskWait(tx.now_s, is_surplus, drained=_take_no_work(tx, group, member, tasks))
+        wait = TaskWait(tx.now_s, is_surplus, drained=_take_no_work(tx, group, member, tasks), drains=drains)
         tx.mark(group.key)  # its reconciler schedules the end of the wait
         return move(tx, member, LifecycleState.TERMINATING_WAIT, activity=activity.id, task_wait=wait)
     ending, _ = terminate(tx, group, member, cause)

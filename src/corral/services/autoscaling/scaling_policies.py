@@ -11,9 +11,11 @@ from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.alarm_scaling import Rule
-from corral.decide.scaling_policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for, tracked
+from corral.decide.scaling_policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
+from corral.decide.target_tracking import scaled_in, scaled_out
 from corral.model.group import Group, scaling_key
-from corral.services.autoscaling import group_changes, target_tracking
+from corral.services import target_tracking
+from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import (
     PAGES,
@@ -28,6 +30,7 @@ from corral.services.autoscaling.names import (
 from corral.services.caller import Caller
 from corral.services.cloudwatch.common import alarm_name
 from corral.services.stored_resources import Params
+from corral.services.target_tracking import REQUESTS, PredefinedMetric, Tracked
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -41,6 +44,13 @@ MEMBERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # policy type â
     TRACKING: (("TargetTrackingConfiguration",), ("EstimatedInstanceWarmup",)),
     PREDICTIVE: (("PredictiveScalingConfiguration",), ()),
 }
+PREDEFINED = {
+    "ASGAverageCPUUtilization": PredefinedMetric("AWS/EC2", "CPUUtilization"),
+    "ASGAverageNetworkIn": PredefinedMetric("AWS/EC2", "NetworkIn"),
+    "ASGAverageNetworkOut": PredefinedMetric("AWS/EC2", "NetworkOut"),
+    REQUESTS: PredefinedMetric("AWS/ApplicationELB", "RequestCountPerTarget", "Sum"),
+}
+CONFIGURATION = "TargetTrackingConfiguration"
 ALL_MEMBERS = {member for required, optional in MEMBERS.values() for member in (*required, *optional)}
 
 
@@ -68,12 +78,17 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
         **_checked(params, group),
     }
     if policy["PolicyType"] == TRACKING:
-        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, group, policy, before)
+        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, tracked(group), policy, before)
     elif before is not None:
         target_tracking.delete_alarms(tx, group.region, before)
     put_document(tx, group.region, POLICY, group.name, name, policy)
     tx.mark(scaling_key(group.region, group.name))
     return {"PolicyARN": policy["PolicyARN"], "Alarms": target_tracking.alarms_of(policy)}
+
+
+def tracked(group: Group) -> Tracked:
+    """Return what the target tracking policies of a group scale."""
+    return Tracked(group.region, group.name, PREDEFINED, {"AutoScalingGroupName": group.name}, CONFIGURATION, ValidationError)
 
 
 def _arn(tx: Tx[Store], group: Group, name: str) -> str:
@@ -106,7 +121,7 @@ def _checked(params: Params, group: Group) -> Document:
             raise ValidationError(problem)
         found.setdefault("MetricAggregationType", "Average")
     if kind == TRACKING:
-        target_tracking.check_configuration(group, params["TargetTrackingConfiguration"])
+        target_tracking.check_configuration(tracked(group), params[CONFIGURATION])
     return {"PolicyType": kind, **found}
 
 
@@ -211,7 +226,8 @@ def rule_of(policy: Document, threshold: float) -> Rule:
         return wanted_capacity(policy, capacity, Breach("", value, threshold))
 
     kind = policy["PolicyType"]
-    return Rule(wanted, exact=kind == STEP and policy["AdjustmentType"] == EXACT, simple=kind == SIMPLE)
+    exact = kind == STEP and policy["AdjustmentType"] == EXACT
+    return Rule(wanted, exact=exact, simple=kind == SIMPLE, tracking=kind == TRACKING)
 
 
 def warmup_s(group: Group, policy: Document) -> float:
@@ -235,10 +251,9 @@ def wanted_capacity(policy: Document, capacity: int, breach: Breach) -> int | No
             return None
         step = step_for(_steps(policy), breach.value - breach.threshold)
         return adjusted(capacity, policy["AdjustmentType"], step.adjustment, magnitude) if step is not None else None
-    if kind == TRACKING:
-        configuration = policy["TargetTrackingConfiguration"]
-        scale_in = not configuration.get("DisableScaleIn", False)
-        return tracked(capacity, breach.value, configuration["TargetValue"], scale_in=scale_in)
+    if kind == TRACKING and breach.threshold is not None:
+        target = policy[CONFIGURATION]["TargetValue"]
+        return (scaled_out if breach.threshold >= target else scaled_in)(capacity, breach.value, target)
     return None
 
 

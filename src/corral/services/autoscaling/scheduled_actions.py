@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from functools import cache
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
 
 from corral.core import Tx
-from corral.decide.schedules import CronError, Offset, next_time, read_cron
+from corral.decide.schedules import CronError, next_time, read_cron
 from corral.errors import ApiError
 from corral.model.group import Group
 from corral.services.autoscaling import group_changes
@@ -27,6 +24,7 @@ from corral.services.autoscaling.names import (
 )
 from corral.services.caller import Caller
 from corral.services.stored_resources import Params
+from corral.services.time_zones import is_time_zone, offset_of
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -93,7 +91,7 @@ def _checked(action: Document, now_s: float, size_max: int) -> Document:
         raise ValidationError("At least one of MinSize, MaxSize and DesiredCapacity must be specified.")
     if start_s is None and "Recurrence" not in action:
         raise ValidationError("Either StartTime or Recurrence must be specified.")
-    if "TimeZone" in action and action["TimeZone"] not in _time_zones():
+    if "TimeZone" in action and not is_time_zone(action["TimeZone"]):
         raise ValidationError(f"The time zone {action['TimeZone']} is not known: use a name of the IANA database.")
     if start_s is not None and start_s < now_s:
         raise ValidationError("Given start time is in the past")
@@ -116,24 +114,7 @@ def _recurs(action: Document, after_s: float) -> float | None:
         cron = read_cron(action["Recurrence"])
     except CronError as error:
         raise ValidationError(f"The recurrence '{action['Recurrence']}' is not valid: {error}.") from None
-    return next_time(cron, after_s, _offset(action.get("TimeZone", "UTC")))
-
-
-def _offset(time_zone: str) -> Offset:
-    if time_zone == "UTC":
-        return lambda at_s: 0.0
-    zone = ZoneInfo(time_zone)
-
-    def offset(at_s: float) -> float:
-        ahead = datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
-        return ahead.total_seconds() if ahead is not None else 0.0
-
-    return offset
-
-
-@cache
-def _time_zones() -> set[str]:
-    return available_timezones()
+    return next_time(cron, after_s, offset_of(action.get("TimeZone", "UTC")))
 
 
 def describe_scheduled_actions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -21,6 +21,7 @@ MAX_LENGTHS = {  # limits that the schemas do not have
     "AWS::ElasticLoadBalancingV2::LoadBalancer": 32,
     "AWS::ElasticLoadBalancingV2::TargetGroup": 32,
     "AWS::Lambda::Function": 64,
+    "AWS::Lambda::Permission": 100,
     "AWS::Events::Rule": 64,
 }
 FIFO = {"AWS::SQS::Queue": "FifoQueue", "AWS::SNS::Topic": "FifoTopic"}  # their names end with .fifo if this property is true

@@ -25,7 +25,6 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "AWS::ApiGatewayV2::Stage": ("StageName",),
     "AWS::AppConfig::ConfigurationProfile": ("ConfigurationProfileId",),
     "AWS::AppConfig::Environment": ("EnvironmentId",),
-    "AWS::ApplicationAutoScaling::ScalingPolicy": ("Arn",),
     "AWS::Batch::JobDefinition": ("JobDefinitionArn",),
     "AWS::CloudFormation::Macro": ("Name",),
     "AWS::CodeBuild::Project": ("Name",),

@@ -35,6 +35,7 @@ Attribute = str | Callable[[Tx[Store], Caller, Document], Any]
 Delete = Callable[[Tx[Store], Caller, str, Properties], None]
 
 MODULES = {  # service → the module with its TEMPLATE_TYPES
+    "AWS::ApplicationAutoScaling": "applicationautoscaling.cloudformation_types",
     "AWS::AutoScaling": "autoscaling.cloudformation_types",
     "AWS::CloudFormation": "cloudformation.cloudformation_types",
     "AWS::CloudWatch": "cloudwatch.cloudformation_types",

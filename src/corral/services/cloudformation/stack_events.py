@@ -22,6 +22,7 @@ from corral.services.caller import Caller
 from corral.store import Store
 
 HIDDEN = "****"
+EVENT_GAP_S = 0.001  # the resolution of the times of events
 
 
 def caller_of(stack: Stack) -> Caller:
@@ -60,9 +61,15 @@ def add_event(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str)
 
 def _add(tx: Tx[Store], stack: Stack, event: StackEvent) -> None:
     made = f"{event.logical_id}-{event.status}-{tx.ids.uuid()}" if event.type != STACK_TYPE else tx.ids.uuid()
-    values = {**asdict(event), "id": made, "client_token": stack.client_token}
+    values = {**asdict(event), "id": made, "at_s": _event_at_s(tx, stack), "client_token": stack.client_token}
     tx.store.stacks.add_event(StackEvent(**values))
     tx.changed(stack.key)
+
+
+def _event_at_s(tx: Tx[Store], stack: Stack) -> float:
+    """Return a time for the next event. It is later than that of the last event, because clients sort events by time."""
+    last = tx.store.stacks.events(stack.id, limit=1)
+    return max(tx.now_s, last[0][1].at_s + EVENT_GAP_S) if last else tx.now_s
 
 
 def _shown(stack: Stack, properties: dict[str, Any]) -> str:

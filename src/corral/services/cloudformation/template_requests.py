@@ -160,7 +160,8 @@ def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
         if TEMPLATE in params:
             raise ValidationError("Specify only one of StackName, TemplateBody and TemplateURL.")
         stack = find_stack(tx, caller, params["StackName"])
-        _require_template(stack)
+        if not stack.version.number:
+            raise ValidationError("GetTemplateSummary cannot be called on REVIEW_IN_PROGRESS stacks.")
         given = stored_template(tx, stack)
     else:
         given = _given(params)
@@ -189,7 +190,8 @@ def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         original, processed = _template_of_change_set(tx, params, caller)
     elif "StackName" in params:
         stack = find_stack(tx, caller, params["StackName"], deleted=True)
-        _require_template(stack)
+        if not stack.version.number:  # only its first change set has a template
+            return {"TemplateBody": "", "StagesAvailable": []}
         original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     else:
         raise ValidationError("Either StackName or ChangeSetName must be specified.")
@@ -201,11 +203,6 @@ def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 def _template_of_change_set(tx: Tx[Store], params: Mapping[str, Any], caller: Caller) -> tuple[str, str]:
     found = find_change_set(tx, caller, params)
     return found.spec["template_text"], found.spec["template"]
-
-
-def _require_template(stack: Stack) -> None:
-    if not stack.version.number:
-        raise ValidationError(f"Stack {stack.name} has no template: execute its change set first.")
 
 
 def _given(params: Mapping[str, Any]) -> ParsedTemplate:

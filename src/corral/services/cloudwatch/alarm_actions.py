@@ -85,12 +85,13 @@ def request_scaling(
     peak_value: float | None = None,
     *,
     whole: bool = True,
+    measured_s: float | None = None,
 ) -> None:
     """Replace the requests of the alarm to scaling policies. ScalingRequest describes the parameters."""
     if SCALING in alarm.config:
         actions = dict.fromkeys(_current_actions(alarm)) if alarm.actions_enabled else ()
         threshold = stored_params(alarm.config)["Threshold"]
-        values = period_value, newest_value, peak_value, threshold, alarm.transitioned_s, whole
+        values = period_value, newest_value, peak_value, threshold, alarm.transitioned_s, whole, measured_s
         policies = [action for action in actions if SCALING in action]
         _request(tx, alarm, [ScalingRequest(policy, alarm.state, *values) for policy in policies])
 

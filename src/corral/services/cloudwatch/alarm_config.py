@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from corral.decide.alarm_evaluation import is_conclusive, is_level
 from corral.errors import ApiError
 from corral.model.alarm import Alarm, Criteria, MissingData
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
-from corral.model.metric import Metric
+from corral.model.metric import COLLECTOR_NAMESPACE, Metric
+from corral.model.settings import Settings
 from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
 
 HIGH_RESOLUTION_STEP_S = 10
-OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU"})  # Corral publishes these metrics once a second
+# Corral publishes these metrics once a second.
+OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE})
 CACHED_MAX = 10_000
+# The member of a stored alarm that says for what a target tracking policy has created it. Responses do not show it.
+TRACKS, TRACKS_OUT, TRACKS_IN = "_tracks", "out", "in"
 
 
 class AlarmConfig(Struct, frozen=True):
@@ -34,6 +39,7 @@ class AlarmConfig(Struct, frozen=True):
     few_samples: str  # what to do with a percentile that has too few samples: "evaluate" or "ignore"
     warm_up_s: float  # a new alarm waits this long for enough data
     warm_up_whole: bool  # True if the alarm waits until the end of the warm-up, even if it has enough data
+    tracks: str = ""  # TRACKS_OUT or TRACKS_IN if a target tracking policy has created the alarm
 
     def last_end_s(self, now_s: float) -> int:
         """Return the end of the newest complete window."""
@@ -47,9 +53,42 @@ class AlarmConfig(Struct, frozen=True):
         kind = self.series.statistic.kind
         return is_level(kind) or is_conclusive(kind, self.criteria, 0.0)
 
+    @property
+    def is_level(self) -> bool:
+        """Whether a few seconds of the metrics can represent a whole window."""
+        return all(is_level(each.source.statistic.kind) for each in self.queries if isinstance(each.source, MetricStat))
+
 
 def alarm_config(alarm: Alarm) -> AlarmConfig:
     return _parsed(alarm.region, alarm.config)
+
+
+def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
+    """Return the configuration of an alarm with the windows that Corral evaluates.
+
+    They differ from the windows that the alarm shows in one case: the alarm is for the scale-in of a target tracking policy. With
+    the timing "fast", its windows cover `target_tracking_in_s` seconds. The default is 15 windows of a minute, as on AWS.
+    """
+    config = alarm_config(alarm)
+    if config.tracks != TRACKS_IN or settings.alarm_timing != "fast":
+        return config
+    return _low_for(alarm.region, alarm.config, max(1, ceil(settings.scaling.target_tracking_in_s)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _low_for(region: str, config: str, seconds: int) -> AlarmConfig:
+    """Return a configuration whose windows cover the seconds. Only levels, such as averages, can have windows below a minute."""
+    parsed = _parsed(region, config)
+    periods = max(1, ceil(seconds / parsed.period_s))
+    criteria = structs.replace(parsed.criteria, periods=periods, to_alarm=periods)
+    if not parsed.is_level:
+        return structs.replace(parsed, criteria=criteria)
+    period_s = ceil(seconds / periods)
+    if period_s < parsed.period_s:  # some short windows may lie between two datapoints
+        criteria = structs.replace(criteria, missing=MissingData.IGNORE)
+    # The windows of an expression end at multiples of the period.
+    step_s = max(1, min(parsed.step_s, seconds // 3 if parsed.series is not None else period_s))
+    return structs.replace(parsed, criteria=criteria, period_s=period_s, step_s=step_s)
 
 
 @lru_cache(maxsize=CACHED_MAX)
@@ -94,6 +133,7 @@ def _parsed(region: str, config: str) -> AlarmConfig:
         few_samples=params.get("EvaluateLowSampleCountPercentile", "evaluate"),
         warm_up_s=MINUTE_S * warm_up.get("WarmUpPeriodDurationInMinutes", 0),
         warm_up_whole=warm_up.get("OnlyStartEvaluatingAfterWarmUpPeriodEnds", False),
+        tracks=params.get(TRACKS, ""),
     )
 
 

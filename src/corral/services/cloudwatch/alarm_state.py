@@ -16,6 +16,7 @@ from corral.model.alarm import METRIC, Alarm, AlarmEvaluation, AlarmState, Crite
 from corral.services.cloudwatch.alarm_actions import run_actions
 from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import add_state_item
+from corral.services.cloudwatch.alarm_watches import report_to_watchers
 from corral.services.cloudwatch.common import alarm_name, timestamp
 from corral.telemetry import MetricStore
 
@@ -40,6 +41,7 @@ def set_state(tx: Tx[MetricStore], alarm: Alarm, state: AlarmState, reason: str,
     if not changed:
         return after
     add_state_item(tx, alarm, after)
+    report_to_watchers(tx, after)
     for parent in tx.store.alarms.parents(alarm.region, alarm.name):
         tx.mark(f"alarm:{parent.id}")
     if alarm.kind == METRIC:

@@ -211,7 +211,7 @@ def _arn(alarm: Alarm, caller: Caller) -> str:
 
 
 def _described(alarm: Alarm, caller: Caller) -> dict[str, Any]:
-    stored = stored_params(alarm.config)
+    stored = {member: value for member, value in stored_params(alarm.config).items() if member[0] != "_"}
     one_metric = "Metrics" not in stored and alarm.kind == METRIC
     return {
         **_identity(alarm, caller),

@@ -13,7 +13,7 @@ from corral.model.alarm import METRIC, Alarm
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S, WEEK_S
 from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import announce_policies, check_actions
-from corral.services.cloudwatch.alarm_config import alarm_config, config_json, other_alarm_type, queries_of
+from corral.services.cloudwatch.alarm_config import TRACKS, alarm_config, config_json, other_alarm_type, queries_of
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.common import alarm_arn, dimension_faults
 from corral.services.cloudwatch.errors import (
@@ -30,7 +30,7 @@ ONE_METRIC = ("MetricName", "Namespace", "Dimensions", "Period", "Unit", "Statis
 STORED_MEMBERS = (
     "AlarmDescription", "OKActions", "AlarmActions", "InsufficientDataActions", *ONE_METRIC, "EvaluationPeriods",
     "DatapointsToAlarm", "Threshold", "ComparisonOperator", "TreatMissingData", "EvaluateLowSampleCountPercentile", "Metrics",
-    "EvaluationWindow", "WarmUpConfiguration", "ActionConfiguration",
+    "EvaluationWindow", "WarmUpConfiguration", "ActionConfiguration", TRACKS,
 )  # fmt: skip
 METRICS_MAX = 10
 ALARM_SHORT_PERIODS_S = (10, 20, 30)

@@ -34,11 +34,13 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
 
     The points are on disk when this transaction has committed. Points that Corral measures itself each second (`own`) are
     different: they stay in memory and are written every few seconds. Readers see them at once, but a crash may lose the last of
-    them.
+    them. A collector may write the same series, for example the CloudWatch agent in a task. Then Corral's own points are dropped.
     """
     if own:
+        points = tx.store.without_collected(points, tx.now_s)
         tx.store.append_buffered(points, tx.now_s)
     else:
+        tx.store.note_collected(points, tx.now_s)
         tx.store.append(points, tx.now_s)
     return _wake_alarms(tx, points) if tx.store.alarms.watching else None
 
@@ -48,12 +50,12 @@ def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> int | None:
 
     An alarm is evaluated now if the window has already ended, or if the alarm may change its state before the window ends.
     """
-    from corral.services.cloudwatch.alarm_config import alarm_config  # imported here because most users have no alarms
+    from corral.services.cloudwatch.alarm_config import timed_config  # imported here because most users have no alarms
 
     alarms, shortest_s = tx.store.alarms, None
     for point in points:
         for alarm in alarms.watchers(point.metric) if point.metric in alarms.watching else ():
-            config = alarm_config(alarm)
+            config = timed_config(alarm, tx.settings)
             shortest_s = config.period_s if shortest_s is None else min(shortest_s, config.period_s)
             end_s = config.last_end_s(point.at_s) + config.step_s
             if end_s <= tx.now_s:
@@ -61,7 +63,7 @@ def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> int | None:
                 tx.mark(f"alarm:{alarm.id}")
                 continue
             alarms.wake(alarm.id, end_s)
-            if tx.settings.alarm_timing == "fast" and (config.own or config.may_alarm_early):
+            if tx.settings.alarm_timing == "fast" and (config.own or config.tracks or config.may_alarm_early):
                 tx.mark(f"alarm:{alarm.id}")
     return shortest_s
 

@@ -14,6 +14,7 @@ DryRunOperation = api_error("DryRunOperation", 412)
 GatewayNotAttached = api_error("Gateway.NotAttached")
 IdempotentParameterMismatch = api_error("IdempotentParameterMismatch")
 IncorrectInstanceState = api_error("IncorrectInstanceState")
+IncorrectState = api_error("IncorrectState")
 InstanceLimitExceeded = api_error("InstanceLimitExceeded")
 InsufficientCidrBlocks = api_error("InsufficientCidrBlocks")
 InsufficientFreeAddressesInSubnet = api_error("InsufficientFreeAddressesInSubnet")
@@ -47,6 +48,7 @@ InvalidSubnetConflict = api_error("InvalidSubnet.Conflict")
 InvalidSubnetRange = api_error("InvalidSubnet.Range")
 InvalidUserData = api_error("InvalidUserData.Malformed")
 InvalidVpcRange = api_error("InvalidVpc.Range")
+InvalidVpnGatewayAttachment = api_error("InvalidVpnGatewayAttachment.NotFound")
 MissingParameter = api_error("MissingParameter")
 NetworkAclEntryAlreadyExists = api_error("NetworkAclEntryAlreadyExists")
 OperationNotPermitted = api_error("OperationNotPermitted")
@@ -68,6 +70,7 @@ NOT_FOUND = {  # resource type → the error for an id that does not exist
     ),
     "elastic-ip": (api_error("InvalidAllocationID.NotFound"), "The allocation ID '{}' does not exist"),
     "natgateway": (api_error("NatGatewayNotFound"), "The Nat Gateway {} was not found"),
+    "vpn-gateway": (api_error("InvalidVpnGatewayID.NotFound"), "The vpnGateway ID '{}' does not exist"),
     "vpc-endpoint": (api_error("InvalidVpcEndpointId.NotFound"), "The Vpc Endpoint Id '{}' does not exist"),
     "key-pair": (api_error("InvalidKeyPair.NotFound"), "The key pair '{}' does not exist"),
     "network-acl": (api_error("InvalidNetworkAclID.NotFound"), "The networkAcl ID '{}' does not exist"),

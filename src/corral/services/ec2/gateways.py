@@ -1,4 +1,4 @@
-"""Internet gateways and NAT gateways. No traffic passes through them."""
+"""Internet gateways, VPN gateways and NAT gateways. No traffic passes through them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from corral.services.ec2 import elastic_ips
 from corral.services.ec2.errors import (
     DependencyViolation,
     GatewayNotAttached,
+    IncorrectState,
     InvalidParameterValue,
+    InvalidVpnGatewayAttachment,
     ResourceAlreadyAssociated,
     UnsupportedOperation,
     in_use,
@@ -83,6 +85,60 @@ def gateway_of(tx: Tx[Store], caller: Caller, vpc_id: str) -> Document | None:
         if any(each["VpcId"] == vpc_id for each in gateway["Attachments"]):
             return gateway
     return None
+
+
+def _check_without_vpc(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
+    if gateway["VpcAttachments"]:
+        raise IncorrectState(f"The vpnGateway '{gateway['VpnGatewayId']}' is attached to {gateway['VpcAttachments'][0]['VpcId']}")
+
+
+VPN_GATEWAY = ResourceType(
+    EC2,
+    "vpn-gateway",
+    id="VpnGatewayId",
+    one="VpnGateway",
+    many="VpnGateways",
+    new=lambda tx, params, caller: {"VpnGatewayId": new_id(tx, "vgw"), "State": "available", "VpcAttachments": []},
+    members=("Type", "AvailabilityZone", "AmazonSideAsn"),
+    defaults={"Tags": [], "AmazonSideAsn": 64_512},
+    ids="VpnGatewayIds",
+    check_delete=_check_without_vpc,
+    selects=filtered(
+        {
+            "amazon-side-asn": "AmazonSideAsn",
+            "attachment.state": "VpcAttachments[].State",
+            "attachment.vpc-id": "VpcAttachments[].VpcId",
+            "availability-zone": "AvailabilityZone",
+            "state": "State",
+            "type": "Type",
+            "vpn-gateway-id": "VpnGatewayId",
+        }
+    ),
+    create="CreateVpnGateway",
+    list="DescribeVpnGateways",
+    delete="DeleteVpnGateway",
+)
+
+
+def attach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    gateway, vpc_id = find(tx, caller, VPN_GATEWAY, params), params["VpcId"]
+    existing(tx, caller, "vpc", vpc_id)
+    if gateway["VpcAttachments"]:
+        attached = gateway["VpcAttachments"][0]["VpcId"]
+        raise InvalidParameterValue(f"The vpnGateway '{gateway['VpnGatewayId']}' is already attached to {attached}")
+    attachment = {"VpcId": vpc_id, "State": "attached"}
+    put(tx, caller, VPN_GATEWAY, {**gateway, "VpcAttachments": [attachment]})
+    return {"VpcAttachment": attachment}
+
+
+def detach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    gateway, vpc_id = find(tx, caller, VPN_GATEWAY, params), params["VpcId"]
+    if not any(each["VpcId"] == vpc_id for each in gateway["VpcAttachments"]):
+        raise InvalidVpnGatewayAttachment(
+            f"The attachment with vpn gateway ID '{gateway['VpnGatewayId']}' and vpc ID '{vpc_id}' does not exist"
+        )
+    put(tx, caller, VPN_GATEWAY, {**gateway, "VpcAttachments": []})
+    return {}
 
 
 def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:

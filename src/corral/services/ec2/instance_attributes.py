@@ -9,7 +9,13 @@ from corral.core import Tx
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services import instances
 from corral.services.caller import Caller
-from corral.services.ec2.errors import IncorrectInstanceState, InvalidParameterCombination, InvalidParameterValue, invalid_value
+from corral.services.ec2.errors import (
+    IncorrectInstanceState,
+    InvalidParameterCombination,
+    InvalidParameterValue,
+    MissingParameter,
+    invalid_value,
+)
 from corral.services.ec2.images import is_on_record
 from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance, find_instances
 from corral.services.ec2.instance_types import size_of
@@ -110,7 +116,9 @@ def _given(params: Params) -> Document:
             raw = value.get("Value", b"")
             found[member] = b64encode(raw).decode() if isinstance(raw, bytes) else raw
         elif isinstance(value, dict) and member not in ("EnclaveOptions",):
-            found[{"Kernel": "KernelId", "Ramdisk": "RamdiskId"}.get(member, member)] = value.get("Value")
+            if "Value" not in value:
+                raise MissingParameter(f"The request must contain the parameter {member}.Value")
+            found[{"Kernel": "KernelId", "Ramdisk": "RamdiskId"}.get(member, member)] = value["Value"]
         else:
             found[member] = value
     if "Attribute" in params:

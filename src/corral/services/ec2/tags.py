@@ -11,7 +11,7 @@ from corral.services.ec2.dhcp_options import DHCP_OPTIONS
 from corral.services.ec2.elastic_ips import ELASTIC_IP
 from corral.services.ec2.errors import InvalidID
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.gateways import INTERNET_GATEWAY, NAT_GATEWAY
+from corral.services.ec2.gateways import INTERNET_GATEWAY, NAT_GATEWAY, VPN_GATEWAY
 from corral.services.ec2.images import IMAGE
 from corral.services.ec2.instance_description import find_instance
 from corral.services.ec2.key_pairs import KEY_PAIR
@@ -43,6 +43,7 @@ TYPES = {  # prefix of an id → resource type
     "rtb": ROUTE_TABLE,
     "sg": SECURITY_GROUP,
     "subnet": SUBNET,
+    "vgw": VPN_GATEWAY,
     "vpc": VPC,
     "vpce": VPC_ENDPOINT,
 }

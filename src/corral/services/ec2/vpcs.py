@@ -73,11 +73,12 @@ def _created(tx: Tx[Store], caller: Caller, vpc: Document) -> None:
 
 def _check_delete(tx: Tx[Store], caller: Caller, vpc: Document) -> None:
     vpc_id = vpc["VpcId"]
-    gateways = every(tx, caller, "internet-gateway")
+    attachments = [each for gateway in every(tx, caller, "internet-gateway") for each in gateway["Attachments"]]
+    attachments += [each for gateway in every(tx, caller, "vpn-gateway") for each in gateway["VpcAttachments"]]
     dependent = (
         bool(every(tx, caller, "subnet", VpcId=vpc_id))
         or bool(every(tx, caller, "vpc-endpoint", VpcId=vpc_id))
-        or any(each["VpcId"] == vpc_id for gateway in gateways for each in gateway["Attachments"])
+        or any(each["VpcId"] == vpc_id for each in attachments)
         or not all(_goes_with_vpc(resource) for resource in _owned(tx, caller, vpc_id))
     )
     if dependent:

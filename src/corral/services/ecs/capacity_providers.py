@@ -1,7 +1,7 @@
 """Capacity providers, and the capacity of a request to run tasks: a launch type or a capacity provider strategy.
 
-The tasks of a capacity provider run on the instances of its Auto Scaling group. Managed scaling and managed termination protection
-are stored only: Corral does not scale a group by its capacity provider yet.
+The tasks of a capacity provider run on the instances of its Auto Scaling group. `services/ecs/managed_scaling.py` describes how the
+group is scaled.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.capacity_providers import ProviderWeight, distribute
+from corral.model.group import DELETING, Group, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
+from corral.services.autoscaling.names import arn_of
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     ClientException,
     InvalidParameterException,
-    ResourceInUseException,
     UnsupportedFeatureException,
 )
 from corral.services.ecs.lookup import (
@@ -34,6 +35,7 @@ from corral.services.ecs.lookup import (
     short,
     slots_of,
 )
+from corral.services.ecs.managed_scaling import group_name, provider_of_group
 from corral.services.ecs.tags import check_tags
 from corral.services.pagination import among
 from corral.store import Store
@@ -51,6 +53,10 @@ MANAGED_SCALING = {
     "instanceWarmupPeriod": 300,
 }
 GROUP_DEFAULTS = {"managedTerminationProtection": "DISABLED", "managedDraining": "ENABLED"}
+GROUP_IN_USE = (
+    "The specified Auto Scaling group ARN is already being used by another capacity provider. Specify a unique Auto Scaling group "
+    "ARN and try again."
+)
 NO_SUCH_PROVIDER = "The specified capacity provider does not exist. Specify a valid name or ARN and try again."
 PROVIDER_IN_USE = "The specified capacity provider is in use and cannot be removed."
 NO_INSTANCES = "No Container Instances were found in your cluster."
@@ -86,10 +92,14 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
         raise UnsupportedFeatureException("Corral does not serve managed instances; use an autoScalingGroupProvider.")
     if "autoScalingGroupProvider" not in params:
         raise ClientException("An autoScalingGroupProvider must be specified when creating a capacity provider.")
+    group = _existing_group(tx, caller, params["autoScalingGroupProvider"]["autoScalingGroupArn"])
+    if provider_of_group(tx, caller.region, group.name) is not None and not _exists(tx, caller, name):
+        raise ClientException(GROUP_IN_USE)
+    given = {**params["autoScalingGroupProvider"], "autoScalingGroupArn": arn_of(tx, group)}
     document = {
         "name": name,
         "status": "ACTIVE",
-        "autoScalingGroupProvider": _group({}, params["autoScalingGroupProvider"]),
+        "autoScalingGroupProvider": _group_settings({}, given, group),
         "updateStatus": "CREATE_COMPLETE",
         "tags": check_tags(params.get("tags", [])),
         "type": "EC2_AUTOSCALING",
@@ -99,23 +109,33 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
             "The specified capacity provider already exists. To change the configuration of an existing capacity provider, "
             "update the capacity provider."
         )
+    tx.mark(provider_key(caller.region, group.name))
     return {"capacityProvider": _response(caller, document)}
 
 
 def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = short(params["name"])
     document = _created(tx, caller, name)
-    group = _group(document["autoScalingGroupProvider"], params.get("autoScalingGroupProvider", {}))
-    document |= {"autoScalingGroupProvider": group, "updateStatus": "UPDATE_COMPLETE"}
+    group = tx.store.groups.get(caller.region, group_name(document))
+    settings = _group_settings(document["autoScalingGroupProvider"], params.get("autoScalingGroupProvider", {}), group)
+    document = _without_failure(document) | {"autoScalingGroupProvider": settings, "updateStatus": "UPDATE_COMPLETE"}
     tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
+    tx.mark(provider_key(caller.region, group_name(document)))
     return {"capacityProvider": _response(caller, document)}
 
 
 def delete_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = short(params["capacityProvider"])
     document = _created(tx, caller, name)
-    if tx.store.clusters.with_provider(caller.region, name) is not None:
-        raise ResourceInUseException(PROVIDER_IN_USE)
+    if clusters := tx.store.clusters.with_provider(caller.region, name):
+        reason = (
+            f"The capacity provider cannot be deleted because it is associated with cluster: {clusters[0]}. "
+            "Remove the capacity provider from the cluster and try again."
+        )
+        document |= {"updateStatus": "DELETE_FAILED", "updateStatusReason": reason}
+        tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
+        return {"capacityProvider": _response(caller, document)}
+    document = _without_failure(document)
     tx.store.stored.drop("ecs", "capacity-provider", caller.region, name)
     return {"capacityProvider": _response(caller, document | {"status": "INACTIVE", "updateStatus": "DELETE_COMPLETE"})}
 
@@ -178,7 +198,26 @@ def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]
     return full
 
 
-def _group(before: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _existing_group(tx: Tx[Store], caller: Caller, given: str) -> Group:
+    """Find the Auto Scaling group of a request by its name or ARN."""
+    group = tx.store.groups.get(caller.region, given.rpartition("autoScalingGroupName/")[2])
+    if group is None or (given.startswith("arn:") and given != arn_of(tx, group)) or group.status == DELETING:
+        raise ClientException(
+            f"The specified Auto Scaling group '{given}' does not exist. Specify the name or ARN of an Auto Scaling group of "
+            "this Region and try again."
+        )
+    return group
+
+
+def _exists(tx: Tx[Store], caller: Caller, name: str) -> bool:
+    return tx.store.stored.get("ecs", "capacity-provider", caller.region, name) is not None
+
+
+def _without_failure(document: dict[str, Any]) -> dict[str, Any]:
+    return {member: value for member, value in document.items() if member != "updateStatusReason"}
+
+
+def _group_settings(before: dict[str, Any], given: dict[str, Any], of_group: Group | None) -> dict[str, Any]:
     """Return an Auto Scaling group provider. Members that are not in `given` come from `before`, and then from AWS's defaults."""
     scaling = {**MANAGED_SCALING, **before.get("managedScaling", {}), **given.get("managedScaling", {})}
     if scaling["minimumScalingStepSize"] > scaling["maximumScalingStepSize"]:
@@ -188,6 +227,12 @@ def _group(before: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         raise ClientException(
             "The managed termination protection setting for the capacity provider is invalid. To enable managed termination "
             "protection for a capacity provider, enable managed scaling."
+        )
+    turned_on = group["managedTerminationProtection"] == "ENABLED" != before.get("managedTerminationProtection")
+    if turned_on and of_group is not None and not of_group.settings.get("NewInstancesProtectedFromScaleIn"):
+        raise ClientException(
+            "The managed termination protection setting for the capacity provider is invalid. To enable managed termination "
+            "protection for a capacity provider, the Auto Scaling group must have instance protection from scale in enabled."
         )
     return group
 
@@ -210,7 +255,8 @@ def _document(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None
 
 
 def _response(caller: Caller, document: dict[str, Any], *, tags: bool = True) -> dict[str, Any]:
-    return {"capacityProviderArn": _arn(caller, document["name"]), **document, "tags": document["tags"] if tags else []}
+    shown = {member: value for member, value in document.items() if not member.startswith("_")}
+    return {"capacityProviderArn": _arn(caller, document["name"]), **shown, "tags": document["tags"] if tags else []}
 
 
 def _arn(caller: Caller, name: str) -> str:
@@ -258,8 +304,7 @@ def providers_of_cluster(tx: Tx[Store], cluster: str, cluster_details: dict[str,
 
 def group_of_provider(tx: Tx[Store], region: str, name: str) -> str:
     """The name of the Auto Scaling group of a capacity provider. A request gives the ARN or the name of the group."""
-    document = tx.store.stored.get("ecs", "capacity-provider", region, name) or {}
-    return str(document.get("autoScalingGroupProvider", {}).get("autoScalingGroupArn", "")).rpartition("autoScalingGroupName/")[2]
+    return group_name(tx.store.stored.get("ecs", "capacity-provider", region, name) or {})
 
 
 def provider_of_instance(tx: Tx[Store], caller: Caller, instance: Instance, cluster: str) -> str | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.service_plan import failures_in_a_row
 from corral.errors import api_error
-from corral.model.ecs_service import INACTIVE, EcsService
+from corral.model.ecs_service import FAILED, INACTIVE, EcsService
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.model.stack import StackStatus
 from corral.services.caller import Caller
@@ -17,12 +15,12 @@ from corral.services.cloudformation.resource_types import Properties, ResourceSt
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
 from corral.services.ecs.errors import ResourceInUseException
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short, split_definition
+from corral.services.ecs.rollouts import BREAKER, current_rollout
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 
 STOPS_MAX = 20  # tasks that one transaction stops
 PACE_S = 0.001  # until the next of these transactions
-FAILURES_MIN, FAILURES_MAX = 3, 200  # failed tasks that trip a circuit breaker: half of the desired count, within these limits
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
 AlreadyExists = api_error("AlreadyExists")
@@ -166,7 +164,9 @@ def _update_provider(tx: Tx[Store], caller: Caller, identity: str, old: Properti
 
 def _delete_provider(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
     if tx.store.stored.get("ecs", "capacity-provider", caller.region, identity) is not None:
-        call(tx, caller, "ecs", "DeleteCapacityProvider", {"capacityProvider": identity})
+        reply = call(tx, caller, "ecs", "DeleteCapacityProvider", {"capacityProvider": identity})["capacityProvider"]
+        if reply["updateStatus"] == "DELETE_FAILED":
+            raise ResourceInUseException(reply["updateStatusReason"])
 
 
 # Task definitions
@@ -236,10 +236,10 @@ def _service_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiti
     service = _service(tx, caller, step.physical_id)
     if service is None or service.status == INACTIVE:
         raise NotStabilized(f"The service {step.physical_id} was deleted.")
+    if (failure := _failure(tx, service, step)) is not None:
+        raise NotStabilized(failure)
     if service.is_steady:
         return None
-    if _is_tripped(tx, service):
-        raise NotStabilized("Error occurred during operation 'ECS Deployment Circuit Breaker was triggered'.")
     until_s = step.started_s + STABILIZES_S
     reason = service.problem or f"not all {service.desired} tasks of the deployment run yet."
     text = f"(service {service.name}) {reason}"
@@ -248,12 +248,16 @@ def _service_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiti
     return Waiting((f"service:{service.key}",), text, until_s)
 
 
-def _is_tripped(tx: Tx[Store], service: EcsService) -> bool:
-    """Return whether the service has a deployment circuit breaker, and as many tasks have failed in a row as ECS tolerates."""
-    if not service.details["deploymentConfiguration"].get("deploymentCircuitBreaker", {}).get("enable"):
-        return False
-    tolerated = max(FAILURES_MIN, min(FAILURES_MAX, ceil(service.desired / 2)))
-    return failures_in_a_row(tx.store.ecs_services.newest_stopped(service, FAILURES_MAX)) >= tolerated
+def _failure(tx: Tx[Store], service: EcsService, step: ResourceStep) -> str | None:
+    """Return why the deployment of this step has failed, or None. The rollback of an earlier deployment is no failure."""
+    rollout = current_rollout(tx, service)
+    if rollout is None or (rollout.is_ongoing and not rollout.is_rollback) or rollout.status == "SUCCESSFUL":
+        return None
+    if rollout.created_at_s < step.started_s and service.primary.rollout != FAILED:
+        return None
+    if rollout.reason.startswith(BREAKER):
+        return "Error occurred during operation 'ECS Deployment Circuit Breaker was triggered'."
+    return f"Error occurred during operation 'ECS deployment failed': {rollout.reason}"
 
 
 def _service_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:

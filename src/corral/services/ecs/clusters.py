@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.model.group import provider_key
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs.account_settings import effective_value
-from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy
+from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy, group_of_provider
 from corral.services.ecs.errors import (
     ClientException,
     ClusterContainsContainerInstancesException,
@@ -34,6 +35,7 @@ def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         insights = [{"name": "containerInsights", "value": effective_value(tx, caller, "containerInsights")}]
         tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details})
         join_created_cluster(tx, caller.region, name)
+        _mark_providers(tx, caller, details)
     elif any(found[1].get(key) != value for key, value in details.items()):
         raise InvalidParameterException(
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
@@ -122,6 +124,14 @@ def _setting(given: dict[str, str]) -> dict[str, str]:
 def _update(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -> None:
     _, details = tx.store.clusters.get(caller.region, name) or ("ACTIVE", {})
     tx.store.clusters.put(caller.region, name, "ACTIVE", {**details, **changes})
+    _mark_providers(tx, caller, changes)
+
+
+def _mark_providers(tx: Tx[Store], caller: Caller, details: dict[str, Any]) -> None:
+    """Reconcile the capacity providers of a cluster, because they may be new in the cluster."""
+    for provider in details.get("capacityProviders", ()):
+        if group := group_of_provider(tx, caller.region, provider):
+            tx.mark(provider_key(caller.region, group))
 
 
 def _description(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[str, Any]:

@@ -239,11 +239,19 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
 
 
 def _health(tx: Tx[Store], slot: Slot, instance: Instance) -> dict[str, Any]:
-    """Describe the health of an instance. Corral only checks whether the agent of the host is connected."""
-    seen_at_s = (tx.store.hosts.get(str(instance.host_id)) or {}).get("seen_at")
-    status = "OK" if slot.connected else "IMPAIRED"
-    check = {"type": "AGENT_CONNECTIVITY", "status": status, "lastUpdated": seen_at_s}
-    return {"overallStatus": status, "details": [check]}
+    """Describe the health of an instance: whether the agent of its host is connected, and whether its GPUs work."""
+    host_id = str(instance.host_id)
+    seen_at_s = (tx.store.hosts.get(host_id) or {}).get("seen_at")
+    checks = [{"type": "AGENT_CONNECTIVITY", "status": "OK" if slot.connected else "IMPAIRED", "lastUpdated": seen_at_s}]
+    if tx.store.instances.gpus(instance.id):
+        faults = {gpu_id: fault for gpu_id, fault in tx.store.hosts.faults(host_id).items() if fault.owner == instance.id}
+        check = {"type": "ACCELERATED_COMPUTE", "status": "IMPAIRED" if faults else "OK", "lastUpdated": seen_at_s}
+        if faults:
+            check["statusReason"] = "; ".join(f"{gpu_id} failed: {fault.text}" for gpu_id, fault in sorted(faults.items()))
+            check["lastStatusChange"] = max(fault.at_s for fault in faults.values())
+        checks.append(check)
+    impaired = any(check["status"] == "IMPAIRED" for check in checks)
+    return {"overallStatus": "IMPAIRED" if impaired else "OK", "details": checks}
 
 
 def _resources(cpu: int, memory: int, gpus: list[str]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.run_spec import check_secrets, runs_containers
-from corral.services.ecs.task_progress import start_runs
+from corral.services.ecs.task_progress import mark_provider, start_runs
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s
 from corral.store import Store
 
@@ -172,11 +172,13 @@ def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement |
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
         tx.store.tasks.add(task, claim_rank(task.created_at_s), roams=roams)
+        mark_provider(tx, task)
         return task
     runs = assign_gpus(tx, prototype.pool, runs, found, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
     tx.store.tasks.add(task)
     start_runs(tx, task, spec)
+    mark_provider(tx, task, found.slot_id)
     return task
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.service_plan import failures_in_a_row
-from corral.model.ecs_service import Deployment, EcsService, ServiceTask
+from corral.model.ecs_service import COMPLETED, STARTED_BY, Deployment, EcsService, ServiceRollout, ServiceTask, TaskCount, TaskSet
 from corral.model.task import TaskState
 from corral.services.ecs.lookup import arn
+from corral.services.ecs.rollouts import current_rollout
 from corral.store import Store
 
 STOPPED_READ = 50  # how many of the newest stopped tasks are read to count failures in a row
@@ -29,10 +30,19 @@ def service_arn(account: str, region: str, cluster: str, name: str) -> str:
     return arn(account, region, f"service/{cluster}/{name}")
 
 
+def deployment_arn(account: str, service: EcsService, rollout_id: str) -> str:
+    return arn(account, service.region, f"service-deployment/{service.cluster}/{service.name}/{rollout_id}")
+
+
+def revision_arn(account: str, service: EcsService, revision: str) -> str:
+    return arn(account, service.region, f"service-revision/{service.cluster}/{service.name}/{revision}")
+
+
 def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True) -> dict[str, Any]:
     account, details, primary = tx.settings.account, service.details, service.primary
     tasks = tx.store.ecs_services.tasks(service)
     running = sum(task.state == TaskState.RUNNING.value for task in tasks)
+    rollout, counts = current_rollout(tx, service), _counts(tasks)
     description = {
         **{member: [] for member in LISTS},
         **{name: value for name, value in details.items() if name not in HIDDEN},
@@ -44,11 +54,20 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
         "desiredCount": service.desired,
         "runningCount": running,
         "pendingCount": len(tasks) - running,
-        "taskDefinition": primary.definition_arn,
+        "taskDefinition": primary.definition_arn or None,
         "schedulingStrategy": service.strategy,
-        "deploymentController": {"type": "ECS"},
-        "deployments": _deployments(tx, service, tasks),
-        "taskSets": [],
+        "deployments": [] if service.is_external else _deployments(tx, service, rollout, counts),
+        "currentServiceDeployment": deployment_arn(account, service, rollout.id) if rollout is not None else None,
+        "currentServiceRevisions": [
+            {
+                "arn": revision_arn(account, service, each.revision),
+                "requestedTaskCount": service.desired if each is primary else 0,
+                "runningTaskCount": counts[each.id, True],
+                "pendingTaskCount": counts[each.id, False],
+            }
+            for each in (() if service.is_external else service.deployments)
+        ],
+        "taskSets": [task_set_description(tx, service, each) for each in service.task_sets],
         "events": tx.store.ecs_services.events(service),
         "createdAt": service.created_at_s,
         "roleArn": details.get("role"),
@@ -62,11 +81,19 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
     return description
 
 
-def _deployments(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> list[dict[str, Any]]:
-    counts = Counter((task.deployment, task.state == TaskState.RUNNING.value) for task in tasks)
-    failed = failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ))
+def _counts(tasks: list[ServiceTask]) -> Counter[tuple[str, bool]]:
+    """Count the tasks by their deployment and by whether they run."""
+    return Counter((task.deployment, task.state == TaskState.RUNNING.value) for task in tasks)
+
+
+def _deployments(
+    tx: Tx[Store], service: EcsService, rollout: ServiceRollout | None, counts: Counter[tuple[str, bool]]
+) -> list[dict[str, Any]]:  # fmt: skip
+    failed = {service.primary.id: failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ))}
+    if rollout is not None:
+        failed = {f"{STARTED_BY}{rollout.target}": rollout.failures, **failed}
     return [
-        _deployment(service, deployment, counts[deployment.id, True], counts[deployment.id, False], failed)
+        _deployment(service, deployment, counts[deployment.id, True], counts[deployment.id, False], failed.get(deployment.id, 0))
         for deployment in service.deployments
         if service.status == "ACTIVE" or counts[deployment.id, True] or counts[deployment.id, False]
     ]
@@ -74,7 +101,7 @@ def _deployments(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -
 
 def _deployment(service: EcsService, deployment: Deployment, running: int, pending: int, failed: int) -> dict[str, Any]:
     is_primary = deployment is service.primary
-    done = deployment.rollout == "COMPLETED"
+    done = deployment.rollout == COMPLETED
     return {
         **deployment.settings,
         "id": deployment.id,
@@ -83,9 +110,35 @@ def _deployment(service: EcsService, deployment: Deployment, running: int, pendi
         "desiredCount": service.desired if is_primary else 0,
         "pendingCount": pending,
         "runningCount": running,
-        "failedTasks": failed if is_primary else 0,
+        "failedTasks": failed,
         "createdAt": deployment.created_at_s,
         "updatedAt": deployment.updated_at_s,
         "rolloutState": deployment.rollout,
-        "rolloutStateReason": f"ECS deployment {deployment.id} {'completed' if done else 'in progress'}.",
+        "rolloutStateReason": deployment.reason or f"ECS deployment {deployment.id} {'completed' if done else 'in progress'}.",
+    }
+
+
+def task_set_description(tx: Tx[Store], service: EcsService, each: TaskSet) -> dict[str, Any]:
+    account, deployment = tx.settings.account, service.deployment(each.id)
+    count = tx.store.tasks.deployment_counts.of(service).get(each.id, TaskCount())
+    return {
+        **deployment.settings,
+        "id": each.id,
+        "taskSetArn": arn(account, service.region, f"task-set/{service.cluster}/{service.name}/{each.id}"),
+        "serviceArn": service_arn(account, service.region, service.cluster, service.name),
+        "clusterArn": arn(account, service.region, f"cluster/{service.cluster}"),
+        "externalId": each.details.get("externalId"),
+        "status": each.status,
+        "taskDefinition": deployment.definition_arn,
+        "computedDesiredCount": each.desired(service.desired),
+        "runningCount": count.running,
+        "pendingCount": count.total - count.running,
+        "createdAt": each.created_at_s,
+        "updatedAt": each.updated_at_s,
+        "loadBalancers": each.details.get("loadBalancers", []),
+        "serviceRegistries": each.details.get("serviceRegistries", []),
+        "scale": {"value": each.scale, "unit": "PERCENT"},
+        "stabilityStatus": "STEADY_STATE" if each.is_steady else "STABILIZING",
+        "stabilityStatusAt": each.stability_at_s,
+        "tags": each.details["tags"],
     }

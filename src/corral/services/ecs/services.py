@@ -5,10 +5,11 @@ The operations store the service. `reconcile/ecs_services.py` starts and stops i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from corral.core import Tx
-from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, STARTED_BY, Deployment, EcsService
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
 from corral.services.caller import Caller
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
@@ -21,6 +22,7 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
 from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
 from corral.services.leaving_tasks import withdraw
@@ -44,6 +46,8 @@ DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
 }
+PAUSE_STAGES = ("PRE_SCALE_UP", "POST_SCALE_UP")
+BAKE_MINUTES_MAX = 1440
 NOT_IDEMPOTENT = "Creation of service was not idempotent."
 STILL_DRAINING = "Unable to Start a service that is still Draining."
 NO_DAEMON_COUNT = (
@@ -55,19 +59,23 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     cluster, about = find_cluster(tx, caller, params.get("cluster"))
     name, strategy = params["serviceName"], params.get("schedulingStrategy", REPLICA)
     _refuse_unserved(params)
-    if not params.get("taskDefinition"):
+    external = (params.get("deploymentController") or {}).get("type") == "EXTERNAL"
+    if external:
+        _check_external(params)
+    elif not params.get("taskDefinition"):
         raise InvalidParameterException("TaskDefinition cannot be empty.")
     if strategy == REPLICA and "desiredCount" not in params:
         raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
     if strategy == DAEMON:
         _check_daemon(params)
         params = {"launchType": "EC2", **params}  # not the default strategy of the cluster: daemons have no capacity provider
-    settings = _settings(tx, params, about, caller, cluster)
-    definition_arn = _definition_arn(tx, caller, params["taskDefinition"], settings, params)
+    settings = {} if external else deployment_settings(tx, params, about, caller, cluster)
+    definition_arn = "" if external else definition_arn_of(tx, caller, params["taskDefinition"], settings)
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
     details["deploymentConfiguration"] = _deployment_configuration(params, strategy)
     details["tags"] = check_tags(params.get("tags", []))
     details["createdBy"] = caller.principal
+    details["deploymentController"] = params.get("deploymentController") or {"type": "ECS"}
     _check_placement(caller, cluster, name, details, settings)
     before = tx.store.ecs_services.get(caller.region, cluster, name)
     if before is not None and before.status == DRAINING:
@@ -77,7 +85,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             return {"service": service_description(tx, before)}
         raise InvalidParameterException(NOT_IDEMPOTENT)
     if before is not None:
-        tx.store.ecs_services.drop_events(caller.region, cluster, name)
+        tx.store.ecs_services.drop_history(caller.region, cluster, name)
     service = EcsService(
         region=caller.region,
         cluster=cluster,
@@ -86,9 +94,11 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         strategy=strategy,
         desired=params.get("desiredCount", 0),
         created_at_s=tx.now_s,
-        deployments=(_deployment(tx, definition_arn, settings),),
+        deployments=() if external else (new_deployment(tx, definition_arn, settings),),
         details=details,
     )
+    if not external:
+        service = begin_rollout(tx, caller, service)
     _write(tx, service)
     return {"service": service_description(tx, service)}
 
@@ -101,22 +111,28 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     _refuse_unserved(params)
     if service.strategy == DAEMON:
         _check_daemon(params)
+    if service.is_external:
+        _check_external(params)
+        details = {**service.details, **{key: params[key] for key in EFFECTIVE if key in params}}
+        changed = set_desired_count(tx, service.but(details=details), params.get("desiredCount", service.desired))
+        return {"service": service_description(tx, changed)}
     primary = service.primary
-    settings = {**primary.settings, **_settings(tx, params, about, caller, cluster, service)}
+    settings = {**primary.settings, **deployment_settings(tx, params, about, caller, cluster, service)}
     if params.get("capacityProviderStrategy"):
         settings.pop("launchType", None)
     given = params.get("taskDefinition") or primary.definition_arn
-    definition_arn = _definition_arn(tx, caller, given, settings, params, unchanged=not params.get("taskDefinition"))
+    definition_arn = definition_arn_of(tx, caller, given, settings, unchanged=not params.get("taskDefinition"))
     details = {**service.details, **{key: params[key] for key in (*EFFECTIVE, *STORED_ONLY) if key in params}}
     if "deploymentConfiguration" in params:
         details["deploymentConfiguration"] = _deployment_configuration(params, service.strategy, service.details)
     _check_placement(caller, cluster, service.name, details, settings)
-    deployments = service.deployments
+    changed = service.but(details=details)
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
-        deployments = (_deployment(tx, definition_arn, settings), *deployments)
-    desired = params.get("desiredCount", service.desired)
-    changed = service.but(desired=desired, details=details, deployments=deployments, is_steady=False, problem="")
-    _write(tx, changed)
+        deployments = (new_deployment(tx, definition_arn, settings), *service.deployments)
+        changed = begin_rollout(tx, caller, changed.but(deployments=deployments), service.deployments)
+    elif "deploymentConfiguration" in params:
+        _reconfigure(tx, changed)
+    changed = set_desired_count(tx, changed, params.get("desiredCount", service.desired))
     return {"service": service_description(tx, changed)}
 
 
@@ -131,6 +147,7 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         if params.get("force"):
             key = f"service:{service.key}"
             withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, also busy ones
+        abandon_rollout(tx, service, "The service was deleted.")
         service = service.but(status=DRAINING, desired=0, is_steady=False)
         _write(tx, service)
     return {"service": service_description(tx, service)}
@@ -164,6 +181,13 @@ def list_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     return {"serviceArns": [service_arn(caller.account, caller.region, cluster, name) for name in page], **token}
 
 
+def set_desired_count(tx: Tx[Store], service: EcsService, count: int) -> EcsService:
+    """Change how many tasks a service runs. UpdateService and scaling policies call this function."""
+    changed = service.but(desired=count, is_steady=False, problem="")
+    _write(tx, changed)
+    return changed
+
+
 def find_service(tx: Tx[Store], caller: Caller, cluster: str, given: str) -> EcsService:
     service = tx.store.ecs_services.get(caller.region, cluster, short(given))
     if service is None:
@@ -176,12 +200,15 @@ def _write(tx: Tx[Store], service: EcsService) -> None:
     tx.mark(f"service:{service.key}")
 
 
-def _deployment(tx: Tx[Store], definition_arn: str, settings: dict[str, Any]) -> Deployment:
-    number = int(tx.ids.hex32()[:16], 16) % 10**19
-    return Deployment(f"{STARTED_BY}{number:019d}", definition_arn, tx.now_s, tx.now_s, settings)
+def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
+    """Apply a new deployment configuration to the rollout in progress. It keeps its alarms, which are already watched."""
+    rollout = current_rollout(tx, service)
+    if rollout is not None and rollout.is_ongoing:
+        new = {**service.details["deploymentConfiguration"], "alarms": rollout.configuration.get("alarms") or {}}
+        put(tx, service, rollout, configuration=new)
 
 
-def _settings(
+def deployment_settings(
     tx: Tx[Store], params: dict[str, Any], cluster_details: dict[str, Any], caller: Caller, cluster: str,
     service: EcsService | None = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -224,14 +251,23 @@ def _check_daemon(params: dict[str, Any]) -> None:
         raise InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
 
 
+def _check_external(params: dict[str, Any]) -> None:
+    """Refuse settings that belong to the task sets of a service with the deployment controller EXTERNAL."""
+    if params.get("schedulingStrategy", REPLICA) != REPLICA:
+        raise InvalidParameterException("The deployment controller EXTERNAL supports only the scheduling strategy REPLICA.")
+    for member in ("taskDefinition", "forceNewDeployment", *DEPLOYED, "loadBalancers", "serviceRegistries"):
+        if params.get(member):
+            raise InvalidParameterException(
+                f"A service with the deployment controller EXTERNAL has no {member} of its own: pass it to CreateTaskSet."
+            )
+
+
 def _is_fargate(settings: dict[str, Any]) -> bool:
     strategy = settings.get("capacityProviderStrategy") or [{"capacityProvider": settings.get("launchType") or ""}]
     return str(strategy[0]["capacityProvider"]).startswith("FARGATE")
 
 
-def _definition_arn(
-    tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], params: dict[str, Any], *, unchanged: bool = False
-) -> str:
+def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], *, unchanged: bool = False) -> str:
     """Check the task definition and return its ARN with the revision. A service may keep a definition that became inactive."""
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
@@ -251,6 +287,8 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
     full: dict[str, Any] = {**previous, **given}
     if full.get("strategy", "ROLLING") != "ROLLING":
         raise UnsupportedFeatureException(f"Corral does not serve the deployment strategy {full['strategy']} yet: use ROLLING.")
+    _check_hooks(full.get("lifecycleHooks") or ())
+    _check_failure_detection(full)
     least, most = full["minimumHealthyPercent"], full["maximumPercent"]
     if least < 0 or most < 0 or (strategy == REPLICA and most < 100):
         raise InvalidParameterException("maximumPercent must be at least 100, and minimumHealthyPercent at least 0.")
@@ -265,6 +303,32 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
     return full
 
 
+def _check_failure_detection(configuration: dict[str, Any]) -> None:
+    alarms = configuration.get("alarms") or {}
+    if alarms.get("enable") and not alarms.get("alarmNames"):
+        raise InvalidParameterException("alarms.alarmNames must name at least one alarm if the alarms are enabled.")
+    threshold = (configuration.get("deploymentCircuitBreaker") or {}).get("thresholdConfiguration") or {}
+    if threshold and threshold["value"] < 1:
+        raise InvalidParameterException("thresholdConfiguration.value must be at least 1.")
+    if not 0 <= (configuration.get("bakeTimeInMinutes") or 0) <= BAKE_MINUTES_MAX:
+        raise InvalidParameterException(f"bakeTimeInMinutes must be between 0 and {BAKE_MINUTES_MAX}.")
+    if (configuration.get("earlySuccessCriteria") or {}).get("enable"):
+        raise UnsupportedFeatureException("Corral does not serve earlySuccessCriteria: remove it, or set enable to false.")
+
+
+def _check_hooks(hooks: Sequence[dict[str, Any]]) -> None:
+    """Refuse lifecycle hooks that have no meaning for a rolling update without a load balancer."""
+    for hook in hooks:
+        if hook.get("targetType", "AWS_LAMBDA") != "PAUSE":
+            raise UnsupportedFeatureException("Corral does not serve lifecycle hooks of the type AWS_LAMBDA: use PAUSE.")
+        for stage in hook.get("lifecycleStages", ()):
+            if stage not in PAUSE_STAGES:
+                raise UnsupportedFeatureException(
+                    f"Corral does not serve the lifecycle stage {stage}, because a rolling update shifts no traffic: use "
+                    f"{' or '.join(PAUSE_STAGES)}."
+                )
+
+
 def _check_placement(caller: Caller, cluster: str, name: str, details: dict[str, Any], settings: dict[str, Any]) -> None:
     launch_type = "FARGATE" if _is_fargate(settings) else "EC2"
     placement_rules(
@@ -276,7 +340,7 @@ def _check_placement(caller: Caller, cluster: str, name: str, details: dict[str,
 def _refuse_unserved(params: dict[str, Any]) -> None:
     """Refuse settings that Corral does not implement and that would change the tasks."""
     controller = (params.get("deploymentController") or {}).get("type", "ECS")
-    if controller != "ECS":
-        raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS.")
+    if controller not in ("ECS", "EXTERNAL"):
+        raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS or EXTERNAL.")
     if params.get("volumeConfigurations"):
         raise UnsupportedFeatureException("Corral does not serve volumeConfigurations yet.")

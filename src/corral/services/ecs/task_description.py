@@ -13,6 +13,7 @@ from corral.model.placement import TASK, Claim
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
+from corral.services.ecs.managed_scaling import why_provider_waits
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
 
@@ -33,6 +34,8 @@ def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
         holders = [*_holder_names("task", tasks), *_holder_names("instance", [ec2_id(instance_id) for instance_id in instances])]
         if holders:
             text += f"; held by {' and '.join(holders)}"
+    if claim.demand.rules is not None and claim.demand.rules.instance_group:
+        text += f"; {why_provider_waits(tx, pool_name, claim.demand)}"
     return text
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from corral.core import Tx
 from corral.decide.task_lifecycle import advance, startable
 from corral.model.ecs_service import STARTED_BY, service_key
+from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
 from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
@@ -58,6 +59,7 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
     mark_service(tx, task)
+    mark_provider(tx, task, placement.slot_id)
 
 
 def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> None:
@@ -82,6 +84,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         tx.mark(f"pool:{before.pool}")
     if stopped and before.pool != HOST_POOL:
         tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
+        mark_provider(tx, before, before.instance_id)
     if frees and before.instance_id is not None and before.instance_id in pool:
         slot = pool.slot(before.instance_id)
         if slot.draining or slot.withheld:
@@ -104,6 +107,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         tx.changed(f"task:{task.id}")
         tx.mark(f"pool:{task.pool}")  # a slot that was reserved for this task is free for other claims now
         mark_service(tx, task)
+        mark_provider(tx, task)
     else:
         apply_progress(tx, task, stopping, task.runs)
     after = tx.store.tasks.get(task.id)
@@ -113,6 +117,15 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
 
 def _frees_capacity(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
     return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))
+
+
+def mark_provider(tx: Tx[Store], task: Task, instance_id: str | None = None) -> None:
+    """Reconcile the capacity provider of a waiting task, or of the Auto Scaling group of a task's instance."""
+    group = task.demand.rules.instance_group if task.demand.rules is not None else ""
+    if instance_id is not None and instance_id in tx.store.fleet.pool(task.pool):
+        group = tx.store.fleet.pool(task.pool).slot(instance_id).instance_group
+    if group:
+        tx.mark(provider_key(task.region, group))
 
 
 def mark_service(tx: Tx[Store], task: Task) -> None:

@@ -1,0 +1,140 @@
+"""A service that follows a metric: how long it takes from the metric above its target until a new GPU task runs.
+
+Each round has its own service of one GPU task with a target tracking policy. A metric is put once a second, as Corral publishes its
+own metrics: first below the target, then, from a random time of a second on, above it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from client import ACCESS_KEY, REGION, SECRET_KEY
+from local import corral
+from rows import Bench, Row, percentile
+
+from corral.cli.endpoint import Endpoint, client
+
+GPUS = "sim:16"
+NAMESPACE, METRIC = "Bench", "GpuUtilization"
+BELOW, ABOVE, TARGET = 10.0, 100.0, 75.0
+BEFORE = 3  # how many values are below the target
+RUNNING_MAX_S = 3.0
+GIVE_UP_S = 60.0
+POLL_S = 0.02
+STEPS = {"alarm": "alarm", "count": "desired count", "placed": "task placed", "running": "task running"}
+
+
+def rows(bench: Bench) -> list[Row]:
+    rounds = bench.size(8, 3)
+    random = Random(0)
+    with corral(bench, "service-scaling", GPUS) as local:
+        endpoint = Endpoint(f"http://127.0.0.1:{local.port}", REGION, ACCESS_KEY, SECRET_KEY)
+        client(endpoint, "ecs").register_task_definition(
+            family="scaled",
+            containerDefinitions=[
+                {
+                    "name": "main",
+                    "image": "corral/host",
+                    "memory": 64,
+                    "command": ["sleep", "600"],
+                    "resourceRequirements": [{"type": "GPU", "value": "1"}],
+                }
+            ],
+        )
+        names = [f"scaled-{number}" for number in range(rounds)]
+        alarms = [_serve(endpoint, name) for name in names]
+        lines = [_cross(endpoint, name, alarm, random.random()) for name, alarm in zip(names, alarms)]
+    running = [line["running"] for line in lines]
+    middle = {step: statistics.median(line[step] for line in lines) for step in STEPS}
+    time_line = ", ".join(f"{name} {middle[step]:.0f} ms" for step, name in STEPS.items())
+    note = f"p90 {percentile(running, 90):.0f} ms; medians after the metric was put: {time_line}; {rounds} rounds; AWS: minutes"
+    return [
+        Row(
+            "metric above its target to a new GPU task RUNNING, p50",
+            middle["running"] / 1000,
+            "s",
+            budget=RUNNING_MAX_S,
+            note=note,
+        )
+    ]
+
+
+def _serve(endpoint: Endpoint, name: str) -> str:
+    """Create a service with one task and a target tracking policy. Return the name of the alarm for a scale-out."""
+    ecs, scaling = client(endpoint, "ecs"), client(endpoint, "application-autoscaling")
+    ecs.create_service(serviceName=name, taskDefinition="scaled", desiredCount=1)
+    place = {"ServiceNamespace": "ecs", "ResourceId": f"service/default/{name}", "ScalableDimension": "ecs:service:DesiredCount"}
+    scaling.register_scalable_target(**place, MinCapacity=1, MaxCapacity=2)
+    metric = {
+        "Namespace": NAMESPACE,
+        "MetricName": METRIC,
+        "Dimensions": [{"Name": "ServiceName", "Value": name}],
+        "Statistic": "Average",
+    }
+    made = scaling.put_scaling_policy(
+        **place,
+        PolicyName="gpu",
+        PolicyType="TargetTrackingScaling",
+        TargetTrackingScalingPolicyConfiguration={"CustomizedMetricSpecification": metric, "TargetValue": TARGET},
+    )
+    _until(lambda: len(_tasks(endpoint, name)) == 1, "the first task runs")
+    return str(made["Alarms"][0]["AlarmName"])
+
+
+def _cross(endpoint: Endpoint, name: str, alarm: str, wait_s: float) -> dict[str, float]:
+    """Put values below the target, then values above it. Return the milliseconds from the first of those to each step."""
+    time.sleep(wait_s)  # a random time of a second
+    for _ in range(BEFORE):
+        _put(endpoint, name, BELOW)
+        time.sleep(1)  # the rate of the metric
+    sent = next_put = time.time()
+    give_up = sent + GIVE_UP_S
+    while len(tasks := _tasks(endpoint, name)) < 2:
+        if time.time() > give_up:
+            raise RuntimeError(f"not within {GIVE_UP_S:.0f} s: the second task of {name} runs")
+        if time.time() >= next_put:
+            _put(endpoint, name, ABOVE)
+            next_put += 1
+        time.sleep(POLL_S)  # between two polls
+    newest = max(tasks, key=lambda task: task["createdAt"])
+    [state] = client(endpoint, "cloudwatch").describe_alarms(AlarmNames=[alarm])["MetricAlarms"]
+    activities = client(endpoint, "application-autoscaling").describe_scaling_activities(
+        ServiceNamespace="ecs", ResourceId=f"service/default/{name}"
+    )["ScalingActivities"]
+    moments = {
+        "alarm": state["StateTransitionedTimestamp"],
+        "count": activities[0]["StartTime"],
+        "placed": newest["createdAt"],
+        "running": newest["startedAt"],
+    }
+    return {step: (at.timestamp() - sent) * 1000 for step, at in moments.items()}
+
+
+def _put(endpoint: Endpoint, name: str, value: float) -> None:
+    datum = {
+        "MetricName": METRIC,
+        "Dimensions": [{"Name": "ServiceName", "Value": name}],
+        "Value": value,
+        "StorageResolution": 1,
+    }
+    client(endpoint, "cloudwatch").put_metric_data(Namespace=NAMESPACE, MetricData=[datum])
+
+
+def _tasks(endpoint: Endpoint, name: str) -> list[dict[str, Any]]:
+    """The running tasks of a service."""
+    ecs = client(endpoint, "ecs")
+    arns = ecs.list_tasks(serviceName=name)["taskArns"]
+    found = ecs.describe_tasks(tasks=arns)["tasks"] if arns else []
+    return [task for task in found if task["lastStatus"] == "RUNNING"]
+
+
+def _until(holds: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + GIVE_UP_S
+    while not holds():
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"not within {GIVE_UP_S:.0f} s: {what}")
+        time.sleep(POLL_S)  # between two polls

@@ -1,0 +1,143 @@
+"""Decides which desired count a scaling policy of an ECS service wants when an alarm requests it, and when it is applied again.
+
+The rules are those of Application Auto Scaling:
+
+- A scale-out begins a cooldown. During the cooldown, the capacity that the scale-out has added counts as part of the next
+  scale-out. So only a larger scale-out changes the desired count.
+- A scale-in begins another cooldown, which blocks the next scale-in. A scale-out is never blocked, and ends this cooldown.
+- While an alarm stays in its state, its policy is applied again, at most once a minute. With the fast timing of alarms, it is
+  applied again after its cooldown.
+- A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.decide.alarm_scaling import REPEAT_S, Rule, Verdict, no_wish, values_of
+from corral.decide.scaling_policies import limited
+from corral.model.alarm import Progress, ScalingRequest
+
+AT_MAX, AT_MIN, AT_DESIRED = "AlreadyAtMaxCapacity", "AlreadyAtMinCapacity", "AlreadyAtDesiredCapacity"
+FLAPPING, UNSCALABLE = "AutoScalingAnticipatedFlapping", "TargetServicePutResourceAsUnscalable"
+OUTCOMES = {
+    AT_MAX: "The service already has its maximum capacity.",
+    AT_MIN: "The service already has its minimum capacity.",
+    AT_DESIRED: "The service already has the capacity that the policy wants.",
+    FLAPPING: "A smaller capacity would bring the metric back to its target, and the service would scale out again.",
+    UNSCALABLE: "A deployment of the service is in progress, and a scale-in waits for its end.",
+}
+OUT_SUSPENDED = "Dynamic scaling out of the scalable target is suspended."
+IN_SUSPENDED = "Dynamic scaling in of the scalable target is suspended."
+OUT_COOLDOWN = "The scale-out cooldown lasts, and the policy wants no larger scale-out."
+IN_COOLDOWN = "The scale-in cooldown lasts."
+NOT_MEASURED = "The metric has no value of the time after the last change of the capacity yet."
+
+
+class ServiceCapacity(Struct, frozen=True):
+    """The desired count of a service, its limits, and what prevents changes."""
+
+    desired: int
+    least: int
+    most: int
+    running: int  # tasks that run
+    stopping: int = 0  # tasks that still run, and are stopped
+    out_suspended: bool = False
+    in_suspended: bool = False
+    is_deploying: bool = False
+
+    @property
+    def ready(self) -> int:
+        """The tasks that share the load now. A scale-out is added to them."""
+        return min(self.running, self.desired)
+
+    @property
+    def present(self) -> int:
+        """A scale-in is subtracted from this capacity. Tasks that stop still have a part in the metric."""
+        return max(self.running + self.stopping, self.desired)
+
+
+class Cooldowns(Struct, frozen=True):
+    """What scaling policies have done with a service."""
+
+    out_until_s: float = 0.0  # the end of the cooldown of the last scale-out
+    out_base: int = 0  # the capacity before that scale-out
+    in_until_s: float = 0.0  # the end of the cooldown of the last scale-in
+    changed_s: float = 0.0  # when a policy last changed the desired count
+
+    def after(
+        self, now_s: float, capacity: ServiceCapacity, wanted: int, cooldown_s: float, least_s: float = REPEAT_S
+    ) -> Cooldowns:
+        """Return the cooldowns after a policy has changed the desired count to `wanted`. A cooldown lasts at least `least_s`."""
+        until_s = now_s + max(cooldown_s, least_s)
+        if wanted > capacity.desired:
+            return Cooldowns(until_s, self.out_base if now_s < self.out_until_s else capacity.ready, 0.0, now_s)
+        return Cooldowns(0.0, 0, until_s, now_s)
+
+
+def decide_scaling(
+    request: ScalingRequest, rule: Rule, capacity: ServiceCapacity, cooldowns: Cooldowns, progress: Progress, now_s: float
+) -> Verdict:
+    if progress.since_s != request.since_s:
+        progress = Progress(request.since_s)
+    in_cooldown = now_s < cooldowns.out_until_s
+    out_base = cooldowns.out_base if in_cooldown else capacity.ready
+    known = [value for value in values_of(request, rule) if value is not None]
+    more = max((each for value in known if (each := rule.wanted(out_base, value)) is not None), default=None)
+    less = max((each for value in known if (each := rule.wanted(capacity.present, value)) is not None), default=None)
+    if more is None or less is None:
+        return Verdict(None, progress, None, no_wish(request, rule))
+    if rule.exact:
+        more = less = limited(more, capacity.least, capacity.most)
+        if more == capacity.desired:
+            return _unchanged(capacity, progress, AT_DESIRED)
+    if more > (capacity.desired if rule.exact else out_base):
+        return _decide_out(more, capacity, cooldowns, progress, now_s, in_cooldown)
+    return _decide_in(less, request, rule, capacity, cooldowns, progress, now_s)
+
+
+def _decide_out(
+    more: int, capacity: ServiceCapacity, cooldowns: Cooldowns, progress: Progress, now_s: float, in_cooldown: bool
+) -> Verdict:
+    wanted = limited(more, capacity.least, capacity.most)
+    if wanted > capacity.desired:
+        if capacity.out_suspended:
+            return Verdict(capacity.desired, progress, None, OUT_SUSPENDED)
+        return Verdict(wanted, progress, None, "")
+    if capacity.desired >= capacity.most:
+        return _unchanged(capacity, progress, AT_MAX)
+    if in_cooldown:
+        return Verdict(capacity.desired, progress, cooldowns.out_until_s, OUT_COOLDOWN)
+    # Some tasks do not run yet. When they run, the metric shows whether more are necessary.
+    return Verdict(capacity.desired, progress, now_s + REPEAT_S)
+
+
+def _decide_in(
+    less: int,
+    request: ScalingRequest,
+    rule: Rule,
+    capacity: ServiceCapacity,
+    cooldowns: Cooldowns,
+    progress: Progress,
+    now_s: float,
+) -> Verdict:
+    if capacity.desired <= capacity.least:
+        return _unchanged(capacity, progress, AT_MIN)
+    wanted = limited(less, capacity.least, capacity.most)
+    if wanted >= capacity.desired:
+        return _unchanged(capacity, progress, FLAPPING if rule.tracking else AT_DESIRED)
+    if not request.whole:
+        return Verdict(capacity.desired, progress)
+    if capacity.in_suspended:
+        return Verdict(capacity.desired, progress, None, IN_SUSPENDED)
+    if now_s < cooldowns.in_until_s:
+        return Verdict(capacity.desired, progress, cooldowns.in_until_s, IN_COOLDOWN)
+    if request.measured_s is not None and request.measured_s < cooldowns.changed_s:
+        return Verdict(capacity.desired, progress, None, NOT_MEASURED)  # the next value of the alarm is a new request
+    if capacity.is_deploying:
+        return Verdict(capacity.desired, progress, now_s + REPEAT_S, OUTCOMES[UNSCALABLE], UNSCALABLE)
+    return Verdict(wanted, progress, None, "")
+
+
+def _unchanged(capacity: ServiceCapacity, progress: Progress, code: str) -> Verdict:
+    return Verdict(capacity.desired, progress, None, OUTCOMES[code], code)

@@ -1,0 +1,38 @@
+"""Computes the capacity that a target tracking policy wants. The metric is assumed to be inversely proportional to the capacity.
+
+A policy has two alarms, and each of them has one direction. The alarm of a scale-out goes off above the target. The alarm of a
+scale-in goes off below SCALE_IN_LEVEL of the target. A scale-in keeps the expected peak of the metric below SCALE_IN_LEVEL too. So
+it does not cause a scale-out, and neither a constant load nor its noise makes the capacity oscillate.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from corral.model.alarm import ScalingRequest
+
+SCALE_IN_LEVEL = 0.9  # AWS: the alarm of a scale-in has 90% of the target as its threshold
+ROUNDING = 1e-9  # 3 * 50 / 50 must not become 4 by a rounding error
+
+
+def scaled_out(capacity: int, value: float, target: float) -> int | None:
+    """Return the capacity that brings the metric down to its target, or None if the metric is not above the target."""
+    if target <= 0 or value <= target:
+        return None
+    return max(ceil(capacity * value / target - ROUNDING), capacity + 1)
+
+
+def scaled_in(capacity: int, value: float, target: float) -> int:
+    """Return the smallest capacity at which the metric stays low. It is the current capacity if the metric is not low now.
+
+    `value` is the largest value of the time in which the metric was low, measured as for a scale-out.
+    """
+    low = target * SCALE_IN_LEVEL
+    if target <= 0 or value >= low:
+        return capacity
+    return min(capacity, max(0, ceil(capacity * value / low - ROUNDING)))
+
+
+def tracked_value(request: ScalingRequest) -> float | None:
+    """Return the current value of the metric, or None if it is missing."""
+    return request.newest_value if request.newest_value is not None else request.period_value

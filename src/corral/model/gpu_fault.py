@@ -1,0 +1,30 @@
+"""GPU faults: the errors that the driver reports as Xids, and those that set a GPU aside."""
+
+from __future__ import annotations
+
+# Xids of NVIDIA's catalogue that need a reset, a reboot or another GPU. All other Xids do not set a GPU aside. Most of them are
+# errors of the application (13, 31, 43, 45, 68, 109), which end with it. Others are notes of the driver: 63 and 94 lead to a
+# pending row remap, which Corral reads from the driver.
+HARDWARE_XIDS = {
+    46: "the GPU stopped processing",
+    48: "an uncorrectable memory error",
+    62: "a microcontroller of the GPU halted",
+    64: "a memory row or page could not be retired",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "an uncontained memory error",
+    110: "a security fault",
+    119: "the GPU's system processor does not respond",
+    120: "the GPU's system processor failed",
+    136: "the training of a link failed",
+    140: "an unrecovered memory error",
+    143: "the GPU could not be initialized",
+    158: "a fatal timeout of the GPU",
+}
+XID_MAX = 100_000
+
+
+def xid_text(xid: int) -> str | None:
+    """Return the fault of a GPU with this Xid. Return None if the Xid does not set a GPU aside."""
+    about = HARDWARE_XIDS.get(xid)
+    return None if about is None else f"Xid {xid}: {about}"

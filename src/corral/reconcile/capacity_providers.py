@@ -1,0 +1,187 @@
+"""The reconciler `capacity-provider` scales the Auto Scaling group of a capacity provider, and limits how long its tasks wait.
+
+It runs when tasks of the provider begin or end to wait, when a task starts or ends on an instance of the group, and after each run
+of the group's own reconciler. Its key names the group, which belongs to at most one capacity provider.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.decide.group_capacity import capacity_of, next_zone
+from corral.decide.managed_scaling import (
+    Decision,
+    GroupState,
+    Need,
+    ScalingRules,
+    desired_capacity,
+    needed_instances,
+)
+from corral.model.group import Group, LifecycleState, Member, provider_key
+from corral.model.instance import cluster_pool
+from corral.model.placement import TASK, Claim
+from corral.model.task import StopCode
+from corral.services.autoscaling import group_changes
+from corral.services.autoscaling.launch_sources import SOURCES, LaunchRefused, next_launch
+from corral.services.ecs.managed_scaling import (
+    GroupProvider,
+    LaunchShape,
+    ScalingState,
+    counted_members,
+    host_attributes,
+    instances_of,
+    protect_members,
+    provider_of_group,
+    put_state,
+    waiting_tasks,
+)
+from corral.services.ecs.task_description import why_claim_waits
+from corral.services.ecs.task_progress import begin_stop
+from corral.store import Store
+from corral.store.instances import launch_attributes
+
+STOPS_MAX = 20  # tasks that one transaction stops
+PACE_S = 0.001  # the time until the next transaction continues
+
+
+def reconcile_provider(tx: Tx[Store], key: str) -> None:
+    region, _, name = key.partition("/")
+    provider = provider_of_group(tx, region, name)
+    if provider is None or not provider.clusters:
+        return
+    state, again = provider.state, list[float]()
+    if state.paced_at_s == tx.now_s:
+        tx.due(provider_key(region, name), tx.now_s + PACE_S)
+        return
+    if tx.settings.scaling.provisioning_wait_s:
+        state = _stop_late_tasks(tx, provider, state, again)
+    group = tx.store.groups.get(region, name)
+    if group is not None and provider.scales_group(group):
+        state = _scale(tx, provider, group, state, again)
+    else:
+        state = replace(state, low_since_s=None, is_stepping=False)
+    put_state(tx, provider, state)
+    if again:
+        tx.due(provider_key(region, name), min(again))
+
+
+# Scaling
+
+
+def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingState, again: list[float]) -> ScalingState:
+    members, waiting = counted_members(tx, group), waiting_tasks(tx, provider)
+    if waiting:
+        state = _with_launch(tx, group, members, state)
+    new = state.launch.as_instance(group.region, group.name) if state.launch is not None and not state.refusal else None
+    present = instances_of(tx, members)
+    need = needed_instances(present, waiting, new)
+    decision = Decision(group.desired)
+    if "AlarmNotification" not in group.suspended:
+        used = sum(each.weight for each in present if each.slot.id in need.used)
+        decision = desired_capacity(
+            _group_state(tx, provider, group, members, used, state), need, _rules(tx, provider), state.low_since_s, tx.now_s
+        )
+    if decision.desired != group.desired:
+        group = group_changes.set_desired(tx, group, decision.desired, _cause(provider, need))
+    if provider.protects:
+        protect_members(tx, group, members, need)
+    again += [decision.again_s] if decision.again_s is not None else []
+    return replace(state, low_since_s=decision.low_since_s, is_stepping=decision.is_stepping)
+
+
+def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: ScalingState) -> ScalingState:
+    """Return the state with the instance that the group would launch next, or with the reason why it cannot launch one."""
+    if group.desired >= group.max_size and state.launch is not None:
+        return state  # the group launches nothing, so the instance is only needed for the reason of a waiting task
+    zone = next_zone(group.settings["AvailabilityZones"], members)
+    source = {member: group.settings[member] for member in SOURCES if member in group.settings}
+    try:
+        launch = next_launch(tx, group, source, members, zone, "")
+    except LaunchRefused as refusal:
+        return replace(state, refusal=str(refusal).rstrip("."))
+    request = launch.request
+    attributes = {**host_attributes(tx), **launch_attributes(request.details), **request.attributes}
+    shape = LaunchShape(
+        type=request.type,
+        gpus=request.gpus,
+        cpu_units=request.cpu_units,
+        memory_mib=request.memory_mib,
+        cluster=request.cluster,
+        attributes={**attributes, "ecs.instance-type": request.type},
+        weight=launch.weight,
+    )
+    return replace(state, launch=shape, refusal="")
+
+
+def _group_state(
+    tx: Tx[Store], provider: GroupProvider, group: Group, members: list[Member], used: int, state: ScalingState
+) -> GroupState:
+    present, weight = capacity_of(members), state.launch.weight if state.launch is not None else 1
+    warm_up_s = provider.scaling["instanceWarmupPeriod"]
+    ends = [(member.in_service_at_s or 0.0) + warm_up_s for member in members if member.state is LifecycleState.IN_SERVICE]
+    ends = [end_s for end_s in ends if end_s > tx.now_s]
+    starting = sum(member.state is not LifecycleState.IN_SERVICE for member in members)
+    asked = ceil(max(0, group.desired - present) / weight)
+    return GroupState(
+        desired=group.desired,
+        min_size=group.min_size,
+        max_size=group.max_size,
+        present=present,
+        used=used,
+        weight=weight,
+        warming=starting + asked + len(ends),
+        warm_at_s=min(ends, default=None),
+    )
+
+
+def _rules(tx: Tx[Store], provider: GroupProvider) -> ScalingRules:
+    given = provider.scaling
+    return ScalingRules(
+        target_percent=given["targetCapacity"],
+        min_step=given["minimumScalingStepSize"],
+        max_step=given["maximumScalingStepSize"],
+        scale_in_delay_s=tx.settings.scaling.capacity_provider_in_s,
+    )
+
+
+def _cause(provider: GroupProvider, need: Need) -> str:
+    instances = f"{need.instances} instance{'s' * (need.instances != 1)}"
+    return f"the capacity provider {provider.name}, whose tasks need {instances}, scaled the group,"
+
+
+# Limit of the wait
+
+
+def _stop_late_tasks(tx: Tx[Store], provider: GroupProvider, state: ScalingState, again: list[float]) -> ScalingState:
+    """Stop the tasks that have waited for the longest time allowed, a limited number at a time."""
+    limit_s, stopped = tx.settings.scaling.provisioning_wait_s, 0
+    for pool in (cluster_pool(provider.region, cluster) for cluster in provider.clusters):
+        for demand in [tasks.demand for tasks in waiting_tasks(tx, provider) if tasks.pool == pool]:
+            while (claim := tx.store.fleet.pool(pool).head(demand)) is not None:
+                since_s = _since_s(tx, claim)
+                if since_s + limit_s > tx.now_s:
+                    again.append(since_s + limit_s)
+                    break
+                if stopped == STOPS_MAX:
+                    again.append(tx.now_s + PACE_S)
+                    return replace(state, paced_at_s=tx.now_s)
+                _stop(tx, pool, claim, limit_s)
+                stopped += 1
+    return state
+
+
+def _since_s(tx: Tx[Store], claim: Claim) -> float:
+    task = tx.store.tasks.get(claim.id)
+    assert task is not None and claim.kind == TASK, "a claim of a capacity provider that is not the claim of a task"
+    return task.created_at_s
+
+
+def _stop(tx: Tx[Store], pool: str, claim: Claim, limit_s: float) -> None:
+    task = tx.store.tasks.get(claim.id)
+    assert task is not None
+    why = why_claim_waits(tx, pool, claim)
+    text = f"Task failed to start: it waited for an instance for {limit_s:g} seconds (provisioning_wait_s): {why}"
+    begin_stop(tx, task, StopCode.FAILED_TO_START, text)

@@ -1,0 +1,93 @@
+"""Scaling policies of Auto Scaling groups that alarms request. `reconcile/scaling.py` calls this module."""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.decide.alarm_scaling import REPEAT_S, GroupCapacity, Verdict, decide_request
+from corral.decide.group_capacity import COUNTED
+from corral.model.alarm import Progress, ScalingRequest
+from corral.model.group import DELETING, TERMINATION_STATES, Group, LifecycleState, Member
+from corral.services.autoscaling import group_changes
+from corral.services.autoscaling.names import POLICY, documents_of
+from corral.services.autoscaling.scaling_policies import CONFIGURATION, PREDICTIVE, SIMPLE, TRACKING, rule_of, warmup_s
+from corral.store import Store
+from corral.store.stored_resources import Document
+
+
+class GroupPolicies:
+    """The policies of one group."""
+
+    def __init__(self, tx: Tx[Store], region: str, name: str) -> None:
+        group = tx.store.groups.get(region, name)
+        self._tx, self._group = tx, _note_other_changes(tx, group) if group is not None else None
+        found = documents_of(tx, region, POLICY, name) if group is not None else ()
+        self.policies: dict[str, Document] = {each["PolicyARN"]: each for each in found}
+
+    @property
+    def desired(self) -> int:
+        return self._group.desired if self._group is not None else 0
+
+    def problem(self, policy: Document | None, request: ScalingRequest) -> str:
+        group = self._group
+        if group is None or policy is None or group.status == DELETING:
+            return f"The scaling policy {request.policy} does not exist."
+        if policy["PolicyType"] == PREDICTIVE:
+            return f"The policy {policy['PolicyName']} is of the type {PREDICTIVE}, which alarms cannot apply."
+        if not policy["Enabled"]:
+            return f"The policy {policy['PolicyName']} is disabled."
+        if "AlarmNotification" in group.suspended:
+            return f"The process AlarmNotification of AutoScalingGroup {group.name} is suspended."
+        return ""
+
+    def decide(self, policy: Document, request: ScalingRequest, progress: Progress) -> Verdict:
+        tx, group = self._tx, self._group
+        assert group is not None
+        return decide_request(
+            request,
+            rule_of(policy, request.threshold),
+            capacity_now(group, tx.store.groups.members(group.region, group.name), warmup_s(group, policy), tx.now_s),
+            progress,
+            tx.now_s,
+            wait_until_s=group.policies_wait_until_s,
+            block=group_changes.cooldown_block(tx, group) if policy["PolicyType"] == SIMPLE else None,
+        )
+
+    def tracks_in(self, policy: Document) -> bool:
+        return policy["Enabled"] and policy["PolicyType"] == TRACKING and not policy[CONFIGURATION].get("DisableScaleIn")
+
+    def scale(self, policy: Document, wanted: int, cause: str) -> None:
+        assert self._group is not None
+        cooldown = {"cooldown_s": policy.get("Cooldown")} if policy["PolicyType"] == SIMPLE else {}
+        group_changes.set_desired(self._tx, self._group, wanted, f"a {cause}", policy_desired=wanted, **cooldown)
+
+    def not_scaled(self, policy: Document, verdict: Verdict, cause: str) -> None:
+        """The history of the alarm says why nothing was done. A group has no activity for it."""
+
+
+def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: float) -> GroupCapacity:
+    """Return the capacity of a group. A launch that waits for GPUs is not in its warm-up, because it may wait for ever."""
+    ready = present = 0
+    warming, ends = False, []
+    for member in members:
+        if member.state in COUNTED or member.state in TERMINATION_STATES:
+            present += member.weight
+        if member.state is LifecycleState.PENDING_WAIT:
+            warming = True
+        if member.state is LifecycleState.IN_SERVICE:
+            end_s = (member.in_service_at_s or 0.0) + warm_up_s
+            if end_s > now_s:
+                warming = True
+                ends.append(end_s)
+            else:
+                ready += member.weight
+    return GroupCapacity(group.desired, group.min_size, group.max_size, ready, present, warming, min(ends, default=None))
+
+
+def _note_other_changes(tx: Tx[Store], group: Group) -> Group:
+    """If something else has set the desired capacity, for example a user, policies are not applied again for a minute."""
+    if group.policy_desired == group.desired:
+        return group
+    waits = {} if group.policy_desired is None else {"policies_wait_until_s": tx.now_s + REPEAT_S}
+    group = group.but(policy_desired=group.desired, **waits)
+    tx.store.groups.put(group)
+    return group
