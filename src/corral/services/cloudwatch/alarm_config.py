@@ -18,7 +18,9 @@ from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
 
 HIGH_RESOLUTION_STEP_S = 10
-OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU"})  # Corral publishes these metrics once a second
+OWN_NAMESPACES = frozenset(
+    {"AWS/SQS", "AWS/ECS", "AWS/ECS/ManagedScaling", "AWS/AutoScaling", "Corral/GPU"}
+)  # Corral publishes these metrics once a second
 CACHED_MAX = 10_000
 
 
