@@ -50,7 +50,7 @@ PACE_S = 0.001  # the time until the next transaction continues
 def reconcile_provider(tx: Tx[Store], key: str) -> None:
     region, _, name = key.partition("/")
     provider = provider_of_group(tx, region, name)
-    if provider is None or not provider.clusters:
+    if provider is None:
         return
     state, again = provider.state, list[float]()
     if state.paced_at_s == tx.now_s:

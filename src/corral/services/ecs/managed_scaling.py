@@ -165,14 +165,10 @@ def tasks_to_drain(tx: Tx[Store], instance: Instance) -> list[Task]:
     return [task for task in tx.store.tasks.on(instance.id) if task.group_key not in daemons]
 
 
-def _empty_slot(
-    id: str, gpus: int, cpu_units: int, memory_mib: int, attributes: Mapping[str, str], group: str
-) -> Slot:  # fmt: skip
-    """The slot that an instance will have when it has joined its cluster."""
+def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes: Mapping[str, str], group: str) -> Slot:
+    """The slot that an instance will have when it has joined its cluster. Its GPUs are not known yet, only their number."""
     total = Demand(gpus, cpu_units, memory_mib)
-    return Slot(
-        id, total, cpu_units, memory_mib, [""] * gpus, {}, attributes=dict(attributes), instance_group=group
-    )  # fmt: skip
+    return Slot(id, total, cpu_units, memory_mib, [""] * gpus, {}, attributes=dict(attributes), instance_group=group)
 
 
 def host_attributes(tx: Tx[Store]) -> dict[str, str]:
