@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from clients.stack_help import ended, events, outputs
 from eventually import eventually
 from harness import Corral, container
 
@@ -205,6 +207,78 @@ def test_a_service_follows_a_metric(scaling: Any, corral: Corral) -> None:
     eventually(
         lambda: reasons() == [[{"Code": "AlreadyAtMaxCapacity", "CurrentCapacity": 2, "MaxCapacity": 2}]], "the reason is shown"
     )
+
+
+TEMPLATE = """
+Parameters: {Most: {Type: Number}}
+Resources:
+  Cluster: {Type: AWS::ECS::Cluster}
+  Definition:
+    Type: AWS::ECS::TaskDefinition
+    Properties:
+      Family: stacked
+      ContainerDefinitions: [{Name: main, Image: corral/host, Memory: 16, Command: [sleep, "600"]}]
+  Service:
+    Type: AWS::ECS::Service
+    Properties: {Cluster: !Ref Cluster, TaskDefinition: !Ref Definition, DesiredCount: 0}
+  Target:
+    Type: AWS::ApplicationAutoScaling::ScalableTarget
+    Properties:
+      ServiceNamespace: ecs
+      ScalableDimension: ecs:service:DesiredCount
+      ResourceId: !Join [/, [service, !Ref Cluster, !GetAtt Service.Name]]
+      MinCapacity: 0
+      MaxCapacity: !Ref Most
+      ScheduledActions:
+        - {ScheduledActionName: night, Schedule: cron(0 20 * * ? *), ScalableTargetAction: {MaxCapacity: 0}}
+  Policy:
+    Type: AWS::ApplicationAutoScaling::ScalingPolicy
+    Properties:
+      PolicyName: gpu
+      PolicyType: TargetTrackingScaling
+      ScalingTargetId: !Ref Target
+      TargetTrackingScalingPolicyConfiguration:
+        TargetValue: 75
+        CustomizedMetricSpecification: {Namespace: Demo, MetricName: Gpu, Statistic: Average}
+Outputs:
+  Target: {Value: !Ref Target}
+  Policy: {Value: !Ref Policy}
+  Resource: {Value: !Join [/, [!Ref Cluster, !GetAtt Service.Name]]}
+"""
+
+
+def test_a_stack(scaling: Any, corral: Corral) -> None:
+    stacks = corral.client("cloudformation")
+
+    def parameters(most: int) -> list[dict[str, str]]:
+        return [{"ParameterKey": "Most", "ParameterValue": str(most)}]
+
+    stacks.create_stack(StackName="scaled", TemplateBody=TEMPLATE, Parameters=parameters(2))
+    made = outputs(ended(stacks, "scaled"))
+    resource = f"service/{made['Resource']}"
+    assert made["Target"] == f"{resource}|ecs:service:DesiredCount|ecs"
+    [policy] = scaling.describe_scaling_policies(ServiceNamespace="ecs", ResourceId=resource)["ScalingPolicies"]
+    assert policy["PolicyARN"] == made["Policy"] and len(policy["Alarms"]) == 2
+    stacks.update_stack(StackName="scaled", TemplateBody=TEMPLATE, Parameters=parameters(5))
+    assert ended(stacks, "scaled")["StackStatus"] == "UPDATE_COMPLETE"
+    [target] = scaling.describe_scalable_targets(ServiceNamespace="ecs", ResourceIds=[resource])["ScalableTargets"]
+    assert target["MaxCapacity"] == 5
+    assert len(scaling.describe_scheduled_actions(ServiceNamespace="ecs")["ScheduledActions"]) == 1
+    stacks.delete_stack(StackName="scaled")
+    eventually(lambda: not scaling.describe_scalable_targets(ServiceNamespace="ecs")["ScalableTargets"], "the target is deleted")
+    assert scaling.describe_scaling_policies(ServiceNamespace="ecs")["ScalingPolicies"] == []
+    names = [each["AlarmName"] for each in policy["Alarms"]]
+    eventually(lambda: not corral.client("cloudwatch").describe_alarms(AlarmNames=names)["MetricAlarms"], "the alarms are deleted")
+    table = {"T": {"Type": "AWS::ApplicationAutoScaling::ScalableTarget", "Properties": {
+        "ServiceNamespace": "dynamodb", "ScalableDimension": "dynamodb:table:ReadCapacityUnits", "ResourceId": "table/t",
+        "MinCapacity": 1, "MaxCapacity": 2}}}  # fmt: skip
+    stacks.create_stack(StackName="table", TemplateBody=json.dumps({"Resources": table}), OnFailure="DO_NOTHING")
+    assert ended(stacks, "table")["StackStatus"] == "CREATE_FAILED"
+    [event] = [
+        each for each in events(stacks, "table") if each["ResourceStatus"] == "CREATE_FAILED" and each["LogicalResourceId"] == "T"
+    ]
+    assert "Corral scales ECS services only: dynamodb is not served." in event["ResourceStatusReason"]
+    stacks.delete_stack(StackName="table")
 
 
 def test_the_aws_command(scaling: Any, corral: Corral) -> None:

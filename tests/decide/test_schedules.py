@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.schedules import CronError, Offset, date_of, next_time, read_cron
+from corral.decide.schedules import CronError, Offset, date_of, next_run, next_time, read_cron, read_schedule
 
 
 def utc(at_s: float) -> float:
@@ -100,3 +101,54 @@ def test_dates(day) -> None:
     number = (day - datetime(1970, 1, 1).date()).days
     if number >= 0:
         assert date_of(number) == (day.year, day.month, day.day)
+
+
+# at, rate and cron with a year
+
+
+def runs(text: str, after: datetime, begin: datetime | None = None, many: int = 3) -> list[str]:
+    schedule, at_s = read_schedule(text), after.replace(tzinfo=UTC).timestamp()
+    begin_s, found = (begin or after).replace(tzinfo=UTC).timestamp(), []
+    while len(found) < many and (next_s := next_run(schedule, at_s, begin_s, utc)) is not None:
+        found.append(f"{datetime.fromtimestamp(next_s, UTC):%Y-%m-%d %H:%M:%S %a}")
+        at_s = next_s
+    return found
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("at(2026-03-01T08:00:30)", ["2026-03-01 08:00:30 Sun"]),
+        ("at(2025-03-01T08:00:00)", []),
+        ("rate(5 minutes)", ["2026-01-01 00:05:00 Thu", "2026-01-01 00:10:00 Thu", "2026-01-01 00:15:00 Thu"]),
+        ("rate(1 day)", ["2026-01-02 00:00:00 Fri", "2026-01-03 00:00:00 Sat", "2026-01-04 00:00:00 Sun"]),
+        ("cron(0 8 ? * MON-FRI *)", ["2026-01-01 08:00:00 Thu", "2026-01-02 08:00:00 Fri", "2026-01-05 08:00:00 Mon"]),
+        ("cron(0 8 ? * 1 *)", ["2026-01-04 08:00:00 Sun", "2026-01-11 08:00:00 Sun", "2026-01-18 08:00:00 Sun"]),
+        ("cron(0/30 0 1 JAN ? 2026-2027)", ["2026-01-01 00:30:00 Thu", "2027-01-01 00:00:00 Fri", "2027-01-01 00:30:00 Fri"]),
+        ("cron(0 0 29 2 ? 2040)", ["2040-02-29 00:00:00 Wed"]),
+        ("cron(0 0 1 1 ? 2020)", []),
+    ],
+)
+def test_expressions(text: str, expected: list[str]) -> None:
+    assert runs(text, datetime(2026, 1, 1)) == expected
+
+
+def test_a_rate_begins_with_its_start_time() -> None:
+    assert runs("rate(1 hour)", datetime(2026, 1, 1), datetime(2026, 1, 2, 0, 30), 2) == [
+        "2026-01-02 00:30:00 Fri", "2026-01-02 01:30:00 Fri",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("0 8 * * *", "must have the form"), ("at(tomorrow)", "not a time"), ("at(2026-02-30T00:00:00)", "not a valid time"),
+        ("rate(0 minutes)", "not a rate"), ("rate(5 weeks)", "not a rate"), ("rate(minutes)", "not a rate"),
+        ("cron(0 8 * * *)", "5 fields"), ("cron(0 8 * * * *)", "must be ?"), ("cron(0 8 ? * ? *)", "must be ?"),
+        ("cron(0 8 L * ? *)", "day of month"), ("cron(0 8 ? * 2#1 *)", "day of week"), ("cron(0 8 ? * 0 *)", "day of week"),
+        ("cron(0 8 1 * ? 1900)", "year"),
+    ],
+)  # fmt: skip
+def test_what_is_no_expression(text: str, says: str) -> None:
+    with pytest.raises(CronError, match=re.escape(says)):
+        read_schedule(text)

@@ -117,6 +117,13 @@ def test_the_reason_why_nothing_was_done(
     assert says in (verdict.code, verdict.outcome) and verdict.outcome
 
 
+def test_a_step_policy_can_use_the_largest_or_the_smallest_value() -> None:
+    both = ScalingRequest("p", AlarmState.ALARM, 55.0, 65.0, 70.0)
+    for aggregate, wanted in ((None, 5), (max, 5), (min, 4)):
+        rule = Rule(PLUS.wanted, aggregate=aggregate)
+        assert decide_scaling(both, rule, of(2), Cooldowns(), Progress(), 100.0).wanted == wanted
+
+
 def test_a_scale_in_needs_a_window_after_the_last_change() -> None:
     verdict = decide_scaling(asked(0.0, measured_s=40.0), IN, of(3), Cooldowns(changed_s=50.0), Progress(), 100.0)
     assert (verdict.wanted, verdict.outcome) == (3, NOT_MEASURED)

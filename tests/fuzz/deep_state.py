@@ -17,6 +17,7 @@ from fuzz.composer import Knowledge, Params, serialized
 from fuzz.deep_instances import make_instances
 from fuzz.group_state import build_groups
 from fuzz.stack_state import build_stacks
+from fuzz.target_state import build_targets
 from fuzz.topic_state import build_topics
 from harness import Corral, container
 from raw_aws import Connection
@@ -104,6 +105,7 @@ class DeepState:
         await make_instances(self._caller("ec2"), partial(self._example, "ec2"), partial(self._knows, "ec2"), self._mark)
         await build_topics(self._caller("sns"), self._knows, self._account, self._mark, POLICY)
         await build_groups(self._caller("autoscaling"), self._knows, self._mark)
+        await build_targets(self._caller("ecs"), self._caller("application-autoscaling"), self._knows, self._mark)
         await build_stacks(self._caller("cloudformation"), self._knows, self._mark)
         await self._connection.close()
         return self.examples

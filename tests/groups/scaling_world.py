@@ -102,8 +102,8 @@ class ScalingWorld(GroupWorld):
             self._measure(partial(record, points=[Point(metric, self.clock.now_s(), float(value), "Count", 1)], own=True))
             self.wait(1)
 
-    def put(self, value: float, metric: Metric = LOAD) -> None:
-        self._measure(partial(record, points=[Point(metric, self.clock.now_s(), float(value), "None", 60)], own=False))
+    def put(self, value: float, metric: Metric = LOAD, resolution_s: int = 60) -> None:
+        self._measure(partial(record, points=[Point(metric, self.clock.now_s(), float(value), "None", resolution_s)], own=False))
         self.settle()
 
     # Shorthands

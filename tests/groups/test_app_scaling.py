@@ -55,6 +55,23 @@ def test_the_timing_of_aws() -> None:
     assert world.tasks() == 2, "three datapoints of a minute"
 
 
+def test_a_value_that_does_not_change_is_published_once() -> None:
+    """Corral publishes an unchanged value of its own metrics again only after a minute. It is valid meanwhile."""
+    world = AppScalingWorld()
+    world.scaled()
+    world.track()
+    world.wait(1.2 - world.clock.now_s() % 1)
+    world.measure(10, 5)
+    world.put(100, GPU, resolution_s=1)
+    assert world.tasks() == 1, "the average of two seconds is 55"
+    world.wait(2)
+    assert world.tasks() == 2
+    world.report()
+    world.wait(3)
+    world.measure(10, 2)
+    assert world.tasks() == 2
+
+
 def test_a_larger_scale_out_counts_the_one_before() -> None:
     world = AppScalingWorld()
     world.scaled(desired=2, most=8)

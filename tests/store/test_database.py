@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from shutil import disk_usage
 
 import pytest
 
@@ -310,10 +311,10 @@ def test_a_database_in_memory_has_no_readers() -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte, if this user may mount one."""
+    """A file system of two megabytes, if this user may mount one."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
         pytest.skip("a small disk needs root")
     yield folder
@@ -324,7 +325,7 @@ def test_a_full_disk_is_an_error_for_the_whole_batch_until_there_is_space(small_
     store = Store(small_disk / "state.db")
     core = core_on(store)
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(400_000))
+    ballast.write_bytes(bytes(disk_usage(small_disk).free // 2))
     written: list[str] = []
     for number in range(20):
         names = [f"{kind}{number}" for kind in ("a", "big", "b")]

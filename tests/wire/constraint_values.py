@@ -21,6 +21,7 @@ TEXTS = (
     "arn:aws:lambda:us-east-1:123456789012:code-signing-config:csc-0123456789abcdef0",
     "arn:aws:lambda:us-east-1:123456789012:capacity-provider:a", "arn:aws:lambda:us-east-1:123456789012:layer:a:1",
     "arn:aws:elasticfilesystem:us-east-1:123456789012:access-point/fsap-0123456789abcdef0",
+    "arn:aws:application-autoscaling:us-east-1:123456789012:scalable-target/a",
 )  # fmt: skip
 WRONG_TEXTS = ("\x00", "", "!", ":", "é*:!\x07", "a b", "no such value", "?" * 30, ":" * 30, "\x00" * 30, "$" * 3)
 

@@ -27,6 +27,7 @@ class Rule(Struct, frozen=True):
     wanted: Callable[[int, float | None], int | None]  # (capacity, value) → wanted capacity; None if no step applies
     exact: bool = False  # the wanted capacity does not depend on the current one
     simple: bool = False  # the policy needs no value, and has a cooldown instead of a warm-up
+    aggregate: Callable[[list[float]], float] | None = None  # the value that a step policy uses, if it does not use all of them
     tracking: bool = False  # a target tracking policy, which wants nothing while its metric is close to the target
 
 
@@ -141,7 +142,11 @@ def values_of(request: ScalingRequest, rule: Rule) -> list[float | None]:
     """
     if rule.tracking:
         return [tracked_value(request)]
-    return [request.period_value, request.newest_value, *([request.peak_value] if rule.exact else ())]
+    peak = [request.peak_value] if rule.exact or rule.aggregate is not None else []
+    values = [request.period_value, request.newest_value, *peak]
+    if rule.aggregate is not None:
+        return [rule.aggregate(known)] if (known := [value for value in values if value is not None]) else []
+    return values
 
 
 def _wanted_by(value: float, rule: Rule, desired: int, bases: tuple[int, int]) -> int | None:

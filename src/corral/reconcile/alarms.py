@@ -96,8 +96,8 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
         request_scaling(tx, alarm, _low_value(tx, config, windows), None, whole=whole, measured_s=windows[-1][0])
         return
     if tracks:
-        newest = _recent(tx, config)[1] if tx.settings.alarm_timing == "fast" else None
-        request_scaling(tx, alarm, windows[-1][1], newest, whole=whole)
+        seconds = _recent(tx, config) if tx.settings.alarm_timing == "fast" else {}
+        request_scaling(tx, alarm, windows[-1][1], fmean(seconds.values()) if seconds else None, whole=whole)
         return
     newest = _newest(tx, config)[1] if fast else None
     peak = _peak(tx, alarm, config) if fast and alarm.state is AlarmState.ALARM else None
@@ -147,13 +147,17 @@ def _schedule_next(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, windo
 
 def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> Alarm:
     """Evaluate the alarm for the scale-out of a target tracking policy on the last seconds of its metric."""
-    at_s, value = _recent(tx, config)
-    if value is None:
+    seconds = _recent(tx, config)
+    if not seconds:
         return alarm
+    at_s, value = max(seconds), fmean(seconds.values())
     if alarm.state is not AlarmState.ALARM and breaches(value, config.criteria):
         evaluation = AlarmEvaluation(AlarmState.ALARM, ((at_s, value),))
         reason = newest_second_reason(at_s, value, config.criteria)
         alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
+    if alarm.state is not AlarmState.ALARM and breaches(seconds[at_s], config.criteria):
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # then this second stands alone, if it is still the newest
+    tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
         update_newest_value(tx, alarm, value)
     return alarm
@@ -221,8 +225,8 @@ def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
     if tx.settings.alarm_timing != "fast":
         return False
     if config.tracks and config.is_level:
-        value = _recent(tx, config)[1] if config.tracks == TRACKS_OUT else None
-        return value is not None and breaches(value, config.criteria)
+        seconds = _recent(tx, config) if config.tracks == TRACKS_OUT else {}
+        return bool(seconds) and breaches(fmean(seconds.values()), config.criteria)
     if config.own:
         return _has_recent_breach(tx, config)
     return config.may_alarm_early and _early_evaluation(tx, config, end_s + config.step_s) is not None
@@ -287,23 +291,26 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
     return (max(found), found[max(found)]) if found else (0.0, None)
 
 
-def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | None]:
-    """Return the newest second of the metrics and the value of the last `target_tracking_out_s` seconds up to it.
+def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
+    """Return the values of the last `target_tracking_out_s` seconds, whose average decides about a scale-out.
 
+    If these seconds have no data, the newest second is returned, because Corral does not publish an unchanged value again at once.
     There is no value if the newest second is before the newest complete window.
     """
+    newest_s = _newest_second(tx, config)
+    if newest_s is None:
+        return {}
+    end_s = max(newest_s, int(tx.now_s)) + 1
+    start_s = end_s - _recent_seconds(tx)
+    if newest_s < start_s:
+        start_s, end_s = newest_s, newest_s + 1
+    return _values(tx, config, start_s, end_s, 1)
+
+
+def _newest_second(tx: Tx[MetricStore], config: AlarmConfig) -> int | None:
     since_s = config.last_end_s(tx.now_s) - config.period_s
     found = [tx.store.newest(metric, since_s=since_s, now_s=tx.now_s) for metric in config.metrics]
-    newest_s = max((each[0] for each in found if each is not None), default=None)
-    if newest_s is None:
-        return 0.0, None
-    values = _recent_values(tx, config, newest_s + 1 - _recent_seconds(tx), newest_s + 1)
-    return float(newest_s), fmean(values.values()) if values else None
-
-
-def _recent_values(tx: Tx[MetricStore], config: AlarmConfig, start_s: int, end_s: int) -> Mapping[int, float]:
-    """Return the values on which a scale-out can be decided. An expression has a value for each second."""
-    return _values(tx, config, start_s, end_s, _recent_seconds(tx) if config.series is not None else 1)
+    return max((each[0] for each in found if each is not None), default=None)
 
 
 def _recent_seconds(tx: Tx[MetricStore]) -> int:
@@ -318,7 +325,8 @@ def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datap
     if tx.settings.alarm_timing != "fast":
         return max(known)
     end_s = int(windows[-1][0]) + config.period_s
-    recent = _recent_values(tx, config, end_s - config.period_s * config.criteria.periods, end_s)
+    start_s, step_s = end_s - config.period_s * config.criteria.periods, _recent_seconds(tx) if config.series is not None else 1
+    recent = _values(tx, config, start_s, end_s, step_s)
     return max(*known, *recent.values())
 
 

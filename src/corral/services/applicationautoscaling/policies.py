@@ -41,6 +41,8 @@ STEP, TRACKING, PREDICTIVE = "StepScaling", "TargetTrackingScaling", "Predictive
 STEPS, CONFIGURATION = "StepScalingPolicyConfiguration", "TargetTrackingScalingPolicyConfiguration"
 CONFIGURATIONS = {STEP: STEPS, TRACKING: CONFIGURATION, PREDICTIVE: "PredictiveScalingPolicyConfiguration"}
 COOLDOWN_S = 300  # AWS's default for ECS services
+# MetricAggregationType → the value that a policy uses: of the period, of the newest second, or of the second that breaches most
+AGGREGATES: dict[str, Callable[[list[float]], float]] = {"Minimum": min, "Maximum": max}
 POLICIES_MAX, STEPS_MAX = 50, 20  # the quotas of AWS
 PREDEFINED = {
     "ECSServiceAverageCPUUtilization": PredefinedMetric("AWS/ECS", "CPUUtilization"),
@@ -179,7 +181,7 @@ def rule_of(policy: Document, threshold: float) -> Rule:
         step = step_for(_steps(configuration), value - threshold) if value is not None else None
         return adjusted(capacity, adjustment, step.adjustment, magnitude) if step is not None else None
 
-    return Rule(stepped, exact=adjustment == EXACT)
+    return Rule(stepped, exact=adjustment == EXACT, aggregate=AGGREGATES.get(configuration.get("MetricAggregationType", "Average")))
 
 
 def cooldown_s(policy: Document, *, out: bool) -> float:
