@@ -355,14 +355,17 @@ def test_a_provider_scales_only_for_the_clusters_that_have_it() -> None:
     world = ProviderWorld()
     world.call("CreateCluster", "ecs", clusterName="empty")
     none: dict[str, Any] = {"capacityProviders": [], "defaultCapacityProviderStrategy": []}
-    world.call("PutClusterCapacityProviders", "ecs", cluster=FLEET, **none)
     world.desire(2)
+    world.wait(DELAY_S - 1)
+    world.call("PutClusterCapacityProviders", "ecs", cluster=FLEET, **none)
     world.wait(2 * DELAY_S)
     assert world.shape() == (2, 2)
     strategy = [{"capacityProvider": "gpus", "weight": 1}]
     given = {"capacityProviders": ["gpus"], "defaultCapacityProviderStrategy": strategy}
     world.call("PutClusterCapacityProviders", "ecs", cluster=FLEET, **given)
-    world.wait(DELAY_S + 1)
+    world.wait(DELAY_S - 1)
+    assert world.shape() == (2, 2)
+    world.wait(2)
     assert world.shape() == (0, 0)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.model.group import Group
 from corral.services.autoscaling.names import POLICY, documents_of
+from simulation.clients import FLEET
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -34,9 +35,8 @@ class ScalingClients:
     def _look(self) -> None:
         """Put the policy and the alarm of each group if they are missing, and publish the load."""
         if self.world.plane.up:
-            for group in self.world.group_clients.groups():
-                if not group.status:
-                    self._drive(group)
+            for group in self._groups():
+                self._drive(group)
         self.world.agenda.after(EVERY_S * (0.5 + self._rng.random()), self._look)
 
     def _drive(self, group: Group) -> None:
@@ -71,8 +71,11 @@ class ScalingClients:
         }
 
     def unsettled(self) -> list[str]:
-        groups = [group for group in self.world.group_clients.groups() if not group.status]
-        return [f"{group.name} still wants {group.desired}" for group in groups if group.desired != group.min_size]
+        return [f"{group.name} still wants {group.desired}" for group in self._groups() if group.desired != group.min_size]
+
+    def _groups(self) -> list[Group]:
+        """The groups that alarms scale. A capacity provider scales the other one."""
+        return [group for group in self.world.group_clients.groups() if not group.status and group.name != FLEET]
 
     def _ask(self, service: str, operation: str, params: dict[str, Any]) -> None:
         self.world.clients.ask(operation, params, service=service, again=False)

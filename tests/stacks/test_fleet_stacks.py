@@ -192,6 +192,55 @@ def test_deleting_a_stack_stops_the_tasks_of_its_capacity_provider() -> None:
     assert task is not None and (task.state.value, task.stopped_reason) == ("STOPPED", "The stack s is deleted")
 
 
+def provided(*, protection: bool) -> dict[str, Any]:
+    """A service whose capacity provider scales a group that is empty at first."""
+    properties = group("Launch")["Properties"] | {"MinSize": "0", "MaxSize": "2", "NewInstancesProtectedFromScaleIn": protection}
+    settings = {
+        "AutoScalingGroupArn": {"Ref": "Group"},
+        "ManagedScaling": {"Status": "ENABLED", "TargetCapacity": 100},
+        "ManagedTerminationProtection": "ENABLED" if protection else "DISABLED",
+    }
+    associated = {
+        "Cluster": {"Ref": "Cluster"},
+        "CapacityProviders": [{"Ref": "Provider"}],
+        "DefaultCapacityProviderStrategy": [{"CapacityProvider": {"Ref": "Provider"}, "Weight": 1}],
+    }
+    container = {"Name": "a", "Image": "corral/host", "Memory": 6, "Command": ["sleep"]}
+    gpus = {**container, "ResourceRequirements": [{"Type": "GPU", "Value": "4"}]}
+    service = {"Cluster": {"Ref": "Cluster"}, "TaskDefinition": {"Ref": "Task"}, "DesiredCount": 2}
+    service["CapacityProviderStrategy"] = associated["DefaultCapacityProviderStrategy"]
+    return {
+        "Resources": {
+            "Cluster": {"Type": "AWS::ECS::Cluster"},
+            "Launch": launch(GPUS_4, {"Ref": "Cluster"}),
+            "Group": {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": properties},
+            "Provider": {
+                "Type": "AWS::ECS::CapacityProvider",
+                "Properties": {"AutoScalingGroupProvider": settings},
+            },
+            "Associations": {"Type": "AWS::ECS::ClusterCapacityProviderAssociations", "Properties": associated},
+            "Task": {"Type": "AWS::ECS::TaskDefinition", "Properties": {"ContainerDefinitions": [gpus]}},
+            "Service": {"Type": "AWS::ECS::Service", "Properties": service, "DependsOn": ["Associations"]},
+        },
+    }
+
+
+@pytest.mark.parametrize("protection", [False, True])
+def test_a_capacity_provider_of_a_stack_launches_the_instances_of_its_service(protection: bool) -> None:
+    world = World()
+    assert world.create(provided(protection=protection)).status is StackStatus.CREATE_IN_PROGRESS
+    assert len(instances(world, "Group")) == 2 and world.free_gpus() == 0
+    for _ in range(3):
+        report_tasks(world)
+    assert world.stack().status is StackStatus.CREATE_COMPLETE
+    stack = world.delete()
+    for _ in range(4):
+        report_tasks(world)
+    assert world.by_id(stack.id).status is StackStatus.DELETE_COMPLETE, world.events(stack)
+    assert (world.running(), world.free_gpus(), world.store.groups.listed(REGION)) == (0, 8, [])
+    world.check()
+
+
 def test_a_service_follows_the_capacity_providers_of_its_cluster_without_a_declared_dependency() -> None:
     """CDK declares none, although ECS refuses to create the service first, and to remove the providers first."""
     world = World()

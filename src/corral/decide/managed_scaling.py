@@ -95,11 +95,11 @@ def needed_instances(instances: Sequence[GroupInstance], waiting: Iterable[Waiti
 
     Large tasks are packed first. The cost depends on the number of different demands, and not on the number of waiting tasks.
     """
-    used = {each.slot.id for each in instances if each.is_busy}
-    open_bins = [_Bin(each) for each in instances if each.slot.takes_tasks]
+    used, lines = {each.slot.id for each in instances if each.is_busy}, sorted(waiting, key=_size, reverse=True)
+    open_bins = [_Bin(each) for each in instances if each.slot.takes_tasks] if lines else []
     new_bins: list[_Bin] = []
     unfit: list[Demand] = []
-    for tasks in sorted(waiting, key=_size, reverse=True):
+    for tasks in lines:
         left, demand, allows = tasks.count, tasks.demand, matching(tasks.demand.rules)
         for at, each in enumerate(open_bins):
             if not left:

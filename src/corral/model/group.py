@@ -14,6 +14,7 @@ CONTINUE, ABANDON = "CONTINUE", "ABANDON"
 ON_DEMAND, SPOT = "on-demand", "spot"
 CONFIGURATION, TEMPLATE = "configuration", "template"
 DELETING = "Delete in progress"
+DRAINED = "_drained"  # a member of a group's settings: the sizes before a stack has drained the group for its successor
 PROCESSES = (
     "Launch",
     "Terminate",

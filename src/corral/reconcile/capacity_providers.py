@@ -20,7 +20,7 @@ from corral.decide.managed_scaling import (
     desired_capacity,
     needed_instances,
 )
-from corral.model.group import DELETING, Group, LifecycleState, Member, provider_key
+from corral.model.group import Group, LifecycleState, Member, provider_key
 from corral.model.instance import cluster_pool
 from corral.model.placement import TASK, Claim
 from corral.model.task import StopCode
@@ -50,7 +50,7 @@ PACE_S = 0.001  # the time until the next transaction continues
 def reconcile_provider(tx: Tx[Store], key: str) -> None:
     region, _, name = key.partition("/")
     provider = provider_of_group(tx, region, name)
-    if provider is None or not provider.clusters:
+    if provider is None:
         return
     state, again = provider.state, list[float]()
     if state.paced_at_s == tx.now_s:
@@ -59,7 +59,7 @@ def reconcile_provider(tx: Tx[Store], key: str) -> None:
     if tx.settings.scaling.provisioning_wait_s:
         state = _stop_late_tasks(tx, provider, state, again)
     group = tx.store.groups.get(region, name)
-    if group is not None and group.status != DELETING and provider.scales:
+    if group is not None and provider.scales_group(group):
         state = _scale(tx, provider, group, state, again)
     else:
         state = replace(state, low_since_s=None, is_stepping=False)

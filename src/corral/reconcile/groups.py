@@ -256,7 +256,7 @@ def _used(tx: Tx[Store], group: Group, members: list[Member]) -> frozenset[str]:
     With managed termination protection, a scale-in never takes them.
     """
     provider = provider_of_group(tx, group.region, group.name)
-    if provider is None or not provider.scales:
+    if provider is None or not provider.scales_group(group):
         return frozenset()
     need = need_of(tx, provider, [member for member in members if member.state in COUNTED])
     if provider.protects:

@@ -12,7 +12,7 @@ import msgspec
 from corral.core import Tx
 from corral.decide.group_capacity import COUNTED
 from corral.decide.rolling_update import Rollout, RolloutStep, rolling_policy, start_rollout, step_rollout
-from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
+from corral.model.group import DRAINED, TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services import instances
 from corral.services.autoscaling import activities, group_changes
@@ -26,7 +26,7 @@ from corral.services.ec2.cloudformation_instances import signals_of, signals_wan
 from corral.store import Store
 
 REPLACING = (*SOURCES, "VPCZoneIdentifier")  # a change of these replaces the group, or its instances, if the UpdatePolicy says so
-DRAINED, ROLLING = "_drained", "_rolling"  # members of a group's settings: the sizes before a drain and before a rolling update
+ROLLING = "_rolling"  # a member of a group's settings: the sizes before a rolling update
 SUCCESS = "SUCCESS"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from corral.core import Tx
@@ -35,7 +36,7 @@ def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         insights = [{"name": "containerInsights", "value": effective_value(tx, caller, "containerInsights")}]
         tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details})
         join_created_cluster(tx, caller.region, name)
-        _mark_providers(tx, caller, details)
+        _mark_providers(tx, caller, details.get("capacityProviders", ()))
     elif any(found[1].get(key) != value for key, value in details.items()):
         raise InvalidParameterException(
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
@@ -52,11 +53,13 @@ def update_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, before = find_cluster(tx, caller, params["cluster"])
     details = _checked_details(tx, caller, name, params)
-    for removed in set(before.get("capacityProviders", ())) - set(details["capacityProviders"]):
+    removals = sorted(set(before.get("capacityProviders", ())) - set(details["capacityProviders"]))
+    for removed in removals:
         used = tx.store.ecs_services.with_provider(caller.region, name, removed)
         if used or tx.store.clusters.runs_on(caller.region, name, removed):
             raise ResourceInUseException(PROVIDER_IN_USE)
     _update(tx, caller, name, details)
+    _mark_providers(tx, caller, removals)
     return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}
 
 
@@ -124,12 +127,12 @@ def _setting(given: dict[str, str]) -> dict[str, str]:
 def _update(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -> None:
     _, details = tx.store.clusters.get(caller.region, name) or ("ACTIVE", {})
     tx.store.clusters.put(caller.region, name, "ACTIVE", {**details, **changes})
-    _mark_providers(tx, caller, changes)
+    _mark_providers(tx, caller, changes.get("capacityProviders", ()))
 
 
-def _mark_providers(tx: Tx[Store], caller: Caller, details: dict[str, Any]) -> None:
-    """Reconcile the capacity providers of a cluster, because they may be new in the cluster."""
-    for provider in details.get("capacityProviders", ()):
+def _mark_providers(tx: Tx[Store], caller: Caller, providers: Iterable[str]) -> None:
+    """Reconcile capacity providers that a cluster may have got or lost."""
+    for provider in providers:
         if group := group_of_provider(tx, caller.region, provider):
             tx.mark(provider_key(caller.region, group))
 

@@ -15,7 +15,7 @@ from corral.core import Tx
 from corral.decide.group_capacity import COUNTED, capacity_of
 from corral.decide.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
 from corral.decide.placement import amounts, covers
-from corral.model.group import Group, LifecycleState, Member
+from corral.model.group import DELETING, DRAINED, Group, LifecycleState, Member
 from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool
 from corral.model.metric import Metric, Point
 from corral.model.placement import Slot
@@ -74,6 +74,10 @@ class GroupProvider(Struct, frozen=True):
     def scales(self) -> bool:
         return bool(self.clusters) and self.scaling["status"] == ENABLED
 
+    def scales_group(self, group: Group) -> bool:
+        """Whether managed scaling is on, and neither a deletion nor the update of a stack empties the group."""
+        return self.scales and group.status != DELETING and DRAINED not in group.settings
+
     @property
     def protects(self) -> bool:
         """Whether managed termination protection is on."""
@@ -125,16 +129,18 @@ def _instance_of(tx: Tx[Store], member: Member, daemons: dict[str, list[str]]) -
     instance = tx.store.instances.get(member.instance_id)
     if instance is None or instance.state is InstanceState.TERMINATED:
         return GroupInstance("", _empty_slot(member.instance_id, 0, 0, 0, {}, member.group), member.weight)
-    if instance.pool is None or instance.id not in tx.store.fleet.pool(instance.pool):
+    pool_name = instance.pool
+    pool = tx.store.fleet.pool(pool_name) if pool_name is not None else None
+    if pool_name is None or pool is None or instance.id not in pool:
         starts = instance.state is InstanceState.PENDING and instance.joins
-        pool = cluster_pool(instance.region, instance.joins) if starts else ""
+        joins = cluster_pool(instance.region, instance.joins) if starts else ""
         attributes = {**launch_attributes(instance.details), **host_attributes(tx), "ecs.instance-type": instance.type}
         size = instance.gpus, instance.cpu_units, instance.memory_mib
-        return GroupInstance(pool, _empty_slot(instance.id, *size, attributes, member.group), member.weight)
-    slot = tx.store.fleet.pool(instance.pool).slot(instance.id)
+        return GroupInstance(joins, _empty_slot(instance.id, *size, attributes, member.group), member.weight)
+    slot = pool.slot(instance.id)
     if instance.cluster not in daemons:
         daemons[instance.cluster] = daemon_groups(tx, instance.region, instance.cluster)
-    return GroupInstance(instance.pool, slot, member.weight, has_other_tasks(slot, daemons[instance.cluster]))
+    return GroupInstance(pool_name, slot, member.weight, has_other_tasks(slot, daemons[instance.cluster]))
 
 
 def daemon_groups(tx: Tx[Store], region: str, cluster: str) -> list[str]:
@@ -159,14 +165,10 @@ def tasks_to_drain(tx: Tx[Store], instance: Instance) -> list[Task]:
     return [task for task in tx.store.tasks.on(instance.id) if task.group_key not in daemons]
 
 
-def _empty_slot(
-    id: str, gpus: int, cpu_units: int, memory_mib: int, attributes: Mapping[str, str], group: str
-) -> Slot:  # fmt: skip
-    """The slot that an instance will have when it has joined its cluster."""
+def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes: Mapping[str, str], group: str) -> Slot:
+    """The slot that an instance will have when it has joined its cluster. Its GPUs are not known yet, only their number."""
     total = Demand(gpus, cpu_units, memory_mib)
-    return Slot(
-        id, total, cpu_units, memory_mib, [""] * gpus, {}, attributes=dict(attributes), instance_group=group
-    )  # fmt: skip
+    return Slot(id, total, cpu_units, memory_mib, [""] * gpus, {}, attributes=dict(attributes), instance_group=group)
 
 
 def host_attributes(tx: Tx[Store]) -> dict[str, str]:
