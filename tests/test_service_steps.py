@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral.errors import ApiError
-from corral.reconcile.ecs_services import STARTS_MAX, STOPS_MAX
+from corral.reconcile.ecs_service_tasks import STARTS_MAX, STOPS_MAX
 from corral.services import SERVICES
 from corral.services.instances import ENDS_MAX
 from groups.group_world import CALLER, refused

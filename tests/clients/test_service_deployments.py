@@ -167,6 +167,28 @@ def test_refused_configurations(ecs):
         ecs.describe_service_revisions(serviceRevisionArns=["other"])
 
 
+def test_task_sets(ecs):
+    family(ecs, "sets")
+    ecs.create_service(serviceName="sets", desiredCount=2, deploymentController={"type": "EXTERNAL"})
+    place = {"cluster": "default", "service": "sets"}
+    made = ecs.create_task_set(**place, taskDefinition="sets", scale={"value": 50, "unit": "PERCENT"})["taskSet"]
+    assert made["computedDesiredCount"] == 1 and made["status"] == "ACTIVE"
+
+    def steady():
+        [found] = ecs.describe_task_sets(**place, taskSets=[made["taskSetArn"]])["taskSets"]
+        return found["stabilityStatus"] == "STEADY_STATE" and found
+
+    assert eventually(steady, "the task set is steady")["runningCount"] == 1
+    assert {task["startedBy"] for task in tasks_of(ecs, "sets")} == {made["id"]}
+    ecs.update_service_primary_task_set(**place, primaryTaskSet=made["id"])
+    [shown] = described(ecs, "sets")["taskSets"]
+    assert shown["status"] == "PRIMARY" and described(ecs, "sets")["deployments"] == []
+    assert ecs.delete_task_set(**place, taskSet=made["id"], force=True)["taskSet"]["status"] == "DRAINING"
+    eventually(lambda: not tasks_of(ecs, "sets"), "its tasks stop")
+    with pytest.raises(ecs.exceptions.TaskSetNotFoundException):
+        ecs.update_task_set(**place, taskSet=made["id"], scale={"value": 50, "unit": "PERCENT"})
+
+
 def test_tags_and_execute_command_reach_the_tasks(ecs):
     family(ecs, "tagged")
     ecs.create_service(

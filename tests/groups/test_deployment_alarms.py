@@ -65,6 +65,14 @@ def test_an_alarm_in_the_bake_time_rolls_back(world: AlarmedWorld) -> None:
     assert world.rollouts()[0]["status"] == "ROLLBACK_SUCCESSFUL"
 
 
+def test_a_deleted_service_watches_no_alarms(world: AlarmedWorld) -> None:
+    world.watched()
+    world.update(forceNewDeployment=True)
+    assert watches(world)
+    world.call("DeleteService", "ecs", service="web", force=True)
+    assert not watches(world) and world.rollouts()[0]["status"] == "STOPPED"
+
+
 def test_without_rollback_the_deployment_fails(world: AlarmedWorld) -> None:
     world.watched(rolls_back=False)
     world.update(forceNewDeployment=True)

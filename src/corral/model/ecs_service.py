@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, Self
 
 from msgspec import Struct, field
@@ -91,6 +92,27 @@ class ServiceRollout(Struct, frozen=True):
 ONGOING = ("PENDING", "IN_PROGRESS", "STOP_REQUESTED", "ROLLBACK_REQUESTED", "ROLLBACK_IN_PROGRESS")
 
 
+# Stands for the deployment of a service with the deployment controller EXTERNAL that has no task sets.
+NO_DEPLOYMENT = Deployment("", "", 0.0, 0.0, rollout=COMPLETED)
+
+
+class TaskSet(Struct, frozen=True):
+    """A task set of a service with the deployment controller EXTERNAL. The deployment with the same id has its configuration."""
+
+    id: str
+    scale: float  # percent of the desired count of the service
+    created_at_s: float
+    updated_at_s: float
+    details: dict[str, Any]  # request members that DescribeTaskSets returns unchanged
+    status: str = ACTIVE  # PRIMARY, ACTIVE or DRAINING (deleted, its tasks stop)
+    is_steady: bool = False
+    stability_at_s: float = 0.0
+
+    def desired(self, of_service: int) -> int:
+        """Return the number of tasks. As in ECS, it is rounded up."""
+        return ceil(of_service * self.scale / 100)
+
+
 class EcsService(Struct, frozen=True):
     """A service. New tasks belong to the first deployment. Older deployments are dropped when their last task has stopped."""
 
@@ -109,10 +131,19 @@ class EcsService(Struct, frozen=True):
     paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
     rollout: str = ""  # the id of the newest ServiceRollout
     completed: Deployment | None = None  # the last deployment that was completed: a failed rollout returns to it
+    task_sets: tuple[TaskSet, ...] = ()
 
     @property
     def primary(self) -> Deployment:
-        return self.deployments[0]
+        return self.deployments[0] if self.deployments else NO_DEPLOYMENT
+
+    @property
+    def is_external(self) -> bool:
+        """Whether another program manages the deployments of the service by task sets."""
+        return bool(self.details.get("deploymentController", {}).get("type") == "EXTERNAL")
+
+    def deployment(self, deployment_id: str) -> Deployment:
+        return next(each for each in self.deployments if each.id == deployment_id)
 
     @property
     def key(self) -> str:

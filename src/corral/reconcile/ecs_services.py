@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from corral.core import Tx
 from corral.decide.placement import covers
@@ -39,29 +38,34 @@ from corral.model.ecs_service import (
 )
 from corral.model.instance import HOST_POOL
 from corral.model.placement import Slot
-from corral.model.task import StopCode, Task, TaskState
+from corral.model.task import Task, TaskState
 from corral.reconcile.ecs_deployments import check_rollout, try_complete
+from corral.reconcile.ecs_service_tasks import (
+    PACE_S,
+    RETRY_S,
+    STARTS_MAX,
+    STOPS_MAX,
+    definition_of,
+    launch_request,
+    protected_tasks,
+    stop_task,
+    task_names,
+)
+from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, service_capacity
-from corral.services.ecs.launch import LaunchRequest, launch
-from corral.services.ecs.lookup import cluster_record, find_definition, pools_of, slots_of
+from corral.services.ecs.launch import launch
+from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ, service_arn
 from corral.services.ecs.service_health import healthy_count, tasks_with_health
-from corral.services.ecs.tags import merge_tags
 from corral.services.ecs.task_description import task_descriptions
-from corral.services.ecs.task_progress import begin_stop
 from corral.services.ecs.task_spec import task_spec
 from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
 
-STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
-STOPS_MAX = 20
-PACE_S = 0.001  # the time until the next transaction continues
-NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
-RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
 ROWS_MAX = 100
 BLOCKED = (
     "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
@@ -87,7 +91,9 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
         if not continues:
             return
     caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
-    if service.strategy == DAEMON:
+    if service.is_external:
+        step_task_sets(tx, caller, service)
+    elif service.strategy == DAEMON:
         _step_daemon(tx, caller, service)
     else:
         _step_replica(tx, caller, service)
@@ -122,7 +128,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
         plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan needs only their number
     else:
         tasks = tasks_with_health(tx, service)
-        protected = _protected(tx, service, tasks)
+        protected = protected_tasks(tx, service, tasks)
         plan = replica_plan(
             tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected,
             late=_late(tx, tasks),
@@ -139,7 +145,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
 def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     """Plan each pool of the cluster separately, because a waiting task belongs to one pool."""
     try:
-        _, document = _definition(tx, caller, service)
+        _, document = definition_of(tx, caller, service)
     except ApiError as refused:  # the task definition was deleted
         _report(tx, service, f"was unable to place a task. Reason: {refused}")
         return
@@ -220,9 +226,9 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
     for task_id in idle[:STOPS_MAX]:
         if task_id in plan.unhealthy:
             write_event(tx, service, f"(task {task_id}) failed container health checks.")
-        _stop(tx, service, task_id, FAILED_CHECKS if task_id in plan.unhealthy else "")
+        stop_task(tx, service, task_id, FAILED_CHECKS if task_id in plan.unhealthy else "")
     if idle:
-        write_event(tx, service, f"has stopped {len(idle[:STOPS_MAX])} running tasks: {_names(idle[:STOPS_MAX])}.")
+        write_event(tx, service, f"has stopped {len(idle[:STOPS_MAX])} running tasks: {task_names(idle[:STOPS_MAX])}.")
     started = 0
     if plan.start and capacity is not None:
         service, started = _start(tx, caller, service, min(plan.start, STARTS_MAX), capacity)
@@ -287,61 +293,15 @@ def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capac
         why = f"The newest {failed} tasks ended within a minute: DescribeTasks says why."
         return _report(tx, service, f"is unable to consistently start tasks successfully. {why}"), 0
     try:
-        launched = launch(tx, _request(tx, caller, service, count, capacity)).tasks
+        launched = launch(tx, launch_request(tx, caller, service, count, capacity)).tasks
     except ApiError as refused:
         tx.due(f"service:{service.key}", tx.now_s + RETRY_S)
         return _report(tx, service, f"was unable to place a task. Reason: {refused}"), 0
-    write_event(tx, service, f"has started {len(launched)} tasks: {_names([task.id for task in launched])}.")
+    write_event(tx, service, f"has started {len(launched)} tasks: {task_names([task.id for task in launched])}.")
     waiting = [task for task in launched if task.state is TaskState.PROVISIONING]
     if waiting:
         service = _report(tx, service, f"was unable to place a task because {NO_ROOM}. {_why_waiting(tx, waiting[0])}")
     return service, len(launched)
-
-
-def _request(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> LaunchRequest:
-    revision, document = _definition(tx, caller, service)
-    details, settings = service.details, service.primary.settings
-    constraints = list(details.get("placementConstraints", ()))
-    if service.strategy == DAEMON:
-        constraints.append({"type": "distinctInstance"})
-    return LaunchRequest(
-        region=service.region,
-        cluster=service.cluster,
-        definition=document,
-        revision=revision,
-        capacity=capacity,
-        count=count,
-        group=service.group,
-        started_by=service.primary.id,
-        tags=_tags(service, document),
-        network_configuration=settings.get("networkConfiguration"),
-        platform_version=settings.get("platformVersion"),
-        enable_execute_command=details.get("enableExecuteCommand", False),
-        placement_constraints=constraints,
-        placement_strategy=() if service.strategy == DAEMON else details.get("placementStrategy", ()),
-    )
-
-
-def _definition(tx: Tx[Store], caller: Caller, service: EcsService) -> tuple[int, dict[str, Any]]:
-    revision, _, document = find_definition(tx, caller, service.primary.definition_arn)
-    return revision, document
-
-
-def _tags(service: EcsService, document: dict[str, Any]) -> list[dict[str, str]]:
-    propagate = service.details.get("propagateTags", "NONE")
-    tags: list[dict[str, str]] = []
-    if propagate != "NONE":
-        tags = service.details["tags"] if propagate == "SERVICE" else document["tags"]
-    if service.details.get("enableECSManagedTags"):
-        managed = {"aws:ecs:clusterName": service.cluster, "aws:ecs:serviceName": service.name}
-        tags = merge_tags(tags, [{"key": key, "value": value} for key, value in managed.items()])
-    return tags
-
-
-def _stop(tx: Tx[Store], service: EcsService, task_id: str, reason: str = "") -> None:
-    task = tx.store.tasks.get(task_id)
-    assert task is not None
-    begin_stop(tx, task, StopCode.SERVICE, reason or f"Scaling activity initiated by (deployment {service.primary.id})")
 
 
 def _drain(tx: Tx[Store], service: EcsService) -> None:
@@ -354,7 +314,7 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
     waiting = {task.id for task in awaited}
     ending = [task.id for task in tasks if task.id not in waiting]
     for task_id in ending[:STOPS_MAX]:
-        _stop(tx, service, task_id)
+        stop_task(tx, service, task_id)
     if again_s is not None:
         tx.due(f"service:{service.key}", again_s)
     if len(ending) > STOPS_MAX:
@@ -424,18 +384,6 @@ def _percentages(service: EcsService) -> Percentages:
     return Percentages(given["minimumHealthyPercent"], given["maximumPercent"])
 
 
-def _protected(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
-    protected = set[str]()
-    for each in tasks:
-        task = tx.store.tasks.get(each.id)
-        until_s = task.details.get("protectedUntil", 0.0) if task is not None else 0.0
-        if until_s > tx.now_s:
-            protected.add(each.id)
-            tx.due(f"service:{service.key}", until_s)
-    return protected
-
-
 # Events
 
 
@@ -447,11 +395,6 @@ def _report(tx: Tx[Store], service: EcsService, problem: str) -> EcsService:
     changed = service.but(problem=problem, is_steady=False)
     tx.store.ecs_services.put(changed)
     return changed
-
-
-def _names(task_ids: Sequence[str]) -> str:
-    more = f" and {len(task_ids) - NAMED_MAX} more" if len(task_ids) > NAMED_MAX else ""
-    return " ".join(f"(task {task_id})" for task_id in task_ids[:NAMED_MAX]) + more
 
 
 def _why_waiting(tx: Tx[Store], task: Task) -> str:

@@ -7,12 +7,21 @@ from typing import Any
 import msgspec
 
 from corral.database import Database
-from corral.model.ecs_service import FAILED_CHECKS, STARTED_BY, Deployment, EcsService, ServiceRollout, ServiceTask, StoppedTask
+from corral.model.ecs_service import (
+    FAILED_CHECKS,
+    STARTED_BY,
+    Deployment,
+    EcsService,
+    ServiceRollout,
+    ServiceTask,
+    StoppedTask,
+    TaskSet,
+)
 
 EVENTS_MAX = 100  # per service, as in ECS
 ROLLOUTS_MAX = 100  # service deployments that are kept per service
 DOCUMENT = (
-    "desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s", "rollout", "completed",
+    "desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s", "rollout", "completed", "task_sets",
 )  # fmt: skip
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
@@ -44,6 +53,7 @@ class EcsServices:
             return None
         document = _decode(row[3])
         document["deployments"] = tuple(msgspec.convert(each, Deployment) for each in document["deployments"])
+        document["task_sets"] = tuple(msgspec.convert(each, TaskSet) for each in document["task_sets"])
         if document["completed"] is not None:
             document["completed"] = msgspec.convert(document["completed"], Deployment)
         return EcsService(region, cluster, name, row[0], row[1], deleted_at_s=row[2], **document)
@@ -224,8 +234,8 @@ class EcsServices:
         row = self._execute(
             "SELECT 1 FROM run CROSS JOIN task ON task.id = run.task_id WHERE run.health = 'UNHEALTHY' AND run.state != 'STOPPED' "
             "AND run.essential AND task.desired = 'RUNNING' AND task.region = ? AND task.cluster = ? AND task.task_group = ? "
-            "AND task.started_by LIKE ? LIMIT 1",
-            (service.region, service.cluster, service.group, f"{STARTED_BY}%"),
+            "LIMIT 1",
+            (service.region, service.cluster, service.group),
         ).fetchone()
         return row is not None
 

@@ -11,6 +11,7 @@ from corral.services.ecs import (
     services,
     tags,
     task_protection,
+    task_sets,
     tasks,
 )
 
@@ -47,6 +48,11 @@ HANDLERS = {
     "DescribeServiceRevisions": service_deployments.describe_service_revisions,
     "StopServiceDeployment": service_deployments.stop_service_deployment,
     "ContinueServiceDeployment": service_deployments.continue_service_deployment,
+    "CreateTaskSet": task_sets.create_task_set,
+    "UpdateTaskSet": task_sets.update_task_set,
+    "DeleteTaskSet": task_sets.delete_task_set,
+    "DescribeTaskSets": task_sets.describe_task_sets,
+    "UpdateServicePrimaryTaskSet": task_sets.update_service_primary_task_set,
     "TagResource": tags.tag_resource,
     "UntagResource": tags.untag_resource,
     "ListTagsForResource": tags.list_tags_for_resource,

@@ -38,9 +38,7 @@ def new_deployment(tx: Tx[Store], definition_arn: str, settings: dict[str, Any])
 
 def begin_rollout(tx: Tx[Store], caller: Caller, service: EcsService, sources: tuple[Deployment, ...] = ()) -> EcsService:
     """Begin a rollout to the first deployment of the service. A rollout that is still in progress is stopped."""
-    before = current_rollout(tx, service)
-    if before is not None and before.is_ongoing:
-        _end(tx, service, before, "STOPPED", "A new deployment was started before this one was complete.")
+    abandon_rollout(tx, service, "A new deployment was started before this one was complete.")
     primary, details = service.primary, service.details
     _, _, document = find_definition(tx, caller, primary.definition_arn)
     images = [{"containerName": each["name"], "image": each["image"]} for each in document["containerDefinitions"]]
@@ -126,6 +124,13 @@ def roll_back(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, reaso
     tx.store.ecs_services.put(changed)
     tx.mark(f"service:{service.key}")
     return changed
+
+
+def abandon_rollout(tx: Tx[Store], service: EcsService, reason: str) -> None:
+    """Stop the rollout of a service, if one is in progress."""
+    rollout = current_rollout(tx, service)
+    if rollout is not None and rollout.is_ongoing:
+        _end(tx, service, rollout, "STOPPED", reason)
 
 
 def _ended(hook: PauseHook, status: str) -> PauseHook:

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.service_plan import failures_in_a_row
-from corral.model.ecs_service import COMPLETED, STARTED_BY, Deployment, EcsService, ServiceRollout, ServiceTask
+from corral.model.ecs_service import COMPLETED, STARTED_BY, Deployment, EcsService, ServiceRollout, ServiceTask, TaskCount, TaskSet
 from corral.model.task import TaskState
 from corral.services.ecs.lookup import arn
 from corral.services.ecs.rollouts import current_rollout
@@ -54,10 +54,9 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
         "desiredCount": service.desired,
         "runningCount": running,
         "pendingCount": len(tasks) - running,
-        "taskDefinition": primary.definition_arn,
+        "taskDefinition": primary.definition_arn or None,
         "schedulingStrategy": service.strategy,
-        "deploymentController": {"type": "ECS"},
-        "deployments": _deployments(tx, service, rollout, counts),
+        "deployments": [] if service.is_external else _deployments(tx, service, rollout, counts),
         "currentServiceDeployment": deployment_arn(account, service, rollout.id) if rollout is not None else None,
         "currentServiceRevisions": [
             {
@@ -66,9 +65,9 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
                 "runningTaskCount": counts[each.id, True],
                 "pendingTaskCount": counts[each.id, False],
             }
-            for each in service.deployments
+            for each in (() if service.is_external else service.deployments)
         ],
-        "taskSets": [],
+        "taskSets": [task_set_description(tx, service, each) for each in service.task_sets],
         "events": tx.store.ecs_services.events(service),
         "createdAt": service.created_at_s,
         "roleArn": details.get("role"),
@@ -116,4 +115,30 @@ def _deployment(service: EcsService, deployment: Deployment, running: int, pendi
         "updatedAt": deployment.updated_at_s,
         "rolloutState": deployment.rollout,
         "rolloutStateReason": deployment.reason or f"ECS deployment {deployment.id} {'completed' if done else 'in progress'}.",
+    }
+
+
+def task_set_description(tx: Tx[Store], service: EcsService, each: TaskSet) -> dict[str, Any]:
+    account, deployment = tx.settings.account, service.deployment(each.id)
+    count = tx.store.tasks.deployment_counts.of(service).get(each.id, TaskCount())
+    return {
+        **deployment.settings,
+        "id": each.id,
+        "taskSetArn": arn(account, service.region, f"task-set/{service.cluster}/{service.name}/{each.id}"),
+        "serviceArn": service_arn(account, service.region, service.cluster, service.name),
+        "clusterArn": arn(account, service.region, f"cluster/{service.cluster}"),
+        "externalId": each.details.get("externalId"),
+        "status": each.status,
+        "taskDefinition": deployment.definition_arn,
+        "computedDesiredCount": each.desired(service.desired),
+        "runningCount": count.running,
+        "pendingCount": count.total - count.running,
+        "createdAt": each.created_at_s,
+        "updatedAt": each.updated_at_s,
+        "loadBalancers": each.details.get("loadBalancers", []),
+        "serviceRegistries": each.details.get("serviceRegistries", []),
+        "scale": {"value": each.scale, "unit": "PERCENT"},
+        "stabilityStatus": "STEADY_STATE" if each.is_steady else "STABILIZING",
+        "stabilityStatusAt": each.stability_at_s,
+        "tags": each.details["tags"],
     }

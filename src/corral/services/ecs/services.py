@@ -22,7 +22,7 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
 from corral.services.ecs.placement_constraints import placement_rules
-from corral.services.ecs.rollouts import begin_rollout, current_rollout, new_deployment, put
+from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
 from corral.services.leaving_tasks import withdraw
@@ -59,19 +59,23 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     cluster, about = find_cluster(tx, caller, params.get("cluster"))
     name, strategy = params["serviceName"], params.get("schedulingStrategy", REPLICA)
     _refuse_unserved(params)
-    if not params.get("taskDefinition"):
+    external = (params.get("deploymentController") or {}).get("type") == "EXTERNAL"
+    if external:
+        _check_external(params)
+    elif not params.get("taskDefinition"):
         raise InvalidParameterException("TaskDefinition cannot be empty.")
     if strategy == REPLICA and "desiredCount" not in params:
         raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
     if strategy == DAEMON:
         _check_daemon(params)
         params = {"launchType": "EC2", **params}  # not the default strategy of the cluster: daemons have no capacity provider
-    settings = _settings(tx, params, about, caller, cluster)
-    definition_arn = _definition_arn(tx, caller, params["taskDefinition"], settings, params)
+    settings = {} if external else deployment_settings(tx, params, about, caller, cluster)
+    definition_arn = "" if external else definition_arn_of(tx, caller, params["taskDefinition"], settings)
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
     details["deploymentConfiguration"] = _deployment_configuration(params, strategy)
     details["tags"] = check_tags(params.get("tags", []))
     details["createdBy"] = caller.principal
+    details["deploymentController"] = params.get("deploymentController") or {"type": "ECS"}
     _check_placement(caller, cluster, name, details, settings)
     before = tx.store.ecs_services.get(caller.region, cluster, name)
     if before is not None and before.status == DRAINING:
@@ -90,10 +94,11 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         strategy=strategy,
         desired=params.get("desiredCount", 0),
         created_at_s=tx.now_s,
-        deployments=(new_deployment(tx, definition_arn, settings),),
+        deployments=() if external else (new_deployment(tx, definition_arn, settings),),
         details=details,
     )
-    service = begin_rollout(tx, caller, service)
+    if not external:
+        service = begin_rollout(tx, caller, service)
     _write(tx, service)
     return {"service": service_description(tx, service)}
 
@@ -106,12 +111,17 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     _refuse_unserved(params)
     if service.strategy == DAEMON:
         _check_daemon(params)
+    if service.is_external:
+        _check_external(params)
+        details = {**service.details, **{key: params[key] for key in EFFECTIVE if key in params}}
+        changed = set_desired_count(tx, service.but(details=details), params.get("desiredCount", service.desired))
+        return {"service": service_description(tx, changed)}
     primary = service.primary
-    settings = {**primary.settings, **_settings(tx, params, about, caller, cluster, service)}
+    settings = {**primary.settings, **deployment_settings(tx, params, about, caller, cluster, service)}
     if params.get("capacityProviderStrategy"):
         settings.pop("launchType", None)
     given = params.get("taskDefinition") or primary.definition_arn
-    definition_arn = _definition_arn(tx, caller, given, settings, params, unchanged=not params.get("taskDefinition"))
+    definition_arn = definition_arn_of(tx, caller, given, settings, unchanged=not params.get("taskDefinition"))
     details = {**service.details, **{key: params[key] for key in (*EFFECTIVE, *STORED_ONLY) if key in params}}
     if "deploymentConfiguration" in params:
         details["deploymentConfiguration"] = _deployment_configuration(params, service.strategy, service.details)
@@ -137,6 +147,7 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         if params.get("force"):
             key = f"service:{service.key}"
             withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, also busy ones
+        abandon_rollout(tx, service, "The service was deleted.")
         service = service.but(status=DRAINING, desired=0, is_steady=False)
         _write(tx, service)
     return {"service": service_description(tx, service)}
@@ -197,7 +208,7 @@ def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
         put(tx, service, rollout, configuration=new)
 
 
-def _settings(
+def deployment_settings(
     tx: Tx[Store], params: dict[str, Any], cluster_details: dict[str, Any], caller: Caller, cluster: str,
     service: EcsService | None = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -240,14 +251,23 @@ def _check_daemon(params: dict[str, Any]) -> None:
         raise InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
 
 
+def _check_external(params: dict[str, Any]) -> None:
+    """Refuse settings that belong to the task sets of a service with the deployment controller EXTERNAL."""
+    if params.get("schedulingStrategy", REPLICA) != REPLICA:
+        raise InvalidParameterException("The deployment controller EXTERNAL supports only the scheduling strategy REPLICA.")
+    for member in ("taskDefinition", "forceNewDeployment", *DEPLOYED, "loadBalancers", "serviceRegistries"):
+        if params.get(member):
+            raise InvalidParameterException(
+                f"A service with the deployment controller EXTERNAL has no {member} of its own: pass it to CreateTaskSet."
+            )
+
+
 def _is_fargate(settings: dict[str, Any]) -> bool:
     strategy = settings.get("capacityProviderStrategy") or [{"capacityProvider": settings.get("launchType") or ""}]
     return str(strategy[0]["capacityProvider"]).startswith("FARGATE")
 
 
-def _definition_arn(
-    tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], params: dict[str, Any], *, unchanged: bool = False
-) -> str:
+def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], *, unchanged: bool = False) -> str:
     """Check the task definition and return its ARN with the revision. A service may keep a definition that became inactive."""
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
@@ -320,7 +340,7 @@ def _check_placement(caller: Caller, cluster: str, name: str, details: dict[str,
 def _refuse_unserved(params: dict[str, Any]) -> None:
     """Refuse settings that Corral does not implement and that would change the tasks."""
     controller = (params.get("deploymentController") or {}).get("type", "ECS")
-    if controller != "ECS":
-        raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS.")
+    if controller not in ("ECS", "EXTERNAL"):
+        raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS or EXTERNAL.")
     if params.get("volumeConfigurations"):
         raise UnsupportedFeatureException("Corral does not serve volumeConfigurations yet.")

@@ -1,0 +1,86 @@
+"""Tasks of ECS services: the request that launches them, their stop, and their names in events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from corral.core import Tx
+from corral.model.ecs_service import DAEMON, EcsService, ServiceTask
+from corral.model.task import StopCode
+from corral.services.caller import Caller
+from corral.services.ecs.capacity_providers import Capacity
+from corral.services.ecs.launch import LaunchRequest
+from corral.services.ecs.lookup import find_definition
+from corral.services.ecs.tags import merge_tags
+from corral.services.ecs.task_progress import begin_stop
+from corral.store import Store
+
+STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
+STOPS_MAX = 20
+PACE_S = 0.001  # the time until the next transaction continues
+NAMED_MAX = 10  # tasks that one event names
+RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
+
+
+def launch_request(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> LaunchRequest:
+    revision, document = definition_of(tx, caller, service)
+    details, settings = service.details, service.primary.settings
+    constraints = list(details.get("placementConstraints", ()))
+    if service.strategy == DAEMON:
+        constraints.append({"type": "distinctInstance"})
+    return LaunchRequest(
+        region=service.region,
+        cluster=service.cluster,
+        definition=document,
+        revision=revision,
+        capacity=capacity,
+        count=count,
+        group=service.group,
+        started_by=service.primary.id,
+        tags=_tags(service, document),
+        network_configuration=settings.get("networkConfiguration"),
+        platform_version=settings.get("platformVersion"),
+        enable_execute_command=details.get("enableExecuteCommand", False),
+        placement_constraints=constraints,
+        placement_strategy=() if service.strategy == DAEMON else details.get("placementStrategy", ()),
+    )
+
+
+def definition_of(tx: Tx[Store], caller: Caller, service: EcsService) -> tuple[int, dict[str, Any]]:
+    revision, _, document = find_definition(tx, caller, service.primary.definition_arn)
+    return revision, document
+
+
+def _tags(service: EcsService, document: dict[str, Any]) -> list[dict[str, str]]:
+    propagate = service.details.get("propagateTags", "NONE")
+    tags: list[dict[str, str]] = []
+    if propagate != "NONE":
+        tags = service.details["tags"] if propagate == "SERVICE" else document["tags"]
+    if service.details.get("enableECSManagedTags"):
+        managed = {"aws:ecs:clusterName": service.cluster, "aws:ecs:serviceName": service.name}
+        tags = merge_tags(tags, [{"key": key, "value": value} for key, value in managed.items()])
+    return tags
+
+
+def stop_task(tx: Tx[Store], service: EcsService, task_id: str, reason: str = "") -> None:
+    task = tx.store.tasks.get(task_id)
+    assert task is not None
+    begin_stop(tx, task, StopCode.SERVICE, reason or f"Scaling activity initiated by (deployment {service.primary.id})")
+
+
+def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
+    """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
+    protected = set[str]()
+    for each in tasks:
+        task = tx.store.tasks.get(each.id)
+        until_s = task.details.get("protectedUntil", 0.0) if task is not None else 0.0
+        if until_s > tx.now_s:
+            protected.add(each.id)
+            tx.due(f"service:{service.key}", until_s)
+    return protected
+
+
+def task_names(task_ids: Sequence[str]) -> str:
+    more = f" and {len(task_ids) - NAMED_MAX} more" if len(task_ids) > NAMED_MAX else ""
+    return " ".join(f"(task {task_id})" for task_id in task_ids[:NAMED_MAX]) + more

@@ -1,0 +1,96 @@
+"""Starts and stops the tasks of task sets: each has a share of the desired count of its service."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.decide.service_plan import Percentages, ServicePlan, next_start_s, replica_plan
+from corral.errors import ApiError
+from corral.model.ecs_service import DRAINING, FAILED_CHECKS, EcsService, ServiceTask, TaskSet
+from corral.reconcile.ecs_service_tasks import (
+    PACE_S,
+    RETRY_S,
+    STARTS_MAX,
+    STOPS_MAX,
+    launch_request,
+    protected_tasks,
+    stop_task,
+    task_names,
+)
+from corral.services.caller import Caller
+from corral.services.ecs.capacity_providers import service_capacity
+from corral.services.ecs.launch import launch
+from corral.services.ecs.lookup import cluster_record, slots_of
+from corral.services.ecs.rollouts import write_event
+from corral.services.ecs.service_description import STOPPED_READ
+from corral.services.ecs.service_health import tasks_with_health
+from corral.store import Store
+
+
+def step_task_sets(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
+    draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
+    kept = []
+    for each in service.task_sets:
+        # The functions for services see the task set as a service with one deployment.
+        alone = service.but(deployments=(service.deployment(each.id),), desired=each.desired(service.desired), task_sets=())
+        tasks = tasks_with_health(tx, alone)
+        protected = set() if each.status == DRAINING else protected_tasks(tx, alone, tasks)
+        plan = replica_plan(tasks, each.id, alone.desired, Percentages(), draining=draining, protected=protected)
+        _apply(tx, caller, alone, plan, tasks)
+        if each.status != DRAINING or tasks:
+            kept.append(_with_stability(tx, service, each, alone.desired, plan, tasks))
+    steady = all(each.is_steady for each in kept)
+    left = {each.id for each in kept}
+    changed = service.but(
+        task_sets=tuple(kept),
+        deployments=tuple(each for each in service.deployments if each.id in left),
+        is_steady=steady,
+    )
+    if steady and not service.is_steady:
+        write_event(tx, service, "has reached a steady state.")
+    if changed != service:
+        tx.store.ecs_services.put(changed)
+
+
+def _with_stability(
+    tx: Tx[Store], service: EcsService, each: TaskSet, desired: int, plan: ServicePlan, tasks: list[ServiceTask]
+) -> TaskSet:  # fmt: skip
+    steady = not plan.start and not plan.stop and len(tasks) == desired and all(task.is_up for task in tasks)
+    if steady == each.is_steady:
+        return each
+    if steady:
+        write_event(tx, service, f"(taskSet {each.id}) has reached a steady state.")
+    return replace(each, is_steady=steady, stability_at_s=tx.now_s)
+
+
+def _apply(tx: Tx[Store], caller: Caller, alone: EcsService, plan: ServicePlan, tasks: list[ServiceTask]) -> None:
+    """Stop and start the tasks of a plan, a limited number at a time."""
+    key, stopping = f"service:{alone.key}", plan.stop[:STOPS_MAX]
+    for task_id in stopping:
+        stop_task(tx, alone, task_id, FAILED_CHECKS if task_id in plan.unhealthy else "")
+    if stopping:
+        write_event(tx, alone, f"(taskSet {alone.primary.id}) has stopped {len(stopping)} running tasks: {task_names(stopping)}.")
+    started = _start(tx, caller, alone, min(plan.start, STARTS_MAX), len(tasks)) if plan.start else 0
+    if len(plan.stop) > STOPS_MAX or (started and plan.start > started):
+        tx.due(key, tx.now_s + PACE_S)
+
+
+def _start(tx: Tx[Store], caller: Caller, alone: EcsService, count: int, running: int) -> int:
+    """Launch tasks. Return how many were launched or wait."""
+    key = f"service:{alone.key}"
+    start_s = next_start_s(tx.store.ecs_services.newest_stopped(alone, STOPPED_READ), alone.desired)
+    if start_s > tx.now_s:
+        tx.due(key, start_s)
+        return 0
+    _, about = cluster_record(tx, caller, alone.cluster) or ("ACTIVE", {})
+    try:
+        capacity = service_capacity(tx, alone.primary.settings, alone.region, alone.cluster, about, count, running)
+        launched = launch(tx, launch_request(tx, caller, alone, count, capacity)).tasks
+    except ApiError as refused:
+        tx.due(key, tx.now_s + RETRY_S)
+        write_event(tx, alone, f"(taskSet {alone.primary.id}) was unable to place a task. Reason: {refused}")
+        return 0
+    names = task_names([task.id for task in launched])
+    write_event(tx, alone, f"(taskSet {alone.primary.id}) has started {len(launched)} tasks: {names}.")
+    return len(launched)
