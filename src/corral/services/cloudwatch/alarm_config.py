@@ -21,9 +21,7 @@ from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricSta
 
 HIGH_RESOLUTION_STEP_S = 10
 # Corral publishes these metrics once a second.
-OWN_NAMESPACES = frozenset(
-    {"AWS/SQS", "AWS/ECS", "AWS/ECS/ManagedScaling", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE}
-)
+OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/ECS/ManagedScaling", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE})
 CACHED_MAX = 10_000
 # The member of a stored alarm that says for what a target tracking policy has created it. Responses do not show it.
 TRACKS, TRACKS_OUT, TRACKS_IN = "_tracks", "out", "in"
