@@ -52,10 +52,10 @@ bench: bench-packages .venv/.test .peers/.installed
 picture: .venv/.run
 	$(BIN)/python bench/picture.py
 
-# The peers of the benchmarks. moto has a separate environment, because it brings many packages.
+# The peers of the benchmarks. They have a separate environment, because Corral does not need them.
 .peers/.installed:
 	$(PYTHON) -m venv .peers
-	.peers/bin/pip install --quiet --disable-pip-version-check 'moto[server]'
+	.peers/bin/pip install --quiet --disable-pip-version-check 'moto[server]' uvicorn uvloop httptools
 	@touch $@
 
 .venv/bin/python:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
@@ -16,6 +15,7 @@ import machine
 from client import Caller, Outcome, replay, signed
 from launches import TRUE
 from local import Local, corral, register
+from peers import PYTHON
 from rows import Bench, Row
 
 CONNECTIONS = 8
@@ -98,7 +98,7 @@ def _row(measured: Measured, for_s: float) -> Row:
 def empty_app(body_bytes: int) -> Iterator[tuple[int, int]]:
     """(port, pid) of the floor for HTTP: uvicorn with uvloop and httptools, and nothing behind it."""
     reader, writer = os.pipe()
-    command = [sys.executable, str(Path(__file__).with_name("empty_app.py")), str(body_bytes), str(writer)]
+    command = [str(PYTHON), str(Path(__file__).with_name("empty_app.py")), str(body_bytes), str(writer)]
     process = subprocess.Popen(command, pass_fds=(writer,), stdout=subprocess.DEVNULL)
     os.close(writer)
     try:

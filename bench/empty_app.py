@@ -1,4 +1,4 @@
-"""`empty_app.py BYTES FD`: uvicorn as Corral runs it, with an application that only answers; its port goes to FD."""
+"""`empty_app.py BYTES FD`: uvicorn with an application that only answers; its port goes to FD. It runs in `.peers`."""
 
 from __future__ import annotations
 

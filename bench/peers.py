@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rows import Bench
 
-MOTO = Path(__file__).parent.parent / ".peers" / "bin" / "moto_server"
+BIN = Path(__file__).parent.parent / ".peers" / "bin"
+MOTO, PYTHON = BIN / "moto_server", BIN / "python"
 READY_MAX_S = 60.0
 
 

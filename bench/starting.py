@@ -79,7 +79,7 @@ def _free_port() -> int:
 def _bare_python() -> float:
     """What a Python program with the same imports takes to be there at all."""
     began = time.perf_counter()
-    machine.run_python("import botocore.session, uvicorn, uvloop, orjson, sqlite3")
+    machine.run_python("import botocore.session, httptools, uvloop, orjson, sqlite3")
     return time.perf_counter() - began
 
 

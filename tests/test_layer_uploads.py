@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
 from corral.blobs import Blobs
 from corral.errors import ServiceUnavailable
 from corral.ids import SeededIds
+from corral.server.http_connection import ClientGone
 from corral.server.registry.errors import BlobUploadUnknown, TooManyRequests
 from corral.server.registry.layer_uploads import EVICTABLE_S, IDLE_MAX_S, UPLOADS_MAX, LayerUpload, LayerUploads
-from corral.server.request_body import BodyReceiver, ClientGone
+from corral.server.request_body import BodyReceiver, Receive
 from eventually import soon
 
 
@@ -47,14 +47,15 @@ def uploads(tmp_path: Path) -> LayerUploads:
     return LayerUploads(BodyReceiver(Blobs(tmp_path / "blobs", ids)), ids)
 
 
-def sends(*pieces: bytes, gone: bool = False) -> Callable[[], Awaitable[dict[str, Any]]]:
-    """The body of a request as the web server passes it on. The client may disconnect before its end."""
-    messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
-    messages.append({"type": "http.disconnect"} if gone else {"type": "http.request", "body": b""})
-    coming = iter(messages)
+def sends(*pieces: bytes, gone: bool = False) -> Receive:
+    """The body of a request as it arrives. The client may disconnect before its end."""
+    coming = iter(pieces)
 
-    async def receive() -> dict[str, Any]:
-        return next(coming)
+    async def receive() -> tuple[bytes, bool]:
+        piece = next(coming, None)
+        if piece is None and gone:
+            raise ClientGone
+        return piece or b"", piece is not None
 
     return receive
 

@@ -509,18 +509,34 @@ def test_clusters_and_gpus_are_measured(client: Callable[..., Any], cloudwatch: 
     for dimensions in ({"UUID": gpu_id}, {"ClusterName": "default", "TaskId": task_id}, {"ClusterName": "default"}):
         eventually(lambda: names_of(cloudwatch, "Corral/GPU", **dimensions) >= dcgm, f"GPU metrics of {dimensions}")  # noqa: B023
 
-    def most(namespace: str, name: str, **dimensions: str) -> float:
-        points = cloudwatch.get_metric_statistics(
-            Namespace=namespace, MetricName=name, Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
-            Period=3600, Statistics=["Maximum"], StartTime=time.time() - 7200, EndTime=time.time() + 60,
-        )["Datapoints"]  # fmt: skip
-        return max((point["Maximum"] for point in points), default=0.0)
-
-    assert most("AWS/ECS", "GPUReservation", ClusterName="default") == 50.0
-    eventually(lambda: most("Corral/GPU", "DCGM_FI_DEV_GPU_UTIL", ClusterName="default", TaskId=task_id) > 0, "a busy GPU")
-    eventually(lambda: most("AWS/ECS", "CPUUtilization", ClusterName="default") > 0, "a busy CPU")
+    assert most(cloudwatch, "AWS/ECS", "GPUReservation", ClusterName="default") == 50.0
+    busy_gpu = {"ClusterName": "default", "TaskId": task_id}
+    eventually(lambda: most(cloudwatch, "Corral/GPU", "DCGM_FI_DEV_GPU_UTIL", **busy_gpu) > 0, "a busy GPU")
+    eventually(lambda: most(cloudwatch, "AWS/ECS", "CPUUtilization", ClusterName="default") > 0, "a busy CPU")
     ecs.stop_task(task=task["taskArn"])
     wait_stopped(ecs, [task["taskArn"]])
+
+
+def test_services_are_measured(client: Callable[..., Any], cloudwatch: Any) -> None:
+    ecs, service = client("ecs"), {"ClusterName": "default", "ServiceName": "measured"}
+    busy = container(["sh", "-c", "while :; do :; done"], gpus=1, cpu=16)
+    ecs.register_task_definition(family="measured", containerDefinitions=[busy])
+    ecs.create_service(serviceName="measured", taskDefinition="measured", desiredCount=1)
+    collected = "ECS/ContainerInsights/Prometheus"
+    eventually(lambda: most(cloudwatch, "AWS/ECS", "CPUUtilization", **service) > 0, "CPU of the service")
+    eventually(lambda: most(cloudwatch, "AWS/ECS", "MemoryUtilization", **service) > 0, "memory of the service")
+    for dimensions in (service, {"ClusterName": "default", "TaskDefinitionFamily": "measured"}):
+        eventually(lambda: most(cloudwatch, collected, "DCGM_FI_DEV_GPU_UTIL", **dimensions) > 0, f"{dimensions}")  # noqa: B023
+    ecs.delete_service(service="measured", force=True)
+    eventually(lambda: not ecs.list_tasks(serviceName="measured")["taskArns"], "its task has stopped")
+
+
+def most(cloudwatch: Any, namespace: str, name: str, **dimensions: str) -> float:
+    points = cloudwatch.get_metric_statistics(
+        Namespace=namespace, MetricName=name, Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
+        Period=3600, Statistics=["Maximum"], StartTime=time.time() - 7200, EndTime=time.time() + 60,
+    )["Datapoints"]  # fmt: skip
+    return max((point["Maximum"] for point in points), default=0.0)
 
 
 # Starting and stopping

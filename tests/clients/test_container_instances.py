@@ -53,7 +53,7 @@ def test_describe(ecs, instance):
     assert plain["ec2InstanceId"].startswith("i-") and plain["capacityProviderName"] == "host"
     shown = described(ecs, instance, include=["TAGS", "CONTAINER_INSTANCE_HEALTH"])
     assert shown["healthStatus"]["overallStatus"] == "OK"
-    assert [check["type"] for check in shown["healthStatus"]["details"]] == ["AGENT_CONNECTIVITY"]
+    assert [check["type"] for check in shown["healthStatus"]["details"]] == ["AGENT_CONNECTIVITY", "ACCELERATED_COMPUTE"]
     answer = ecs.describe_container_instances(containerInstances=["f" * 32])
     assert [failure["reason"] for failure in answer["failures"]] == ["MISSING"]
     for instances in ([], [instance] * 101):

@@ -93,6 +93,8 @@ def test_a_failed_gpu_is_set_aside_and_its_task_is_told(cli: Cli) -> None:
 def test_errors_of_applications_set_no_gpu_aside(cli: Cli) -> None:
     assert "Xid 31 does not set a GPU aside: GPU 0 (" in cli("gpu", "fail", "0", "--xid", "31").stdout
     assert [gpu["fault"] for gpu in gpus(cli)] == [None] * 3
+    xid = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",'
+    eventually(lambda: [line[-3:] for line in cli("metrics").stdout.splitlines() if line.startswith(xid)] == [" 31"], "shown")
     assert "no GPU matches 7. The GPUs are: GPU 0 (GPU-" in cli("gpu", "fail", "7", code=1).stderr
     assert cli.json("gpu", "heal", "0")["fault"] is None, "a GPU that works stays as it is"
 

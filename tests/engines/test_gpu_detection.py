@@ -307,7 +307,6 @@ class FailingNvml(FakeNvml):
     """A driver that reports errors: Xids, lost GPUs, and the state of the memory."""
 
     NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED, NVML_SUCCESS = 15, 16, 0
-    NVML_GPU_RECOVERY_ACTION_GPU_RESET, NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET, NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 1, 4, 2
 
     def __init__(self):
         super().__init__([])
@@ -371,7 +370,7 @@ def test_faults_that_last():
     again = NvmlGpus(driver)
     assert [gpu.gpu_id for gpu in again.devices()] == ["GPU-1", "GPU-2", "GPU-3"], "a lost GPU does not hide the others"
     healed = FailingNvml()
-    healed.action[2] = FailingNvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT
+    healed.action[2] = 2  # NVML_GPU_RECOVERY_ACTION_NODE_REBOOT
     assert NvmlGpus(healed).health().conditions == {"GPU-2": "the driver asks for a reboot of the machine"}
 
 

@@ -200,6 +200,7 @@ class GpuSample(Struct, frozen=True):
     foreign: list[Foreign] = field(default_factory=list)
     sm_clock_mhz: int | None = None
     memory_reserved_mib: int = 0  # memory that the driver reserves, which is neither used nor free
+    last_xid: int = 0  # the last error of the driver since the agent started, also of applications; 0: none
 
 
 class Report(Struct, frozen=True):

@@ -326,6 +326,8 @@ class Agent:
         # the next sample.
         fresh = self._pinned().keys() - before.keys()
         samples = [replace(sample, foreign=[]) if sample.gpu_id in fresh else sample for sample in samples]
+        if last := self._gpu_faults.last_xids:
+            samples = [replace(sample, last_xid=last.get(sample.gpu_id, 0)) for sample in samples]
         foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
         matter = matter or foreign != self._foreign
         self._foreign = foreign

@@ -20,6 +20,7 @@ log = logging.getLogger("corral.node")
 class GpuFaults:
     def __init__(self, path: Path, boot_id: str, gpu_ids: Collection[str]) -> None:
         self._path = path
+        self.last_xids: dict[str, int] = {}  # GPU id → the last Xid since the agent started
         self._boot_id = boot_id
         self._texts = {gpu_id: text for gpu_id, text in _read(path, boot_id).items() if gpu_id in gpu_ids}
 
@@ -30,6 +31,7 @@ class GpuFaults:
 
     def add(self, gpu_id: str, xid: int) -> None:
         text = xid_text(xid)
+        self.last_xids[gpu_id] = xid
         log.warning("GPU %s: Xid %s%s", gpu_id, xid, "" if text else ", which does not set it aside")
         if text is not None and self._texts.get(gpu_id) != text:
             self._texts = {**self._texts, gpu_id: text}

@@ -16,6 +16,13 @@ from corral.node.procfs import is_ours, process_name
 
 HEALTH_S = 5.0  # the interval between two reads of lasting faults
 EVENTS_MAX = 100  # the maximum number of events per call
+RECOVERY_ACTIONS = {
+    1: "reset of the GPU",
+    2: "reboot of the machine",
+    4: "reset of the GPU",
+    6: "reset of the bus",
+    7: "reboot of the machine",
+}  # nvmlDeviceGpuRecoveryAction_t
 LOST = "the GPU is lost: the driver cannot reach it any more"
 OUTERMOST_PIDS = "pid:[4026531836]"  # the initial pid namespace has this number on every Linux
 
@@ -220,17 +227,14 @@ class NvmlGpus:
         return f"{errors} uncorrectable memory error{'s' * (errors > 1)} since the last reset; reset the GPU" if errors else ""
 
     def _recovery_action(self, handle: Any) -> str:
-        """Return what the driver asks for to recover a GPU. Older drivers do not say."""
+        """Return what the driver asks for to recover a GPU. Older drivers and bindings do not say."""
         nvml = self._nvml
+        if not hasattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
+            return ""
         values = self._query(nvml.nvmlDeviceGetFieldValues, handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
         if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return ""
-        names = {
-            nvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset of the GPU",
-            nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "reset of the GPU",
-            nvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot of the machine",
-        }
-        return names.get(int(values[0].value.uiVal), "")
+        return RECOVERY_ACTIONS.get(int(values[0].value.uiVal), "")
 
     def _is_lost(self, error: Exception) -> bool:
         return getattr(error, "value", None) in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED)

@@ -72,7 +72,7 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:
         if config.tracks and config.is_level:
             alarm = _evaluate_recent(tx, alarm, config) if config.tracks == TRACKS_OUT else alarm
-        elif config.own:
+        elif _is_own(tx, config):
             alarm = _evaluate_newest_second(tx, alarm, config)
         elif config.may_alarm_early:
             alarm = _evaluate_open_window(tx, alarm, config, end_s + config.step_s)
@@ -80,11 +80,16 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
         _evaluate_whole_windows(tx, alarm, config, end_s)
 
 
+def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
+    """Whether Corral publishes the metrics itself, once a second. A collector in a task may publish some of them instead."""
+    return config.own and not tx.store.is_collected(config.metrics, tx.now_s)
+
+
 def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, end_s: int) -> None:
     windows = _windows(tx, config, end_s)
     evaluation = evaluate_windows(windows, config.criteria)
     tracks = config.tracks if config.is_level else ""
-    fast = config.own and not tracks and tx.settings.alarm_timing == "fast"
+    fast = _is_own(tx, config) and not tracks and tx.settings.alarm_timing == "fast"
     leaves_alarm = alarm.state is AlarmState.ALARM and evaluation.state is not AlarmState.ALARM
     held = leaves_alarm and _is_held(tx, config, end_s)
     if evaluation.state is not alarm.state and not held and _is_accepted(tx, alarm, config, evaluation, end_s):
@@ -227,7 +232,7 @@ def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
     if config.tracks and config.is_level:
         seconds = _recent(tx, config) if config.tracks == TRACKS_OUT else {}
         return bool(seconds) and breaches(fmean(seconds.values()), config.criteria)
-    if config.own:
+    if _is_own(tx, config):
         return _has_recent_breach(tx, config)
     return config.may_alarm_early and _early_evaluation(tx, config, end_s + config.step_s) is not None
 

@@ -61,7 +61,7 @@ from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.function_runner import FunctionRunner
 from corral.server.gpu_page import GpuPage
-from corral.server.http_server import AsgiApp, HttpServer
+from corral.server.http_server import HttpServer
 from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
@@ -211,10 +211,10 @@ async def _serve(options: ServerOptions) -> None:
         MetricsPage(lanes, agents.samples, clock.now_s()),
         GpuPage(state, agents),
     )
-    server = HttpServer(AsgiApp(front_door, channel, blobs, limits), limits, clock)
+    server = HttpServer(front_door, channel, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
-    serving = asyncio.create_task(server.serve(sockets=listeners))
+    serving = asyncio.create_task(server.serve(listeners))
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
     gc.collect()

@@ -17,7 +17,7 @@ import re
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from corral.channel.command_relay import PART_BYTES
@@ -37,7 +37,9 @@ from corral.services.ecs.errors import TargetNotConnectedException
 from corral.services.ecs.execute_command import Permit
 from corral.store import Store
 
-WEBSOCKET_MAX_BYTES = 1024 * 1024
+if TYPE_CHECKING:
+    from corral.server.websocket import WebSocket
+
 TOKEN_WITHIN_S = 10.0
 RELAY_WITHIN_S = 15.0  # if the host has not started the relay after this time, it is overloaded or lost
 REFUSED_CODE = 1008
@@ -45,19 +47,6 @@ TOKEN_REFUSED = "the token is not valid for this session, or was used before"
 _PATH = re.compile(r"/v1/data-channel/(ecs-execute-command-[0-9a-f]{17})")
 
 log = logging.getLogger("corral")
-
-
-def websocket(**given: Any) -> Any:
-    """Return uvicorn's websocket protocol. It is imported with the first websocket.
-
-    Info messages of the protocol are not logged, because they would contain secret URLs.
-    """
-    from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
-
-    protocol = WSProtocol(**given)
-    protocol.logger = logging.getLogger("corral.channel")
-    protocol.logger.setLevel(logging.WARNING)
-    return protocol
 
 
 class DataChannel:
@@ -75,21 +64,20 @@ class DataChannel:
         socket = node_folder.listen(data, "sessions.sock")
         self._server = await asyncio.start_unix_server(self._relay_connects, sock=socket, limit=PART_BYTES)
 
-    async def serve(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def serve(self, websocket: WebSocket) -> None:
         """Serve one websocket. It is accepted only if ExecuteCommand issued its URL."""
-        assert (await receive())["type"] == "websocket.connect"
-        found = _PATH.fullmatch(scope["path"])
-        address = parse_qs(scope["query_string"].decode("latin-1")).get("cell-number", [""])[0]
+        found = _PATH.fullmatch(websocket.path)
+        address = parse_qs(websocket.query).get("cell-number", [""])[0]
         if found is None or not execute_command.is_session_address(self._settings, found[1], address):
-            await send({"type": "websocket.close"})
+            await websocket.refuse()
             return
-        await send({"type": "websocket.accept"})
-        permit = await self._permit(found[1], receive)
+        await websocket.accept()
+        permit = await self._permit(found[1], websocket)
         if permit is None:
-            await send({"type": "websocket.close", "code": REFUSED_CODE, "reason": TOKEN_REFUSED})
+            await websocket.close(REFUSED_CODE, TOKEN_REFUSED)
             return
-        session = DataChannelSession(permit.session_id, self._clock, self._ids, send)
-        receiving = asyncio.create_task(_receive(receive, session))
+        session = DataChannelSession(permit.session_id, self._clock, self._ids, websocket.send)
+        receiving = asyncio.create_task(_receive(websocket, session))
         try:
             await self._run(permit, session)
         except (Disconnected, OSError):
@@ -99,14 +87,14 @@ class DataChannel:
         finally:
             receiving.cancel()
             session.disconnected()
-            with suppress(OSError, RuntimeError):  # the client has already closed the websocket
-                await send({"type": "websocket.close", "code": 1000})
+            with suppress(OSError):  # the client has already closed the websocket
+                await websocket.close(1000)
 
-    async def _permit(self, session_id: str, receive: Any) -> Permit | None:
+    async def _permit(self, session_id: str, websocket: WebSocket) -> Permit | None:
         """Read the token in the first message and return its permit. A token can be used once."""
         try:
-            message = await asyncio.wait_for(receive(), TOKEN_WITHIN_S)
-            token = str(read_json(message["text"])["TokenValue"])
+            message = await asyncio.wait_for(websocket.receive(), TOKEN_WITHIN_S)
+            token = str(read_json(message or "")["TokenValue"])
         except (TimeoutError, ValueError, TypeError, KeyError):
             return None
         now_s = self._clock.now_s()
@@ -156,9 +144,9 @@ class DataChannel:
             relay.close()  # the session has ended, or its id is unknown
 
 
-async def _receive(receive: Any, session: DataChannelSession) -> None:
+async def _receive(websocket: WebSocket, session: DataChannelSession) -> None:
     """Handle the client's messages until the client disconnects."""
     with suppress(NotAMessage, OSError):
-        while (message := await receive())["type"] == "websocket.receive":
-            await session.received(unpack(message.get("bytes") or b""))
+        while (message := await websocket.receive()) is not None:
+            await session.received(unpack(message if isinstance(message, bytes) else b""))
     session.disconnected()

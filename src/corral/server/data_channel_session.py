@@ -36,7 +36,7 @@ DEFAULT_SIZE = (24, 80)
 SIDE_MAX = 0xFFFF
 CUT = "The session has ended: the container has stopped, or its host was lost."
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Send = Callable[[bytes], Awaitable[None]]
 
 
 class Disconnected(Exception):
@@ -226,7 +226,7 @@ class DataChannelSession:
         self._sequence += 1
         if self._resending is None:
             self._resending = asyncio.create_task(self._resend())
-        await self._send({"type": "websocket.send", "bytes": packed})
+        await self._send(packed)
         while self._unacknowledged_bytes > UNACKNOWLEDGED_MAX_BYTES:
             await self._wait_for_change()
 
@@ -234,7 +234,7 @@ class DataChannelSession:
         await self._write(messages.acknowledgement(message, UUID(self._ids.uuid())))
 
     async def _write(self, message: ChannelMessage) -> None:
-        await self._send({"type": "websocket.send", "bytes": pack(message, self._now_ms())})
+        await self._send(pack(message, self._now_ms()))
 
     async def _resend(self) -> None:
         """Send the oldest unacknowledged message again, until all messages are acknowledged."""
@@ -243,7 +243,7 @@ class DataChannelSession:
                 oldest = next(iter(self._unacknowledged))
                 await asyncio.sleep(RESEND_S)
                 if (packed := self._unacknowledged.get(oldest)) is not None:
-                    await self._send({"type": "websocket.send", "bytes": packed})
+                    await self._send(packed)
         self._resending = None
 
     def _acknowledged(self, sequence: int) -> None:

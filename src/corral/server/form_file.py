@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from corral.aws.form_upload import FormUpload
 from corral.server.request_body import Receive, next_piece
 from corral.services.s3.errors import entity_too_large, entity_too_small
@@ -30,15 +28,15 @@ class FormFile:
     def remaining(self, receive: Receive) -> Receive:
         """Return a `receive` function for the rest of the body.
 
-        Its first message has no bytes, because `begun` already holds the bytes that have arrived.
+        Its first result has no bytes, because `begun` already holds the bytes that have arrived.
         """
         is_first = True
 
-        async def receive_rest() -> dict[str, Any]:
+        async def receive_rest() -> tuple[bytes, bool]:
             nonlocal is_first
             if is_first:
                 is_first = False
-                return {"type": "http.request", "body": b"", "more_body": self._more}
+                return b"", self._more
             return await receive()
 
         return receive_rest

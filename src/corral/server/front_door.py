@@ -28,11 +28,11 @@ from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
 from corral.server.gpu_page import GpuPage
-from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
+from corral.server.http_connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
 from corral.server.lanes import Lane
 from corral.server.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
-from corral.server.request_body import BodyReceiver, ClientGone, Receive, whole_body
+from corral.server.request_body import BodyReceiver, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.session_revocation import SessionRevocation

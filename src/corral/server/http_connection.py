@@ -1,22 +1,24 @@
-"""HTTP connections: uvicorn's protocol with limits for unauthenticated clients, and with direct access to the socket.
+"""HTTP connections: httptools parses the requests, and each request gets one response.
 
-The head and the body of a response are sent in one write. Only this module, `http_server.py` and `data_channel.py` use uvicorn, and
-they use some of its internals. Therefore pyproject.toml pins the version of uvicorn, and `tests/test_uvicorn.py` checks every
-internal that they use.
+`HttpProtocol` serves one connection. It limits the number of connections, and the size and the arrival time of request heads.
+`HttpConnection` is what the handlers of one request see. Large bodies do not pass through the event loop: a handler can read the
+body of a request directly from the socket, and write the body of a response directly to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from email.utils import formatdate
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
 import httptools
-from msgspec import Struct
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from corral import aws
 from corral.errors import ApiError, ServiceUnavailable, api_error
@@ -26,154 +28,357 @@ HEADERS_MAX_BYTES = 64 * 1024
 HEADERS_MAX = 1000  # the maximum number of headers in a head that arrives in several segments
 HEAD_MAX_S = 20  # the maximum time from the first byte of a request to the end of its head
 IDLE_MAX_S = 75  # a connection without a request for this long is closed
+BUFFERED_MAX_BYTES = 64 * 1024  # if more bytes of a body wait for `receive`, nothing more is read from the client
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+NOT_HTTP = b"The request is not valid HTTP/1.1."
+WITHOUT_LENGTH = (204, 304)  # responses with these statuses have no Content-Length
 
 HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
 HeadTimeout = api_error("RequestTimeout", 408)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+Headers = Iterable[tuple[str, str]]
+
+log = logging.getLogger("corral")
+
+
+class ClientGone(Exception):
+    """Raised when the client has disconnected, so that no response can be sent."""
 
 
 def headers_too_large() -> ApiError:
     return HeadersTooLarge(f"The request has more than {HEADERS_MAX_BYTES} bytes of headers, or more than {HEADERS_MAX} headers.")
 
 
-class CorkedTransport:
-    """A transport that combines all writes of one iteration of the event loop into one write.
+class OpenConnections:
+    """The connections of the server, the tasks that serve their requests, and the Date header of the current second."""
 
-    uvicorn writes the head and the body of a response separately. If the server died between these two writes, botocore would
-    receive a status 200 without a body, and would return an empty result.
-    """
+    def __init__(self) -> None:
+        self.connections: set[Any] = set()  # HttpProtocol and WebSocket
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.ended = asyncio.Event()  # set when a connection or a task has ended
+        self.date = ""
+        self.set_date(None)
 
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._parts: list[bytes] = []
+    def set_date(self, now_s: float | None) -> None:
+        self.date = f"date: {formatdate(now_s, usegmt=True)}\r\n"
 
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._parts.append(data)
+    def run(self, serving: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(serving)
+        self.tasks.add(task)
+        task.add_done_callback(self._task_ended)
 
-    def take(self) -> bytes:
-        """Remove and return the bytes that were written and not yet sent. The caller must send them."""
-        data, self._parts = b"".join(self._parts), []
-        return data
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.ended.set()
 
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        data = self.take()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
+    def closed(self, connection: Any) -> None:
+        self.connections.discard(connection)
+        self.ended.set()
 
 
-class HttpConnection(Struct, eq=False):
-    """The connection of one request. It lets a handler read the body or write the response without uvicorn."""
+class HttpConnection:
+    """One request, and the connection while this request is served."""
 
-    transport: CorkedTransport
-    _flow: FlowControl
-    _cycle: RequestResponseCycle
-    end_of_body: Callable[[], None]  # to call when the whole body was read from the socket of `take_over`
-    authenticated: Callable[[], None]  # to call when a request of the connection had valid credentials
-    is_taken_over: bool = False
+    def __init__(self, protocol: HttpProtocol, request: aws.Request, *, keep_alive: bool) -> None:
+        self._protocol = protocol
+        self.request = request
+        self.keep_alive = keep_alive
+        # Whether the client sent `Expect: 100-continue`, and waits for the response 100 before it sends the body.
+        self.awaits_continue = request.headers.get("expect", "").lower() == "100-continue"
+        self.has_more = True  # a part of the body has not arrived yet
+        self.is_taken_over = False
+        self.is_complete = False  # the whole response was written
+        self.is_disconnected = False
+        self._body = bytearray()
+        self._news = asyncio.Event()
 
-    @property
-    def awaits_continue(self) -> bool:
-        """Whether the client sent `Expect: 100-continue`, and waits for the response 100 before it sends the body."""
-        return self._cycle.waiting_for_100_continue
+    # The request
 
     @property
     def has_news(self) -> bool:
         """Whether `receive` would return at once, because part of the body or its end has arrived."""
-        return self._cycle.message_event.is_set()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether a part of the body has not arrived yet."""
-        return self._cycle.more_body
+        return self._news.is_set()
 
     @property
     def length(self) -> int | None:
         """The Content-Length of the request."""
-        headers = dict(self._cycle.scope["headers"])
-        return int(headers[b"content-length"]) if b"content-length" in headers else None
+        length = self.request.headers.get("content-length")
+        return int(length) if length is not None else None
+
+    async def receive(self) -> tuple[bytes, bool]:
+        """Wait for the next bytes of the body. Return them, and whether more bytes follow.
+
+        After the end of the body, wait until the client disconnects. Raise ClientGone when it does, or when the response was sent.
+        """
+        if self.awaits_continue and not self.transport.is_closing():
+            self.awaits_continue = False
+            self.transport.write(CONTINUE)
+        if not self.is_disconnected and not self.is_complete:
+            self._protocol.resume_reading()
+            await self._news.wait()
+            self._news.clear()
+        if self.is_disconnected or self.is_complete:
+            raise ClientGone
+        data, self._body = bytes(self._body), bytearray()
+        return data, self.has_more
+
+    def arrived(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > BUFFERED_MAX_BYTES:
+            self._protocol.pause_reading()
+        self._news.set()
+
+    def arrived_whole(self) -> None:
+        self.has_more = False
+        self._news.set()
+
+    def disconnected(self) -> None:
+        self.is_disconnected = True
+        self._news.set()
+
+    def authenticated(self) -> None:
+        """Record that a request of this connection had valid credentials."""
+        self._protocol.authenticated()
+
+    # The response
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response in one write.
+
+        If the server died between two writes, botocore could receive a status 200 without a body, and would return an empty result.
+        """
+        if self._protocol.is_write_paused:
+            await self._protocol.drain()
+        if self.is_disconnected:
+            return
+        head = self.head(status, headers, len(body))
+        self.transport.write(head if self.request.method == "HEAD" else head + body)
+        self.finish()
+
+    def head(self, status: int, headers: Headers, size: int) -> bytes:
+        """Return the head of a response. Content-Length is added unless the handler has set it, as it does for HEAD."""
+        lines, has_length = [_status_line(status), self._protocol.open.date], status in WITHOUT_LENGTH
+        for name, value in headers:
+            name = name.lower()
+            if name == "connection":
+                self.keep_alive = False  # handlers set only `Connection: close`
+                continue
+            has_length = has_length or name == "content-length"
+            lines.append(f"{name}: {value if value.isascii() and value.isprintable() else _CONTROL.sub(' ', value)}\r\n")
+        if not has_length:
+            lines.append(f"content-length: {size}\r\n")
+        lines.append("\r\n" if self.keep_alive else "connection: close\r\n\r\n")
+        return "".join(lines).encode("latin-1", "replace")
+
+    def finish(self) -> None:
+        """End the response, after its last byte was written. Continue with the next request."""
+        self.is_complete = True
+        self._news.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self._protocol.responded()
+
+    # Direct access to the socket
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._protocol.transport
 
     def take_over(self) -> tuple[int, bytes]:
-        """Return a duplicate of the socket, and the part of the body that uvicorn has buffered. uvicorn then stops reading.
+        """Return a duplicate of the socket, and the part of the body that was received already. Nothing more is received.
 
         The caller closes the duplicate. When the caller has read the whole body, it calls `end_of_body`. If it does not read the
         whole body, the connection must serve no other request.
         """
         socket = self.pause()
         self.is_taken_over = True
-        buffered, self._cycle.body = bytes(self._cycle.body), bytearray()
-        self._cycle.message_event.clear()
-        return socket, buffered
+        received, self._body = bytes(self._body), bytearray()
+        self._news.clear()
+        return socket, received
+
+    def end_of_body(self) -> None:
+        """Prepare for the next request, after the body was read from the socket of `take_over`."""
+        if not self.is_disconnected:
+            self._protocol.replace_parser()
+            self.arrived_whole()
 
     def pause(self) -> int:
         """Stop reading requests, and return a duplicate of the socket. The caller closes the duplicate.
 
-        uvicorn resumes reading after the response. Raise ConnectionAbortedError if the client has disconnected.
+        Reading resumes after the response. Raise ConnectionAbortedError if the client has disconnected.
         """
         if self.transport.is_closing():
             raise ConnectionAbortedError("the client has disconnected")
-        self._flow.pause_reading()
+        self.hold()
         return os.dup(self.transport.get_extra_info("socket").fileno())
 
     def hold(self) -> None:
         """Read nothing from the client until `receive` is called."""
-        self._flow.pause_reading()
+        self._protocol.pause_reading()
 
     async def drain(self) -> None:
         """Wait until the write buffer of the transport has room."""
-        await self._flow.drain()
-
-    def body_was_sent(self) -> None:
-        """Make uvicorn expect no body of the response, because the caller has already written the body to the socket."""
-        self._cycle.expected_content_length = 0
+        await self._protocol.drain()
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on connections, and on the size and the arrival time of request heads.
+Serve = Callable[[HttpConnection], Awaitable[None]]
+Upgrade = Callable[[aws.Request], asyncio.Protocol]  # returns the protocol of a websocket
 
-    uvicorn has no such limits, because it expects a proxy in front of it.
-    """
 
+class HttpProtocol(asyncio.Protocol):
+    """Serves one connection. If a client sends several requests at once, they are served one after the other."""
+
+    transport: asyncio.Transport
+    is_write_paused = False
+    _is_read_paused = False
     _in_head = False  # the head of a request has begun to arrive and is not complete
     # The bytes of an incomplete head that are counted in UnverifiedMemory. 0 for a head that arrives at once.
     _head_bytes = 0
     _seconds = 0  # the time since the head began to arrive, or since the last response
     _age_s = 0
+    _url = b""
+    _header_count = 0
+    _address = ""
 
-    def __init__(self, limits: ConnectionLimits, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, open_connections: OpenConnections, limits: ConnectionLimits, serve: Serve, upgrade: Upgrade) -> None:
+        self.open = open_connections
         self._limits = limits
+        self._serve = serve
+        self._upgrade = upgrade
+        self._headers: dict[str, str] = {}
+        self._requests: deque[HttpConnection] = deque()  # requests without a response; the first one is being served
+        self._writable = asyncio.Event()
+        self.replace_parser()
+
+    def replace_parser(self) -> None:
+        """Use a new parser, because the present one still expects a body that a thread has read."""
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # some clients send a line break after a request
+
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(CorkedTransport(transport))  # type: ignore[arg-type]
-        self._limits.connected(self, len(self.connections))
+        self.transport = transport  # type: ignore[assignment]
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if peer else ""
+        self.open.connections.add(self)
+        self._limits.connected(self, len(self.open.connections))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open.closed(self)
         self._limits.disconnected(self)
         self._give_back_head()
-        super().connection_lost(exc)
-
-    def handle_websocket_upgrade(self) -> None:
-        # uvicorn's websocket protocol takes over the connection, and `data_channel.py` authenticates it.
-        self._limits.disconnected(self)
-        super().handle_websocket_upgrade()
+        self.resume_writing()
+        for connection in self._requests:
+            connection.disconnected()
+        self._requests.clear()
+        self._parser = None  # the parser refers to this object
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._wants_websocket():
+                self._open_websocket()
+        except httptools.HttpParserError:
+            # This is not logged, because only the client can correct the request. Docker sends such a request (a TLS handshake)
+            # before each pull from a registry on localhost.
+            self._close_with(400, [("content-type", "text/plain; charset=utf-8")], NOT_HTTP)
+            return
         if self._in_head:
             self._head_grew(len(data))
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        self._writable.set()
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._seconds = self._header_count = 0
+        self._url = b""
+        self._headers = {}
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._head_bytes:
+            self._give_back_head()
+        is_upgrade = self._parser.should_upgrade()
+        if is_upgrade and self._wants_websocket():
+            return  # data_received opens the websocket
+        keep_alive = not is_upgrade and self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
+        self._requests.append(HttpConnection(self, self._request(), keep_alive=keep_alive))
+        if len(self._requests) == 1:
+            self.open.run(self._run(self._requests[0]))
+        else:
+            self.pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        if self._requests:  # otherwise this is the rest of a refused body
+            self._requests[-1].arrived(body)
+
+    def on_message_complete(self) -> None:
+        if self._requests:
+            self._requests[-1].arrived_whole()
+
+    # Called for each request
+
+    def pause_reading(self) -> None:
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_read_paused:
+            self._is_read_paused = False
+            self.transport.resume_reading()
+
+    async def drain(self) -> None:
+        if self.is_write_paused:
+            await self._writable.wait()
+
+    def authenticated(self) -> None:
+        self._limits.authenticated(self)
+
+    def responded(self) -> None:
+        """Serve the next request that has arrived, or wait for one."""
+        if self.transport.is_closing():
+            return
+        self._requests.popleft()
+        self.resume_reading()
+        if self._requests:
+            self.open.run(self._run(self._requests[0]))
+
+    async def _run(self, connection: HttpConnection) -> None:
+        try:
+            if self._limits.must_refuse(self, len(self.open.connections)):
+                refusal = aws.serialize_refusal(connection.request, self._limits.too_many(), "")
+                await connection.respond(refusal.status, [*refusal.headers, ("connection", "close")], refusal.body)
+            else:
+                await self._serve(connection)
+        except Exception:
+            log.exception("no response to %s", connection.request)
+        if not connection.is_complete:
+            self.transport.abort()  # the client must notice that its response is missing or incomplete
+
+    # Called by the server and by ConnectionLimits
 
     def tick(self) -> None:
         """Close the connection if the client is too slow. The server calls this method once a second."""
         self._age_s += 1
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._requests:
             return  # a request is being served
         self._seconds += 1
         if self._in_head and self._seconds > HEAD_MAX_S:
@@ -187,37 +392,44 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def turn_away(self, error: ApiError) -> None:
         """Send an error that is not the response to a request, and close the connection."""
-        if self.transport.is_closing():
-            return
         refusal = aws.serialize_refusal(aws.Request("POST", "/", "", {}, b""), error, "")
-        head = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}".encode(), b"connection: close"]
-        head += [b"content-length: %d" % len(refusal.body)]
-        head += [f"{name}: {value}".encode("latin-1") for name, value in refusal.headers]
-        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + refusal.body)
-        self.transport.close()
+        self._close_with(refusal.status, refusal.headers, refusal.body)
 
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        self._seconds = 0
-        super().on_message_begin()
+    def shut_down(self) -> None:
+        """Close the connection after the response to the present request."""
+        if self._requests:
+            self._requests[-1].keep_alive = False
+        else:
+            self.transport.close()
 
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        if self._head_bytes:
-            self._give_back_head()
-        if self._limits.must_refuse(self, len(self.connections)):
-            self.app = self._refuse
-        super().on_headers_complete()
-        self.scope["connection"] = HttpConnection(  # type: ignore[typeddict-unknown-key]
-            self.transport,  # type: ignore[arg-type]  # connection_made passed a CorkedTransport
-            self.flow,
-            self.cycle,
-            self._end_of_body,
-            self._authenticated,
+    def _close_with(self, status: int, headers: Headers, body: bytes) -> None:
+        if not self.transport.is_closing():
+            connection = HttpConnection(self, aws.Request("POST", "/", "", {}, b""), keep_alive=False)
+            self.transport.write(connection.head(status, headers, len(body)) + body)
+            self.transport.close()
+
+    def _request(self) -> aws.Request:
+        url = httptools.parse_url(self._url)
+        return aws.Request(
+            method=self._parser.get_method().decode("ascii"),
+            path=url.path.decode("ascii"),
+            query=(url.query or b"").decode("latin-1"),
+            headers=self._headers,
+            body=b"",
+            address=self._address,
         )
 
-    def _authenticated(self) -> None:
-        self._limits.authenticated(self)
+    def _wants_websocket(self) -> bool:
+        return self._headers.get("upgrade", "").lower() == "websocket"
+
+    def _open_websocket(self) -> None:
+        """Let the protocol of a websocket take over the connection. It authenticates its client."""
+        self._limits.disconnected(self)
+        self.open.connections.discard(self)
+        protocol = self._upgrade(self._request())
+        self._parser = None
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
 
     def _head_grew(self, size: int) -> None:
         """Count the bytes of a head that arrives in several segments. If it is too large, refuse it."""
@@ -226,7 +438,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.turn_away(ServiceUnavailable("Corral is receiving too many incomplete requests. Retry later."))
             return
         self._head_bytes += size
-        if self._head_bytes > HEADERS_MAX_BYTES or len(self.headers) > HEADERS_MAX:
+        if self._head_bytes > HEADERS_MAX_BYTES or self._header_count > HEADERS_MAX:
             self.turn_away(headers_too_large())
 
     def _give_back_head(self) -> None:
@@ -234,22 +446,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if size:
             self._limits.memory.give_back(size)
 
-    async def _refuse(self, scope: Any, receive: Any, send: Any) -> None:
-        """Respond with an error to a request of a connection above the maximum. This is an ASGI application."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        request = aws.Request(scope["method"], scope["raw_path"].decode("latin-1"), "", headers, b"")
-        refusal = aws.serialize_refusal(request, self._limits.too_many(), "")
-        sent = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
-        sent += [(b"content-length", str(len(refusal.body)).encode()), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": refusal.status, "headers": sent})
-        await send({"type": "http.response.body", "body": refusal.body})
 
-    def _end_of_body(self) -> None:
-        """Prepare for the next request after the body was read without uvicorn's parser.
-
-        The parser still expects this body. So the next request needs a new parser.
-        """
-        if self.parser is not None:  # the parser is None if the client has disconnected
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # uvicorn sets the same option
-            self.on_message_complete()
+@cache
+def _status_line(status: int) -> str:
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"

@@ -1,58 +1,64 @@
-"""The HTTP server: an ASGI application that calls `front_door.py`, and uvicorn on sockets that Corral has opened."""
+"""The HTTP server: it passes requests to `front_door.py`, and websockets to `data_channel.py`."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
-
-import uvicorn
 
 from corral import aws
 from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.server.connection_limits import ConnectionLimits
-from corral.server.data_channel import WEBSOCKET_MAX_BYTES, DataChannel, websocket
+from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
-from corral.server.http_connection import IDLE_MAX_S, BoundedHttpProtocol
-from corral.server.request_body import ClientGone, Receive, end_body
-from corral.server.response_sender import Send, Sender
+from corral.server.http_connection import ClientGone, HttpConnection, HttpProtocol, OpenConnections
+from corral.server.request_body import end_body
+from corral.server.response_sender import Sender
 
-DATE_S = 1.0  # the Date header has the precision of a second
+SECOND_S = 1.0
+GRACE_S = 3.0  # how long requests may take after `exit`
+BACKLOG = 2048
 
-AsgiScope = dict[str, Any]
-INVALID_REQUEST = "Invalid HTTP request received."
 
-
-class AsgiApp:
-    """The ASGI application. It passes HTTP requests to the front door and websockets to the data channel."""
-
-    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs, limits: ConnectionLimits) -> None:
+class HttpServer:
+    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs, limits: ConnectionLimits, clock: Clock) -> None:
         self._front_door = front_door
         self._channel = channel
         self._sender = Sender(blobs)
-        self._memory = limits.memory
+        self._limits = limits
+        self._clock = clock
+        self._open = OpenConnections()
+        self._exit_requested = asyncio.Event()
 
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._channel.serve(scope, receive, send)
-            return
-        connection = scope["connection"]
-        request = aws.Request(
-            method=scope["method"],
-            path=scope["raw_path"].decode("latin-1"),
-            query=scope["query_string"].decode("latin-1"),
-            headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-            body=b"",
-            address=scope["client"][0] if scope["client"] else "",
-        )
+    def exit(self) -> None:
+        """Stop listening. Requests that were already received still get a response."""
+        self._exit_requested.set()
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until `exit` is called. Once a second, update the Date header and close the connections of slow clients."""
+        loop = asyncio.get_running_loop()
+        make = partial(HttpProtocol, self._open, self._limits, self._respond, self._websocket)
+        servers = [await loop.create_server(make, sock=each, backlog=BACKLOG) for each in sockets]
+        while not self._exit_requested.is_set():
+            self._open.set_date(self._clock.now_s())
+            for connection in tuple(self._open.connections):
+                connection.tick()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SECOND_S - self._clock.now_s() % SECOND_S):
+                    await self._exit_requested.wait()
+        for server in servers:
+            server.close()
+        await self._shut_down()
+
+    async def _respond(self, connection: HttpConnection) -> None:
+        request = connection.request
         try:
-            response = await self._front_door.respond(request, receive, connection)
-            await end_body(request, receive, connection, self._memory, response)
-            await self._sender.send(send, response, connection)
+            response = await self._front_door.respond(request, connection.receive, connection)
+            await end_body(connection, self._limits.memory, response)
+            await self._sender.send(response, connection)
         except ClientGone:
             return
         except asyncio.CancelledError:
@@ -60,46 +66,19 @@ class AsgiApp:
                 raise
             # Otherwise the client has disconnected while its call waited, and `service_calls.py` has cancelled the call.
 
+    def _websocket(self, request: aws.Request) -> asyncio.Protocol:
+        from corral.server.websocket import WebSocket  # imported here, because few servers ever open a websocket
 
-class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers. It wakes up once a second, instead of ten times a second."""
+        return WebSocket(self._open, request, self._channel.serve)
 
-    def __init__(self, app: AsgiApp, limits: ConnectionLimits, clock: Clock) -> None:
-        config = uvicorn.Config(
-            app, loop="none", http=partial(BoundedHttpProtocol, limits),  # type: ignore[arg-type]  # it returns one
-            lifespan="off", interface="asgi3", access_log=False, log_config=None,
-            server_header=False, proxy_headers=False, timeout_keep_alive=IDLE_MAX_S, timeout_graceful_shutdown=3,
-            ws=websocket, ws_max_size=WEBSOCKET_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it returns one
-        )  # fmt: skip
-        super().__init__(config)
-        self._clock = clock
-        self._exit_requested = asyncio.Event()
-        logging.getLogger("uvicorn.error").addFilter(is_worth_logging)
-
-    def exit(self) -> None:
-        """Stop listening. Requests that were already received still get a response."""
-        self.should_exit = True
-        self._exit_requested.set()
-
-    async def main_loop(self) -> None:
-        """Once a second, update the Date header and close the connections of slow clients. Return after `exit` was called."""
-        while not await self.on_tick(0):  # this call updates the Date header
-            for connection in tuple(self.server_state.connections):
-                if isinstance(connection, BoundedHttpProtocol):
-                    connection.tick()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DATE_S - self._clock.now_s() % DATE_S):
-                    await self._exit_requested.wait()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def is_worth_logging(record: logging.LogRecord) -> bool:
-    """Whether to log a message of uvicorn. The message about a request that is not HTTP is not logged.
-
-    Only the client can correct such a request, and the client receives a 400. Docker sends such a request (a TLS handshake) before
-    each pull from a registry on localhost.
-    """
-    return record.msg != INVALID_REQUEST
+    async def _shut_down(self) -> None:
+        """Close idle connections. Wait until the other requests have their responses, but not longer than GRACE_S."""
+        for connection in tuple(self._open.connections):
+            connection.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while self._open.connections or self._open.tasks:
+                    self._open.ended.clear()
+                    await self._open.ended.wait()
+        for task in self._open.tasks:
+            task.cancel()

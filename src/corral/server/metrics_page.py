@@ -43,6 +43,7 @@ DCGM_HELP = {
     "DCGM_FI_DEV_POWER_USAGE": "Power draw (in W).",
     "DCGM_FI_DEV_GPU_TEMP": "GPU temperature (in C).",
     "DCGM_FI_DEV_SM_CLOCK": "SM clock frequency (in MHz).",
+    "DCGM_FI_DEV_XID_ERRORS": "Value of the last Xid error, also of errors of applications. 0: none since the agent started.",
 }
 
 
@@ -81,8 +82,11 @@ class MetricsPage:
         values: dict[str, list[tuple[Labels, float]]] = {name: [] for name in DCGM_HELP}
         for labels, device in facts.gpus:
             sample = self._samples.get(device.gpu_id)
-            for name, (value, _) in dcgm_values(sample, device.memory_mib).items() if sample is not None else ():
+            if sample is None:
+                continue
+            for name, (value, _) in dcgm_values(sample, device.memory_mib).items():
                 values[name].append((labels, value))
+            values["DCGM_FI_DEV_XID_ERRORS"].append((labels, sample.last_xid))
         for name, samples in values.items():
             page.gauge(name, DCGM_HELP[name], samples)
         page.gauge("corral_gpu_healthy", "1 if the GPU works, 0 if it has failed and gets no tasks.",

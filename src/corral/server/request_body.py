@@ -46,14 +46,10 @@ DIGEST_THREADS = 4  # digest threads never block; the write threads wait for the
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
 
 T = TypeVar("T")
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+Receive = Callable[[], Awaitable[tuple[bytes, bool]]]  # `HttpConnection.receive`
 MaxMessageLengthExceeded = api_error("MaxMessageLengthExceeded")
 RequestTooLarge = api_error("RequestEntityTooLarge", 413)
 RequestTimeout = api_error("RequestTimeout")
-
-
-class ClientGone(Exception):
-    """Raised when the client has disconnected, so that no response can be sent."""
 
 
 class BodyReceiver:
@@ -328,10 +324,7 @@ async def whole_body(
     if declared.isdigit() and (len(declared) > 18 or int(declared) > max_bytes):
         raise _too_large(max_bytes)
     if not connection.has_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body: bytes = message.get("body", b"")
+        body, _ = await receive()
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
         return body, 0
@@ -378,20 +371,14 @@ async def next_piece(
     """Return the next bytes of a body, and whether more bytes follow."""
     try:
         if connection is not None and connection.has_news:
-            message = await receive()  # without a timeout, which would cost more time than the rest of this function
-        else:
-            async with asyncio.timeout(within_s):
-                message = await receive()
+            return await receive()  # without a timeout, which would cost more time than the rest of this function
+        async with asyncio.timeout(within_s):
+            return await receive()
     except TimeoutError:
         raise RequestTimeout(TOO_SLOW) from None
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message.get("body", b""), message.get("more_body", False)
 
 
-async def end_body(
-    head: aws.Request, receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response
-) -> None:
+async def end_body(connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response) -> None:
     """Read the rest of the body before the response is sent, or make the response close the connection.
 
     Otherwise the rest of the body would be taken for the next request. The connection is also closed if the client still waits for
@@ -403,7 +390,7 @@ async def end_body(
         return
     if not connection.has_more:
         return
-    length = head.headers.get("content-length", "")
+    length = connection.request.headers.get("content-length", "")
     max_bytes = PULLED_MIN_BYTES if connection.is_taken_over else REST_MAX_BYTES
     if not length.isdigit() or len(length) > 18 or int(length) > max_bytes:
         response.headers.append(("Connection", "close"))
@@ -412,7 +399,7 @@ async def end_body(
         async with asyncio.timeout(REST_MAX_S):
             more = True
             while more:
-                data, more = await next_piece(receive, within_s=REST_MAX_S)
+                data, more = await next_piece(connection.receive, within_s=REST_MAX_S)
                 if more:
                     await memory.pace(len(data))
     except (RequestTimeout, TimeoutError):

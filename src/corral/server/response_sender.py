@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import select
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 from corral import aws
 from corral.blobs import Blobs
@@ -22,54 +20,30 @@ SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # bytes per call of `sendfile`
 STALLED_S = 600.0  # a client that reads nothing for this long is disconnected
 SEND_THREADS = 4
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
 
 class Sender:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="sending")
 
-    async def send(self, send: Send, response: aws.Response, connection: HttpConnection) -> None:
+    async def send(self, response: aws.Response, connection: HttpConnection) -> None:
         slices: Sequence[Slice] = response.stream or ()
         size = sum(each.size for each in slices)
         if size <= SMALL_BODY_MAX_BYTES:
             body = self._blobs.read(slices) if slices else response.body
-            await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, len(body))})
-            await send({"type": "http.response.body", "body": body})
+            await connection.respond(response.status, response.headers, body)
             return
         # No other coroutine has run since the rows were read, so the files still exist. `reading` protects them from deletion.
         with self._blobs.reading([each.blob for each in slices]):
-            await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, size)})
+            head = connection.head(response.status, response.headers, size)
             try:
-                await _File(self._threads, connection).push(slices, self._blobs)
+                await _File(self._threads, connection).push(head, slices, self._blobs)
             except BaseException as error:
                 connection.transport.abort()  # the body is incomplete, and the client must notice it
                 if isinstance(error, ConnectionError):
                     return  # the client has disconnected
                 raise
-        connection.body_was_sent()
-        await send({"type": "http.response.body", "body": b""})
-
-
-def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers of the response. Content-Length is added unless the handler has set it, as it does for HEAD."""
-    headers = [
-        (name.lower().encode("latin-1"), value.encode("latin-1") if value.isascii() and value.isprintable() else _sendable(value))
-        for name, value in response.headers
-    ]
-    if response.status not in (204, 304) and not any(name == b"content-length" for name, _ in headers):
-        headers.append((b"content-length", str(size).encode()))
-    return headers
-
-
-def _sendable(value: str) -> bytes:
-    """Replace characters that are not valid in a header.
-
-    Query parameters of S3 such as `response-content-type` set response headers, so their values come from clients.
-    """
-    return _CONTROL.sub(b" ", value.encode("latin-1", "replace"))
+        connection.finish()
 
 
 class _File:
@@ -80,11 +54,10 @@ class _File:
         self._threads = threads
         self._connection = connection
 
-    async def push(self, slices: Sequence[Slice], blobs: Blobs) -> None:
+    async def push(self, head: bytes, slices: Sequence[Slice], blobs: Blobs) -> None:
         out = self._connection.pause()  # until this response has been sent, the next request must not be read
         jobs: list[Future[int]] = []
         try:
-            head = self._connection.transport.take()
             await self._emptied()
             if self._connection.transport.is_closing():
                 raise ConnectionAbortedError("the client has disconnected")

@@ -20,7 +20,7 @@ from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.connection_limits import UnverifiedMemory
-from corral.server.http_connection import HttpConnection
+from corral.server.http_connection import ClientGone, HttpConnection
 from corral.server.lanes import Lane
 from corral.server.request_body import Receive, whole_body
 from corral.server.task_permissions import RequiredOperation
@@ -192,7 +192,12 @@ async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str,
 
 
 def _cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
-    """Cancel a waiting call if its client disconnects. Until the response is sent, `receive` returns only after a disconnect."""
-    gone = asyncio.ensure_future(receive())
-    gone.add_done_callback(lambda _: answer.cancel())
+    """Cancel a waiting call if its client disconnects. Until the response is sent, `receive` ends only after a disconnect."""
+
+    async def wait_for_disconnect() -> None:
+        with suppress(ClientGone):
+            await receive()
+        answer.cancel()
+
+    gone = asyncio.ensure_future(wait_for_disconnect())
     answer.add_done_callback(lambda _: gone.cancel())

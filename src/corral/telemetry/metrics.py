@@ -126,6 +126,11 @@ class MetricStore(Database):
         since_s = now_s - COLLECTED_S
         return [point for point in points if self._collected.get(point.metric, since_s) <= since_s]
 
+    def is_collected(self, metrics: Iterable[Metric], now_s: float) -> bool:
+        """Whether a collector has written to one of these series lately."""
+        since_s = now_s - COLLECTED_S
+        return any(self._collected.get(metric, since_s) > since_s for metric in metrics) if self._collected else False
+
     def flush(self) -> None:
         """Write the buffer to the database."""
         generation = self._buffer.flush()
