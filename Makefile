@@ -8,11 +8,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # More test processes than cores, because many tests wait for tasks and timers.
 JOBS ?= 3
 
-.PHONY: demo test check check-pure check-others bench picture lint test-packages bench-packages clean
+.PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
-test: test-packages .venv/.test $(CDK)/.installed lint
+# mypy uses one core, so the suite starts at the same time.
+test: test-packages .venv/.test $(CDK)/.installed
+	@$(MAKE) --no-print-directory -j lint suite
+
+suite: .venv/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 10
 
 # The inner loop: lint, and the tests that need neither a server nor an engine, at the same time.

@@ -22,6 +22,7 @@ from forkserver import forkserver
 
 BIN = Path(sys.executable).parent  # the installed commands; `Cli` runs the same in forks of an interpreter that is warm
 DEADLINE_S = 30.0
+BUSY = "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; sleep 0.1; done"  # a part of a core: others need the rest
 UNTIL_TOLD = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"  # runs until SIGTERM, then exits with 7
 
 

@@ -21,8 +21,11 @@ settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALT
 settings.load_profile("corral")
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 
-# The longest units of work come first, so that both workers end at about the same time.
-FIRST = ("tests/containers", "tests/engines", "tests/scenarios", "tests/test_docs.py", "tests/clients", "tests/simulation")
+# The longest units of work come first, so that all workers end at about the same time.
+FIRST = (
+    "tests/containers", "tests/engines", "tests/scenarios", "tests/test_docs.py", "tests/screens", "tests/worker",
+    "tests/clients", "tests/simulation",
+)  # fmt: skip
 # Tests of these share nothing that takes time to make, so a unit of work is one test.
 ONE_BY_ONE = ("tests/scenarios", "tests/simulation", "tests/test_docs.py")
 

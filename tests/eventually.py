@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PAUSE_S = 0.005
-PAUSE_MAX_S = 0.05
+PAUSE_MAX_S = 0.2
 DEADLINE_S = 30.0
 
 

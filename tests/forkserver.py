@@ -1,8 +1,8 @@
 """Runs `aws` and `corral` as forks of one interpreter that has imported both already.
 
-A cold `aws` costs 0.8 s of CPU time, nearly all of it for imports; a fork costs a quarter of that. `Forkserver.program` is a
-small script that stands for the command: it hands its arguments, environment, folder and standard streams to the server, passes
-signals on, and ends as the fork ends. The fork runs the installed entry point, so only the imports are shared.
+A cold `aws` costs 0.8 s of CPU time, nearly all of it for imports and models; a fork costs a tenth of that. `Forkserver.program` is
+a small script that stands for the command: it hands its arguments, environment, folder and standard streams to the server, passes
+signals on, and ends as the fork ends. The fork runs the installed entry point, so only the imports and the models are shared.
 
 The fork has another parent process and no controlling terminal: tests of terminals start the real command.
 """
@@ -17,6 +17,7 @@ import locale
 import marshal
 import os
 import pkgutil
+import posix
 import runpy
 import selectors
 import signal
@@ -29,11 +30,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 BIN = Path(sys.executable).parent
 STREAMS = 3
 NUMBER_BYTES = 4
+AWS_SERVICES: set[str] = set()  # in the server of `aws`: the words that name a service
 
 # Imports only what is built into the interpreter: this script runs once per command.
 SCRIPT = """\
@@ -123,6 +127,7 @@ def forkserver() -> Forkserver:
 def serve(program: str, path: str) -> None:
     """Accept commands until standard input ends."""
     import_aws() if program == "aws" else import_corral()
+    os.execve = partial(_execve, Path(path).with_name("aws"))
     gc.collect()
     gc.freeze()
     listener = socket.socket(socket.AF_UNIX)
@@ -165,7 +170,53 @@ def serve(program: str, path: str) -> None:
 def import_aws() -> None:
     import awscli.clidriver
 
-    awscli.clidriver.create_clidriver()  # imports its plugins
+    share_models()
+    driver = awscli.clidriver.create_clidriver()  # imports its plugins
+    AWS_SERVICES.update(driver.session.get_available_services(), ["s3api"])
+
+
+def share_models() -> None:
+    """Let botocore keep what it reads from its data folders. A fork has what the server had read before."""
+    from botocore.loaders import JSONFileLoader, Loader
+
+    load, listed = JSONFileLoader.load_file, Loader.list_available_services
+    files: dict[str, Any] = {}
+    services: dict[tuple[str, ...], list[str]] = {}
+
+    def load_file(self: Any, path: str) -> Any:
+        if path not in files and (found := load(self, path)) is not None:
+            files[path] = found
+        return files.get(path)
+
+    def list_available_services(self: Any, type_name: str) -> list[str]:
+        key = (type_name, *self.search_paths)
+        if key not in services:
+            services[key] = listed(self, type_name)
+        return services[key]
+
+    JSONFileLoader.load_file = load_file
+    Loader.list_available_services = list_available_services
+
+
+@cache
+def read_models(name: str, data_path: str | None) -> None:
+    """Read what `aws NAME` reads, once in the server. `data_path` is AWS_DATA_PATH of the caller."""
+    import awscli.clidriver
+    from botocore.exceptions import DataNotFoundError
+
+    os.environ.pop("AWS_DATA_PATH", None)
+    if data_path is not None:
+        os.environ["AWS_DATA_PATH"] = data_path
+    importlib.reload(awscli)  # puts its models into AWS_DATA_PATH
+    driver = awscli.clidriver.create_clidriver()
+    service = "s3" if name == "s3api" else name
+    driver.create_help_command().command_table[name].create_help_command()  # reads the operations
+    client = driver.session.create_client(service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    _ = client.waiter_names
+    with suppress(DataNotFoundError):
+        driver.session.get_paginator_model(service)
+    gc.collect()
+    gc.freeze()
 
 
 def import_corral() -> None:
@@ -173,11 +224,15 @@ def import_corral() -> None:
 
     import corral.cli
 
+    share_models()
+
     for module in pkgutil.walk_packages(corral.cli.__path__, "corral.cli."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     keys = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
-    boto3.session.Session().client("ecs", endpoint_url="http://127.0.0.1:9", **keys)
+    session = boto3.session.Session()
+    for service in ("ecs", "logs"):
+        session.client(service, endpoint_url="http://127.0.0.1:9", **keys)
 
 
 def _ended() -> Iterator[tuple[int, int]]:
@@ -197,10 +252,15 @@ def _fork(caller: socket.socket) -> int:
     length = NUMBER_BYTES + int.from_bytes(data[:NUMBER_BYTES], "big")
     while len(data) < length and (part := caller.recv(65_536)):
         data += part
+    request = marshal.loads(data[NUMBER_BYTES:])
+    _, arguments, environment, *_ = request
+    for service in [word for word in arguments if word in AWS_SERVICES][:1]:
+        given = environment.get(b"AWS_DATA_PATH")
+        read_models(service, None if given is None else os.fsdecode(given))
     pid = os.fork()
     if pid == 0:
         try:
-            _run(marshal.loads(data[NUMBER_BYTES:]), streams)
+            _run(request, streams)
         finally:
             os._exit(70)
     for stream in streams:
@@ -239,6 +299,11 @@ def _run(request: tuple[str, list[str], dict[bytes, bytes], str, int, bool], str
         except OSError:
             code = code or 120  # as the interpreter does
     os._exit(code)
+
+
+def _execve(aws: Path, path: str, arguments: list[str], environment: dict[str, str]) -> NoReturn:
+    """`corral aws` replaces itself by the script that stands for `aws`, if there is one."""
+    posix.execve(aws if path == str(BIN / "aws") and aws.exists() else path, arguments, environment)
 
 
 def _writer(number: int, errors: str, unbuffered: bool, lines: bool) -> io.TextIOWrapper:

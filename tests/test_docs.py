@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import click
@@ -33,14 +34,20 @@ def environment_of(page: Path, cli: Cli) -> dict[str, str]:
     environment = {**cli.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     if page == COLD:
         return environment
-    version, models = Loader().determine_latest_version("ecs", "waiters-2"), cli.home / "models"
-    waiters = Loader().load_service_model("ecs", "waiters-2")
+    return environment | {"AWS_DATA_PATH": str(quick_waiters()), "PATH": f"{forkserver().both()}:{environment['PATH']}"}
+
+
+@cache
+def quick_waiters() -> Path:
+    """A folder for AWS_DATA_PATH, the same for all pages: `aws` in forks reads models once per folder."""
+    models, loader = forkserver().folder / "models", Loader()
+    waiters = loader.load_service_model("ecs", "waiters-2")
     for waiter in waiters["waiters"].values():
         waiter |= {"delay": 0.1, "maxAttempts": 600}
-    path = models / "ecs" / version / "waiters-2.json"
+    path = models / "ecs" / loader.determine_latest_version("ecs", "waiters-2") / "waiters-2.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(waiters))
-    return environment | {"AWS_DATA_PATH": str(models), "PATH": f"{forkserver().both()}:{environment['PATH']}"}
+    return models
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)

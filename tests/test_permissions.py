@@ -97,6 +97,12 @@ def test_actions_are_those_of_served_operations() -> None:
          {"StackName": "s", "TemplateURL": "https://b.s3.x.amazonaws.com/k?versionId=v", "RoleARN": "arn:aws:iam::1:role/r"},
          [("cloudformation:CreateStack", f"arn:aws:cloudformation:{HERE}:stack/s/*"), ("s3:GetObjectVersion", "arn:aws:s3:::b/k"),
           ("iam:PassRole", "arn:aws:iam::1:role/r")]),
+        ("lambda", "Invoke", {"FunctionName": f"arn:aws:lambda:{HERE}:function:f:$LATEST"},
+         [("lambda:InvokeFunction", f"arn:aws:lambda:{HERE}:function:f")]),
+        ("lambda", "CreateFunction",
+         {"FunctionName": "f", "Role": "arn:aws:iam::1:role/r", "Code": {"S3Bucket": "b", "S3Key": "k"}},
+         [("lambda:CreateFunction", f"arn:aws:lambda:{HERE}:function:f"), ("iam:PassRole", "arn:aws:iam::1:role/r"),
+          ("s3:GetObject", "arn:aws:s3:::b/k"), ("corral:RunOnHost", "*")]),
         ("events", "PutEvents", {}, [("events:PutEvents", "")]),
     ],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from command import BUSY
 from harness import Corral, container, eventually, wait_stopped
 
 TOPIC = "arn:aws:sns:us-east-1:123456789012:page"
@@ -498,7 +499,7 @@ def test_a_queue_sets_off_an_alarm_within_seconds(client: Callable[..., Any], cl
 
 def test_clusters_and_gpus_are_measured(client: Callable[..., Any], cloudwatch: Any) -> None:
     ecs = client("ecs")
-    busy = container(["sh", "-c", "while :; do :; done"], gpus=1, cpu=256)
+    busy = container(["sh", "-c", BUSY], gpus=1, cpu=256)
     ecs.register_task_definition(family="busy", containerDefinitions=[busy])
     task = ecs.run_task(taskDefinition="busy")["tasks"][0]
     [gpu_id] = task["containers"][0]["gpuIds"]

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from command import BIN, UNTIL_TOLD, Cli
+from command import BIN, BUSY, UNTIL_TOLD, Cli
 from corral.model.run import GpuSample
 from corral.server.status_pages import HISTORY_POINTS, HISTORY_STEP_S, _history
 from eventually import eventually
-
-BUSY = "while :; do :; done"
 
 
 def test_top_shows_who_holds_what_and_how_busy_it_is(cli: Cli) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from base64 import b64decode
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,7 @@ def handler(event, context):
 """
 
 
-def test_an_asynchronous_invocation_is_tried_three_times(functions: Any, tmp_path: Path) -> None:
+def test_an_asynchronous_invocation_is_tried_three_times(functions: Any, client: Callable[..., Any], tmp_path: Path) -> None:
     results = tmp_path / "results"
     create(functions, "writing", WRITING, Environment={"Variables": {"RESULTS": str(results)}})
     response = functions.invoke(FunctionName="writing", InvocationType="Event", Payload=b'{"it": "fails"}')
@@ -227,6 +228,17 @@ def test_an_asynchronous_invocation_is_tried_three_times(functions: Any, tmp_pat
     functions.invoke(FunctionName="writing", InvocationType="Event", Payload=b'{"it": "works"}')
     eventually(lambda: results.exists() and results.read_text().count("fails") == 3, "three attempts")
     assert results.read_text().count("works") == 1
+    cloudwatch = client("cloudwatch")
+
+    def counted(metric: str) -> float:
+        dimensions = [{"Name": "FunctionName", "Value": "writing"}]
+        now = datetime.now(UTC)
+        times = {"StartTime": now - timedelta(minutes=10), "EndTime": now + timedelta(minutes=5), "Period": 3600}
+        params = {"Namespace": "AWS/Lambda", "MetricName": metric, "Dimensions": dimensions, "Statistics": ["Sum"]}
+        return float(sum(each["Sum"] for each in cloudwatch.get_metric_statistics(**params, **times)["Datapoints"]))
+
+    eventually(lambda: (counted("Invocations"), counted("Errors")) == (4, 3), "the metrics of four attempts")
+    assert counted("Duration") > 0
 
 
 def test_a_topic_invokes_a_function_that_allows_it(functions: Any, client: Callable[..., Any], tmp_path: Path) -> None:

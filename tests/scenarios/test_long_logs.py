@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness import container, eventually, wait_stopped
 
-LINE = "0123456789abcdefghijklmnopqrstuvwxyz"
-LINES = 600_000  # 22 MB
+LINE = "0123456789abcdefghijklmnopqrstuvwxyz" * 4
+LINES = 150_000  # 22 MB, so that more than BACKLOG_MAX_BYTES of the log shipper is left when the task ends
 
 
 def test_a_long_log_does_not_hold_the_gpu(corral):

@@ -1,6 +1,7 @@
 """GPU workers that follow a queue, from zero: made by hand with the API, and by the shipped template.
 
-The worker is a plain boto3 loop. The alarms have a short period, so that the fleet returns to zero within seconds.
+The worker is a plain boto3 loop. The alarms have a short period, so that the fleet returns to zero within seconds. The queues have
+long polling, so that a worker without messages takes no CPU time from the rest of the fleet.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 BUCKET, QUEUE, CLUSTER, GROUP = "ml-gpu-example", "example-gpu-queue", "gpu-example-cluster", "gpu-example-group"
 ALARM, LOGS = "gpu-example-alarm", "/gpu-example"
 PERIOD_S = 10
+LONG_POLLING = {"ReceiveMessageWaitTimeSeconds": "20"}
 ZERO_S = 90.0  # a fleet is back at zero after this time at the latest
 
 
@@ -103,7 +105,7 @@ class Fleet:
 
 def make_queue_and_bucket(corral: Corral) -> None:
     sqs, s3 = corral.client("sqs"), corral.client("s3")
-    url = sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
+    url = sqs.create_queue(QueueName=QUEUE, Attributes=LONG_POLLING)["QueueUrl"]
     arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{QUEUE}"
     statement = {
         "Effect": "Allow",
@@ -260,6 +262,7 @@ def test_a_fleet_made_by_the_template(corral: Corral, tmp_path: Path) -> None:
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
     queue = outputs["QueueUrl"].rpartition("/")[2]
     fleet = Fleet(corral, outputs["BucketName"], queue, outputs["ClusterName"], outputs["GroupName"], outputs["LogGroupName"])
+    corral.client("sqs").set_queue_attributes(QueueUrl=outputs["QueueUrl"], Attributes=LONG_POLLING)
     corral.client("sqs").purge_queue(QueueUrl=outputs["QueueUrl"])  # the test event of S3, which this worker cannot read
     check_flow(fleet, gate)
 

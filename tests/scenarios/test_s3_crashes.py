@@ -27,7 +27,7 @@ from harness import Corral, eventually
 KILLS = int(os.environ.get("CORRAL_KILLS", "3"))
 OBJECTS = 25 * KILLS
 THREADS = 6
-FILES = 1_100
+PAGE, FILES = 100, 350
 QUEUE = "told"
 ARN = f"arn:aws:sqs:us-east-1:123456789012:{QUEUE}"
 ALLOW = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": ARN}
@@ -248,9 +248,10 @@ def test_aws_s3_sync_of_more_files_than_a_page_of_a_listing_has(own_corral: Call
         os.utime(
             file, (1e9, 1e9)
         )  # S3 has whole seconds: a file written and uploaded within the same second would seem newer than its object
-    corral.aws("s3", "sync", "--quiet", str(up), "s3://synced/deep/er")
-    corral.aws("s3", "sync", "--quiet", "s3://synced/deep/er", str(down))
+    sync = ("s3", "sync", "--page-size", str(PAGE))
+    corral.aws(*sync, "--quiet", str(up), "s3://synced/deep/er")
+    corral.aws(*sync, "--quiet", "s3://synced/deep/er", str(down))
     sent = {file.relative_to(up): file.read_bytes() for file in up.rglob("*.txt")}
     assert {file.relative_to(down): file.read_bytes() for file in down.rglob("*.txt")} == sent
     assert len(sent) == FILES
-    assert corral.aws("s3", "sync", "--dryrun", str(up), "s3://synced/deep/er") is None  # nothing to upload
+    assert corral.aws(*sync, "--dryrun", str(up), "s3://synced/deep/er") is None  # nothing to upload

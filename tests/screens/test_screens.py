@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from command import UNTIL_TOLD, Cli
+from command import BUSY, UNTIL_TOLD, Cli
 from eventually import eventually
 from terminal import PROMPT, Terminal
 
-BUSY = "while :; do :; done"
 WIDTHS = pytest.mark.parametrize("columns", [80, 160])
 Open = Callable[[int], Terminal]
 
@@ -32,8 +31,14 @@ def terminal(cli: Cli, tmp_path: Path) -> Iterator[Open]:
 
 
 @pytest.fixture
-def holder(cli: Cli) -> str:
-    return cli.start_task("--gpus", "1", "--", "sh", "-c", f"echo on; {BUSY}", family="burner")
+def work() -> str:
+    """The command of the task that holds a GPU."""
+    return "exec sleep 600"
+
+
+@pytest.fixture
+def holder(cli: Cli, work: str) -> str:
+    return cli.start_task("--gpus", "1", "--", "sh", "-c", f"echo on; {work}", family="burner")
 
 
 @pytest.fixture
@@ -48,6 +53,7 @@ def column(lines: list[str], title: str) -> int:
 
 
 @WIDTHS
+@pytest.mark.parametrize("work", [BUSY], ids=["busy"])
 def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -> None:
     eventually(lambda: (cli.json("status")["hosts"][0]["gpus"][0]["utilizationPercent"] or 0) > 5)
     screen = terminal(columns)

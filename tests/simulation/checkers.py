@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -27,6 +28,12 @@ WAIT_SLACK_S = 5.0
 
 class Violation(AssertionError):
     """A checker found something that must never happen."""
+
+
+@cache
+def placement_of(rules: str) -> PlacementRules:
+    scope, member_of, distinct, strategy, group, *others = orjson.loads(rules)
+    return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, *others)
 
 
 class TaskRow(NamedTuple):
@@ -56,10 +63,7 @@ class TaskRow(NamedTuple):
 
     @property
     def placement(self) -> PlacementRules | None:
-        if self.rules is None:
-            return None
-        scope, member_of, distinct, strategy, group, *others = orjson.loads(self.rules)
-        return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, *others)
+        return None if self.rules is None else placement_of(self.rules)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
         """Whether distinctInstance forbids the instance: another task of the group should run there."""
@@ -127,6 +131,7 @@ class Rows:
     owners: dict[str, str]  # GPU → instance
     leases: dict[str, str]  # GPU → run
     sizes: dict[str, Demand]  # running instances of connected hosts, with the GPUs that may be given out
+    lent: dict[str, int]  # own instance of a host → how many GPUs of the host belong to other instances
     withheld: set[str]  # GPUs that are not offered
     attributes: dict[str, dict[str, str]]  # that callers gave to instances
     draining: set[str]
@@ -159,6 +164,10 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 "
         "AND state IN ('running', 'stopping', 'shutting-down')"
     )
+    lent = execute(
+        "SELECT instance.id, count(*) FROM instance JOIN gpu ON gpu.host_id = instance.host_id "
+        "WHERE region = '' AND owner != instance.id AND present = 1 AND excluded = 0 GROUP BY instance.id"
+    )
     withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
     attributes: dict[str, dict[str, str]] = {}
     for instance_id, name, value in execute("SELECT instance_id, name, value FROM instance_attribute"):
@@ -171,6 +180,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         owners=dict(execute("SELECT id, owner FROM gpu").fetchall()),
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
         sizes={row[0]: Demand(*row[1:]) for row in sizes},
+        lent=dict(lent.fetchall()),
         withheld={gpu_id for (gpu_id,) in withheld},
         attributes=attributes,
         draining={
@@ -199,11 +209,16 @@ class Checker:
     def finished(self) -> None: ...
 
 
+def listeners(checkers: Sequence[Checker], what: str) -> list[Callable[..., None]]:
+    """The methods of this name, of the checkers that have one of their own."""
+    return [getattr(checker, what) for checker in checkers if getattr(type(checker), what) is not getattr(Checker, what)]
+
+
 class RowReader(Checker):
     """Read the rows once for all checkers, after each batch and after each start."""
 
     def __init__(self, others: list[Checker]) -> None:
-        self._others = others
+        self._listeners = listeners(others, "rows_seen")
 
     def plane_started(self) -> None:
         self._look()
@@ -216,8 +231,8 @@ class RowReader(Checker):
 
     def _look(self) -> None:
         rows = read_rows(self.world.plane.store.execute)
-        for checker in self._others:
-            checker.rows_seen(rows)
+        for listener in self._listeners:
+            listener(rows)
 
 
 class OneRunPerGpu(Checker):
@@ -607,7 +622,13 @@ class NoOvertaking(Checker):
 
 
 class KeptForTheOldest(Checker):
-    """If only one host can hold the oldest claim, no younger task gets a GPU there first, also not by NVIDIA_VISIBLE_DEVICES."""
+    """If only one host can hold the oldest claim, no younger task gets a GPU there first, also not by NVIDIA_VISIBLE_DEVICES.
+
+    A host can hold a claim if it has enough once its tasks have ended and EC2 instances have returned its GPUs. A claim that no
+    host can hold reserves nothing, so the next claim counts as the oldest. A claim that several hosts can hold reserves one of
+    them, and this checker does not know which: then it checks nothing. Claims after the oldest one reserve nothing, so younger
+    claims may overtake them.
+    """
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -627,8 +648,6 @@ class KeptForTheOldest(Checker):
         for oldest in waiting:
             able = [_able(rows, oldest) for rows in (before, after)]
             if able[0] == able[1] == []:
-                if self._waits_for_instances(oldest):
-                    return  # the scheduler keeps a host for it
                 continue  # no instance can hold it: the next claim is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or not after.still_waits(oldest):
                 return
@@ -646,20 +665,20 @@ class KeptForTheOldest(Checker):
                     raise Violation(f"{instance} got GPUs before {oldest}, which only that host can hold")
             return
 
-    def _waits_for_instances(self, claim: TaskRow | InstanceRow) -> bool:
-        """Whether a host could hold the claim if the instances that took its GPUs ended."""
-        return claim.pool == HOST_POOL and any(size.gpus >= claim.demand.least_gpus for size in self.world.plan.hosts)
-
 
 def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:
-    """Instances that could hold a claim if no more than its rules stood in the way."""
+    """Instances that could hold a claim if no more than its rules stood in the way, and no GPU of theirs were lent."""
     demand = claim.demand
     return sorted(
         instance_id
         for instance_id, size in rows.sizes.items()
         if instance_id not in rows.draining
         and rows.instances[instance_id].slot_pool == claim.pool
-        and (size.gpus >= demand.least_gpus and size.cpu_units >= demand.cpu_units and size.memory_mib >= demand.memory_mib)
+        and (
+            size.gpus + rows.lent.get(instance_id, 0) >= demand.least_gpus
+            and size.cpu_units >= demand.cpu_units
+            and size.memory_mib >= demand.memory_mib
+        )
         and (demand.rules is None or matches_all(demand.rules.member_of, rows.attributes.get(instance_id, {})))
         and (demand.rules is None or demand.rules.instance_group in ("", rows.instances[instance_id].group_name))
         and not claim.is_kept_apart_from(instance_id, rows.tasks.values())

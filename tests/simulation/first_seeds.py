@@ -1,10 +1,13 @@
-"""The first seed that catches each planted fault, where that is not seed 0.
+"""A seed that catches each planted fault, where that is not seed 0: the first one, or one that does so in less time.
 
 The test of planted faults tries this seed first, which saves the time of the seeds before it. After a change elsewhere another seed
 may be the first to catch a fault: the test then tries the seeds that follow and prints the one that did.
 """
 
 FIRST_SEEDS = {
+    "a hand-over is tried once": 2,
+    "no host is ever silent": 6,
+    "client tokens are forgotten": 3,
     "a service does not hear of its tasks": 1,
     "a service replaces failed tasks at once": 6,
     "a daemon ignores its waiting tasks": 12,

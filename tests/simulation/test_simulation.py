@@ -16,7 +16,7 @@ import pytest
 from simulation.checkers import everything
 from simulation.world import simulate
 
-SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "240"))
+SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "120"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 CHUNK = 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
-from simulation.checkers import matches_all
+from simulation.checkers import listeners, matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
 from simulation.group_clients import GroupClients
 from simulation.host import ENDLESS, Engine, Host
@@ -36,6 +37,7 @@ LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
 LOOK_EVERY_S = 5.0
 TAIL = 60  # lines of the trace that come with a failure
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files there cost less than on a disk
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class World:
         self.healed_s = 0.0
         self.stepped_s = 0.0  # how far the wall clock was stepped in all
         self.withheld_changes = 0  # how often somebody kept a GPU away, or gave it back
-        self.checkers = checkers
+        self._checkers = checkers
+        self._listeners: dict[str, list[Callable[..., None]]] = {}
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
         self.service_clients = ServiceClients(self)
@@ -87,8 +90,10 @@ class World:
         self.trace.append(f"{self.agenda.now:9.3f} {' '.join(map(str, words))}")
 
     def tell(self, what: str, *about: Any) -> None:
-        for checker in self.checkers:
-            getattr(checker, what)(*about)
+        if what not in self._listeners:
+            self._listeners[what] = listeners(self._checkers, what)
+        for listener in self._listeners[what]:
+            listener(*about)
 
     def reading(self) -> Tx[Any]:
         """What a handler that only reads needs, outside any batch."""
@@ -194,8 +199,8 @@ class World:
                 self.service_clients.calm()
             if self.plan.with_groups:
                 self.group_clients.calm()
-            # Some instances end now. The others end later, because the first claim of a queue may wait for their GPUs.
-            late = self.agenda.now > self.healed_s + LIVENESS_S / 2
+            # Some instances end now. The others stay to the end, unless a claim waits for their GPUs.
+            late = self.agenda.now > self.healed_s + LIVENESS_S / 2 and self._waits_for_instances()
             for instance in self.plane.store.instances.all():
                 if not instance.is_host and not instance.group and (late or int(instance.id, 16) % 2):
                     self.clients.terminate(instance.id)
@@ -203,6 +208,19 @@ class World:
                     again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}
                     self.clients.ask("UpdateContainerInstancesState", again, again=False)
         self.agenda.after(LOOK_EVERY_S, self._stop_the_endless)
+
+    def _waits_for_instances(self) -> bool:
+        """Whether a claim needs GPUs that a host has lent to EC2 instances.
+
+        Such a claim may reserve the host, and claims behind it wait as long as the instances run. An instance runs until a client
+        terminates it, as an endless task runs until a client stops it. So the clients end both: without that nothing has to end.
+        """
+        pool = self.plane.store.fleet.pool(HOST_POOL)
+        return any(
+            slot.connected and slot.total.gpus < claim.demand.least_gpus <= slot.whole.gpus
+            for claim in pool.heads()
+            for slot in pool.slots()
+        )
 
     def _is_endless(self, definition_arn: str) -> bool:
         """Whether only a StopTask will end such a task."""
@@ -330,7 +348,7 @@ class World:
 
 def simulate(seed: int, checkers: Sequence[Any], parts: Parts | None = None) -> World:
     """One seed, from nothing to the end of everything that can end; raises what a checker objects to."""
-    with tempfile.TemporaryDirectory(prefix="corral-sim-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="corral-sim-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
         world = World(seed, Path(folder), checkers, parts)
         try:
             world.simulate()

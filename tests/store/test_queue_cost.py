@@ -97,3 +97,30 @@ def test_a_receive_touches_as_many_rows_on_a_deep_queue_as_on_a_shallow_one() ->
         world.store.connection.set_progress_handler(None, 0)
         steps[depth] = ticks[0]
     assert steps[2000] <= steps[20] * 1.1, steps
+
+
+def test_ten_messages_are_received_and_deleted_with_few_statements() -> None:
+    world, seen = World(), list[str]()
+    url = world.queue("q")
+    world.call("SendMessageBatch", QueueUrl=url, Entries=[{"Id": str(at), "MessageBody": "m"} for at in range(10)])
+    world.store.connection.set_trace_callback(seen.append)
+    received = world.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+    entries = [{"Id": str(at), "ReceiptHandle": message["ReceiptHandle"]} for at, message in enumerate(received)]
+    world.call("DeleteMessageBatch", QueueUrl=url, Entries=entries)
+    world.store.connection.set_trace_callback(None)
+    assert len(received) == 10
+    assert [sum(statement.startswith(f"{verb} ") for statement in seen) for verb in ("UPDATE", "DELETE")] == [1, 2], seen
+
+
+def test_messages_beyond_ten_are_dropped_and_unknown_and_repeated_ids_are_ignored() -> None:
+    world = World()
+    url, other = world.queue("q"), world.queue("other")
+    for queue in (url, url, url, other):
+        world.call("SendMessageBatch", QueueUrl=queue, Entries=[{"Id": str(at), "MessageBody": "m"} for at in range(10)])
+    pile = world.store.queues.queue(REGION, "q").pile
+    ids = [id for (id,) in world.store.execute("SELECT id FROM place ORDER BY id")]
+    mine, others = ids[:30], ids[30:]
+    world.run(lambda tx: tx.store.queues.drop(pile, [*mine[:25], mine[0], 1, others[0]], round(tx.now_s * 1000)))
+    assert [id for (id,) in world.store.execute("SELECT id FROM place ORDER BY id")] == [*mine[25:], *others]
+    assert [id for (id,) in world.store.execute("SELECT id FROM message ORDER BY id")] == [*mine[25:], *others]
+    assert world.counts(url) == (5, 0, 0) and world.counts(other) == (10, 0, 0)

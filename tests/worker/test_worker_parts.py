@@ -7,6 +7,7 @@ import pickle
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -18,8 +19,10 @@ from corral.worker.feeder_process import receive_frame, send_frame
 from corral.worker.items import objects_of
 from corral.worker.prefetch import Prefetch
 from corral.worker.results import ResultTarget, result_of
-from corral.worker.settlement import delay_s
+from corral.worker.settlement import Fate, HeldMessage, Settlement, Settler, delay_s
+from corral.worker.visibility import VisibilityKeeper
 from corral.worker.worker_metrics import progress_line
+from eventually import eventually
 
 FOREVER_S = 1000.0
 
@@ -167,6 +170,53 @@ def test_which_errors_are_transient(code, status, transient):
 def test_delays_of_failed_messages():
     assert [delay_s(None, None)(count) for count in (1, 2, 3, 20)] == [1, 2, 4, 300]
     assert delay_s(None, 3)(2) == 0 and delay_s(7, 3)(1) == delay_s(7, None)(9) == 7
+
+
+class RecordingSqs:
+    """Records the batches of messages that are deleted and returned."""
+
+    def __init__(self) -> None:
+        self.deleted: list[list[str]] = []
+        self.returned: list[list[str]] = []
+
+    def delete_message_batch(self, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        self.deleted.append([entry["ReceiptHandle"] for entry in Entries])
+        return {}
+
+    def change_message_visibility_batch(self, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        self.returned.append([entry["ReceiptHandle"] for entry in Entries])
+        return {}
+
+
+def test_an_incomplete_batch_of_deletes_waits_while_other_messages_are_processed(monkeypatch):
+    monkeypatch.setattr("corral.worker.settlement.DELETE_LINGER_S", FOREVER_S)
+    sqs, settled, processing = RecordingSqs(), list[Fate](), threading.Event()
+    processing.set()
+    keeper = VisibilityKeeper(sqs, "url", 30)
+    settler = Settler(
+        sqs,
+        "url",
+        keeper,
+        None,
+        delay_s(0, None),
+        lambda messages, fate: settled.extend([fate] * len(messages)),
+        print,
+        processing.is_set,
+    )
+    settler.start()
+    for number in range(13):
+        settler.add(HeldMessage(number, f"h{number}", 1), Settlement(number, Fate.DONE))
+    settler.add(HeldMessage(13, "h13", 1), Settlement(13, Fate.RETURNED))
+    eventually(lambda: len(settled) == 11)  # ten are deleted, and the returned message does not wait
+    assert sqs.returned == [["h13"]] and [len(batch) for batch in sqs.deleted] == [10]
+    for number in range(14, 21):
+        settler.add(HeldMessage(number, f"h{number}", 1), Settlement(number, Fate.DONE))
+    eventually(lambda: len(settled) == 21)
+    assert [len(batch) for batch in sqs.deleted] == [10, 10]
+    settler.add(HeldMessage(21, "h21", 1), Settlement(21, Fate.DONE))
+    processing.clear()
+    eventually(lambda: sqs.deleted[2:] == [["h21"]])
+    settler.close()
 
 
 class Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -11,6 +12,8 @@ from corral.aws.wire_errors import NESTING_MAX, ParseError
 PARAMETERS_MAX = 20_000
 SEGMENTS_MAX = 3 * NESTING_MAX  # a list takes three segments of a dotted name: its own name, "member" and an index
 INDEX_MAX_DIGITS = 9
+CACHED_MAX = 1024
+CACHED_MAX_CHARS = 256
 DECODED_AT_ONCE_CHARS = 64 * 1024  # `unquote` needs up to 40 times as much memory as its argument
 
 FormTree = dict[str, Any]  # name -> text or FormTree
@@ -48,11 +51,19 @@ def percent_decoded(text: str, *, plus: bool = False) -> str:
     if "%" not in text:
         return text
     try:
+        if len(text) <= CACHED_MAX_CHARS:
+            return _unquoted(text)
         if len(text) > DECODED_AT_ONCE_CHARS:
             return decoded_in_pieces(text, DECODED_AT_ONCE_CHARS)
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
         raise ParseError.syntax("percent-encoded text is not valid UTF-8") from None
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _unquoted(text: str) -> str:
+    """Decode a short text. It is cached, because all presigned URLs of a client contain the same encoded credential."""
+    return unquote(text, errors="strict")
 
 
 def decoded_in_pieces(text: str, piece_chars: int) -> str:

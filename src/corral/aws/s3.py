@@ -76,17 +76,24 @@ def bucket_of_host(host: str) -> str | None:
 def normalize_s3_request(request: Request) -> Request:
     """Return an equivalent request in path style.
 
-    The `x-amz-*` query parameters of a presigned URL become headers. If the body is aws-chunked, the headers Content-Length and
-    Content-Encoding are changed to those of the decoded body.
+    The parameters of the signature are removed from a presigned URL. Its other `x-amz-*` parameters become headers. If the body is
+    aws-chunked, the headers Content-Length and Content-Encoding are changed to those of the decoded body.
     """
     headers = request.headers
     bucket = bucket_of_host(headers.get("host", ""))
     if bucket is not None:
         request = replace(request, path=f"/{bucket}{request.path}")
-    hoisted = _hoisted(request.query) if "x-amz-" in request.query.lower() else None
+    hoisted: dict[str, str] = {}
+    if "x-amz-" in request.query.lower():
+        query = _without_signature(request.query)
+        request, hoisted = replace(request, query=query), _hoisted(query)
     if hoisted or DECODED_LENGTH in headers or AWS_CHUNKED in headers.get("content-encoding", ""):
-        request = replace(request, headers=_unchunked({**(hoisted or {}), **headers}))
+        request = replace(request, headers=_unchunked({**hoisted, **headers}))
     return request
+
+
+def _without_signature(query: str) -> str:
+    return "&".join([item for item in query.split("&") if item.partition("=")[0] not in _SIGNATURE_PARAMETERS])
 
 
 def _hoisted(query: str) -> dict[str, str]:

@@ -225,7 +225,9 @@ def _presigned_claim(query: Mapping[str, str]) -> SignatureClaim:
     expires = query.get("X-Amz-Expires", "")
     if not (len(expires) <= 7 and expires.isascii() and expires.isdigit() and 1 <= int(expires) <= EXPIRES_MAX_S):
         raise SignatureRefused("incomplete", f"X-Amz-Expires must be between 1 and {EXPIRES_MAX_S} seconds")
-    scope = scope_of(query["X-Amz-Credential"], query["X-Amz-SignedHeaders"])
+    credential, signed_headers = query["X-Amz-Credential"], query["X-Amz-SignedHeaders"]
+    is_short = len(credential) + len(signed_headers) <= SCOPE_CACHED_MAX_CHARS
+    scope = (_presigned_scope if is_short else scope_of)(credential, signed_headers)
     token = query.get("X-Amz-Security-Token")
     return SignatureClaim(scope, query["X-Amz-Signature"], query["X-Amz-Date"], token, int(expires))
 
@@ -243,6 +245,9 @@ def scope_of(credential: str, signed_headers: str) -> CredentialScope:
     access_key_id, date, region, service, _ = parts
     text = f"{date}/{region}/{service}/aws4_request"
     return CredentialScope(access_key_id, date, region, service, text, signed_headers, names, frozenset(names))
+
+
+_presigned_scope = lru_cache(maxsize=SCOPES_MAX)(scope_of)  # a client uses the same scope for many URLs
 
 
 def _iso_basic(date: str | None) -> str:

@@ -70,3 +70,4 @@ class InvocationOutcome(Struct, frozen=True):
     succeeded: bool
     result: bytes
     log: bytes
+    duration_ms: float | None = None  # None: the function did not run

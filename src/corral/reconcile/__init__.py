@@ -49,10 +49,10 @@ STATE: dict[str, Reconciler] = {
     "step": _once_needed("stacks", "reconcile_step"),
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
+    "invocations": _once_needed("functions", "drop_ended_invocations"),
     "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
     "target-activity": OncePerBatch(_once_needed("service_scaling", "follow_activity")),
     "target-activities": _once_needed("service_scaling", "drop_old_activities"),
-    "invocations": _once_needed("functions", "drop_ended_invocations"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,

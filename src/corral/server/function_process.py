@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import os
 import socket
 import stat
@@ -16,7 +17,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import rmtree
 from time import monotonic
@@ -24,11 +25,14 @@ from typing import Any
 from zipfile import ZipFile
 
 from corral.clock import Clock
+from corral.errors import ApiError
 from corral.model.function import InvocationOrder, InvocationOutcome
 from corral.model.run import LOG_EVENT_MAX_BYTES
 from corral.server.lanes import Lane
 from corral.services.logs.ingestion import write_events
 from corral.telemetry import LogStore
+
+log = logging.getLogger("corral")
 
 PROGRAM = Path(__file__).parents[1] / "functions" / "supervisor.py"
 TOO_MUCH_MEMORY = 125  # the exit status if the function has used more memory than its limit (`functions/supervisor.py`)
@@ -90,7 +94,10 @@ class FunctionLog:
         events, self._events, self.pending_bytes = self._events, [], len(self._rest)
         if events:
             region, group, stream = self._place
-            await self._lane.submit(lambda tx: write_events(tx, region, group, stream, events))
+            try:
+                await self._lane.submit(lambda tx: write_events(tx, region, group, stream, events))
+            except ApiError as error:  # for example, the disk is full: the function has run nevertheless
+                log.warning("the log of a function could not be written to %s: %s", group, error)
 
 
 class FunctionProcess:
@@ -105,13 +112,17 @@ class FunctionProcess:
         self._paused = False
         self.has_ended = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = self._output = -1  # file descriptors; -1: closed
 
     async def start(self, code: bytes, order: InvocationOrder, stream: str) -> None:
         """Extract the code into the folder, and start the process."""
-        lifeline, self._lifeline = os.pipe()
-        self._output, output = os.pipe()
-        own, other = socket.socketpair()
-        try:
+        with ExitStack() as opened:  # the ends of pipes that only the process needs
+            lifeline, self._lifeline = os.pipe()
+            opened.callback(os.close, lifeline)
+            self._output, output = os.pipe()
+            opened.callback(os.close, output)
+            own, other = socket.socketpair()
+            opened.enter_context(other)
             os.set_blocking(self._output, False)
             await asyncio.to_thread(extract, code, self.folder)
             environment = {
@@ -132,17 +143,6 @@ class FunctionProcess:
             self._loop.add_reader(self._exit, self._ended)
             self._loop.add_reader(self._output, self._read_output)
             self._reader, self._writer = await asyncio.open_connection(sock=own)
-        except BaseException:
-            own.close()
-            if self._process is None:
-                os.close(self._output)
-                os.close(self._lifeline)
-                self.has_ended.set()
-            raise
-        finally:
-            os.close(lifeline)
-            os.close(output)
-            other.close()
 
     def _spawn(
         self, command: list[str], environment: dict[str, str], output: int, passed: tuple[int, ...]
@@ -158,9 +158,8 @@ class FunctionProcess:
 
     async def run(self, order: InvocationOrder) -> InvocationOutcome:
         """Run one invocation. If it takes too long, end the process."""
-        log = self._log
-        log.begin()
-        log.add_line(f"START RequestId: {order.id} Version: $LATEST")
+        self._log.begin()
+        self._log.add_line(f"START RequestId: {order.id} Version: $LATEST")
         began_s, init_ms, about = monotonic(), 0.0, dict[str, Any]()
         flusher = asyncio.create_task(self._flush_regularly())
         try:
@@ -186,9 +185,10 @@ class FunctionProcess:
         finally:
             flusher.cancel()
         await self._drain()
-        self._report(order, about.get("duration_ms", (monotonic() - began_s) * 1000), init_ms, about.get("max_memory_mib"))
-        await log.flush()
-        return InvocationOutcome(succeeded, result, log.tail())
+        duration_ms: float = about.get("duration_ms", (monotonic() - began_s) * 1000)
+        self._report(order, duration_ms, init_ms, about.get("max_memory_mib"))
+        await self._log.flush()
+        return InvocationOutcome(succeeded, result, self._log.tail(), duration_ms)
 
     async def _send_first(self, order: InvocationOrder) -> float:
         """Send the first event, and wait until the code is loaded. Return the time that this took."""
@@ -294,12 +294,13 @@ class FunctionProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
+        if self._process is None:  # it could not be started
+            return
         try:
             await asyncio.wait_for(self.has_ended.wait(), END_MAX_S)
         except TimeoutError:
-            if self._process is not None:
-                self._process.kill()
-                await self.has_ended.wait()
+            self._process.kill()
+            await self.has_ended.wait()
 
     async def discard(self) -> None:
         """End the process, and delete its folder."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from corral.clock import Clock
 from corral.core import Tx, Wait
+from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.function import INVOCATIONS, InvocationOrder, InvocationOutcome
 from corral.model.settings import Settings
@@ -54,7 +55,8 @@ class FunctionRunner:
         if self._folder.exists():  # the processes of the last server have ended with it
             await asyncio.to_thread(rmtree, self._folder, ignore_errors=True)
         await self._state.submit(_requeue)
-        await self._state.submit(_wait_for_first)
+        if not await self._state.submit(_wait_for_first):
+            return
         while True:
             try:
                 if await self._take():
@@ -83,21 +85,33 @@ class FunctionRunner:
         self._room.set()
 
     async def _serve(self, order: InvocationOrder) -> None:
-        from corral.services.lambda_.invocations import failure, finish_invocation
+        from corral.services.lambda_.invocations import finish_invocation
+
+        outcome = await self._run(order)
+        while True:
+            try:
+                await self._state.submit(lambda tx: finish_invocation(tx, order.id, outcome))
+                return
+            except ApiError as error:  # for example, the disk is full
+                log.warning("the result of the function %s could not be written: %s", order.function, error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _run(self, order: InvocationOrder) -> InvocationOutcome:
+        from corral.services.lambda_.invocations import failure
 
         process: FunctionProcess | None = None
         try:
             process = self._idle_process(order) or await self._start(order)
-            outcome = await process.run(order) if process is not None else InvocationOutcome(False, failure(REPLACED), b"")
-        except OSError as error:
-            log.warning("the function %s could not run: %s", order.function, error)
-            outcome = InvocationOutcome(False, failure(f"The function could not be started: {error}"), b"")
-        except Exception:
-            log.exception("the function %s could not run", order.function)
-            outcome = InvocationOutcome(False, failure("Internal failure: see server.log in Corral's data folder."), b"")
-        if process is not None:
+            if process is None:
+                return InvocationOutcome(False, failure(REPLACED), b"")
+            outcome = await process.run(order)
             self._keep(process)
-        await self._state.submit(lambda tx: finish_invocation(tx, order.id, outcome))
+            return outcome
+        except Exception as error:
+            log.exception("the function %s could not run", order.function)
+            if process is not None:  # it may still be busy
+                self._discard(process)
+            return InvocationOutcome(False, failure(f"The function could not be started: {error}"), b"")
 
     # Processes
 
@@ -174,10 +188,16 @@ def _requeue(tx: Tx[Store]) -> None:
     tx.store.functions.requeue_running(tx.now_s)
 
 
-def _wait_for_first(tx: Tx[Store]) -> None:
-    """Wait until an invocation is queued. Most servers never run a function, so they need not load the code for it."""
-    if tx.store.functions.next_due_s() is None and not tx.final:
-        raise Wait([INVOCATIONS], tx.now_s + WAIT_MAX_S)
+def _wait_for_first(tx: Tx[Store]) -> bool:
+    """Wait until an invocation is queued. Most servers never run a function, so they need not load the code for it.
+
+    Return False when the server stops.
+    """
+    if tx.store.functions.next_due_s() is not None:
+        return True
+    if tx.final:
+        return False
+    raise Wait([INVOCATIONS], tx.now_s + WAIT_MAX_S)
 
 
 def _date(at_s: float) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any
+
+from msgspec import to_builtins
 
 from corral.journal import Journal
 from corral.model.placement import Claim, CompiledRules, Slot
@@ -312,7 +313,7 @@ class Fleet:
         """The content of the index as values that tests can compare."""
         return {
             name: {
-                "slots": {slot.id: deepcopy(slot) for slot in pool.slots()},
+                "slots": {slot.id: to_builtins(slot) for slot in pool.slots()},
                 "groups": {group.gpus: group.snapshot() for group in pool.groups()},
                 "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),

@@ -27,8 +27,10 @@ class Batches:
         now_s = time.monotonic()
         with self._changed:
             if not self._is_closed:
+                was_empty = not self._ready
                 self._ready.extend((now_s, item) for item in items)
-                self._changed.notify_all()
+                if was_empty or len(self._ready) >= self._batch_max:  # other items change nothing for the thread that waits
+                    self._changed.notify_all()
             return not self._is_closed
 
     def want(self, is_wanted: bool) -> None:

@@ -76,7 +76,14 @@ class Feeder:
         writer = ResultWriter(options.results, options.threads) if options.results else None
         delays = delay_s(options.retry_delay_s, queue_info.receives_max)
         self._settler = Settler(
-            self._sqs, queue_info.url, self._keeper, writer, delays, self._settled, partial(events.broken, number)
+            self._sqs,
+            queue_info.url,
+            self._keeper,
+            writer,
+            delays,
+            self._settled,
+            partial(events.broken, number),
+            self._is_processing,
         )
         self._pool = ThreadPoolExecutor(options.threads, "worker-fetch")
         self._in_order: queue.SimpleQueue[Future[Item | None] | None] = queue.SimpleQueue()
@@ -84,6 +91,7 @@ class Feeder:
         self._flowing = threading.Event()  # messages arrive, so that more than one receive at a time is worth it
         self._changed = threading.Condition()
         self._held: dict[int, HeldMessage] = {}
+        self._processing = 0  # held messages that are not being settled
         self._receiving = 0
         self._returns = 0  # messages that this feeder made visible again
         self._numbers = self._receives = 0
@@ -103,6 +111,7 @@ class Feeder:
                 message = self._held.get(settlement.number)
                 if message is not None and not message.is_settling:
                     message.is_settling = True
+                    self._processing -= 1
                     self._settler.add(message, settlement)
 
     def stop(self) -> None:
@@ -197,6 +206,7 @@ class Feeder:
         count = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         held = HeldMessage(self._numbers, message["ReceiptHandle"], count)
         self._held[held.number] = held
+        self._processing += 1
         return held
 
     def _end_if_empty(self, was_idle: bool, returns: int) -> None:
@@ -264,6 +274,15 @@ class Feeder:
             self._events.ready([item])
 
     # Settling
+
+    def _is_processing(self) -> bool:
+        """Whether further messages will be settled soon, so that the settler may wait for them.
+
+        It must not wait in a FIFO queue, where a delete lets the next message of its group be received, nor with results, which
+        are written before the delete.
+        """
+        options = self._options
+        return self._processing > 0 and not (options.queue.is_fifo or options.results or self._stopping.is_set())
 
     def _settled(self, messages: list[HeldMessage], fate: Fate) -> None:
         with self._changed:

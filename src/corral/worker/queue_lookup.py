@@ -38,8 +38,7 @@ class QueueInfo:
 def client(
     service: str, region: str | None, *, connections: int = 10, read_timeout_s: int = 60, signature_version: str | None = None
 ) -> Any:
-    """Make a client. AWS_REGION counts too: ECS sets it, and boto3 does not read it."""
-    region = region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
+    """Make a client."""
     config = Config(
         retries={"mode": "standard", "max_attempts": ATTEMPTS_MAX},
         max_pool_connections=connections,
@@ -49,7 +48,18 @@ def client(
         signature_version=signature_version,
     )
     with _MAKING:
-        return _session(region).client(service, config=config)
+        return _session(_region(region)).client(service, config=config)
+
+
+def credentials(region: str | None) -> Any:
+    """The credentials of the clients of a region; None if there are none."""
+    with _MAKING:
+        return _session(_region(region)).get_credentials()
+
+
+def _region(region: str | None) -> str | None:
+    """AWS_REGION counts too: ECS sets it, and boto3 does not read it."""
+    return region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
 
 
 def read_environment_again() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ from corral.worker.visibility import VisibilityKeeper
 
 ENTRIES_MAX = 10  # of one DeleteMessageBatch or ChangeMessageVisibilityBatch
 LINGER_S = 0.02  # how long an incomplete batch waits for more messages
+DELETE_LINGER_S = 0.25  # the same for messages to delete, while others are processed: `predict` finishes many at once, then none
 REQUESTS_MAX = 4
 TRY_MAX_S = 60.0
 DELAY_MAX_S = 300
@@ -51,7 +53,10 @@ class Settlement:
 
 
 class Settler:
-    """Collects settlements into batches and sends them. `settled` is called with the messages when SQS has answered."""
+    """Collects settlements into batches and sends them. `settled` is called with the messages when SQS has answered.
+
+    `expects_more` says whether other messages are being processed, so that an incomplete batch of deletes can wait for them.
+    """
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Settler:
         retry_delay_s: Callable[[int], int],
         settled: Callable[[list[HeldMessage], Fate], None],
         broken: Callable[[Exception], None],
+        expects_more: Callable[[], bool],
     ) -> None:
         self._sqs = sqs
         self._queue_url = queue_url
@@ -70,6 +76,7 @@ class Settler:
         self._retry_delay_s = retry_delay_s
         self._settled = settled
         self._broken = broken
+        self._expects_more = expects_more
         self._waiting: queue.SimpleQueue[tuple[HeldMessage, Settlement] | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(REQUESTS_MAX, "worker-settle")
         self._never = threading.Event()
@@ -92,22 +99,26 @@ class Settler:
     def _collect(self) -> None:
         """Messages of one fate make a batch, which is sent when it has ten or when no message arrives for a moment."""
         batches: dict[Fate, list[tuple[HeldMessage, Settlement]]] = {fate: [] for fate in Fate}
+        last_s = 0.0
         while True:
             try:
                 pair = self._waiting.get(timeout=LINGER_S) if any(batches.values()) else self._waiting.get()
             except queue.Empty:
-                self._submit(batches)
+                lingers = self._expects_more() and time.monotonic() < last_s + DELETE_LINGER_S
+                self._submit(batches, [fate for fate in Fate if not (lingers and fate is Fate.DONE)])
                 continue
             if pair is None:
                 break
-            batches[pair[1].fate].append(pair)
-            if len(batches[pair[1].fate]) == ENTRIES_MAX:
-                self._submit(batches)
-        self._submit(batches)
+            last_s = time.monotonic()
+            fate = pair[1].fate
+            batches[fate].append(pair)
+            if len(batches[fate]) == ENTRIES_MAX:
+                self._submit(batches, [fate])
+        self._submit(batches, Fate)
 
-    def _submit(self, batches: dict[Fate, list[tuple[HeldMessage, Settlement]]]) -> None:
-        for fate, pairs in batches.items():
-            if pairs:
+    def _submit(self, batches: dict[Fate, list[tuple[HeldMessage, Settlement]]], fates: Iterable[Fate]) -> None:
+        for fate in fates:
+            if pairs := batches[fate]:
                 self._pool.submit(self._send, fate, pairs)
                 batches[fate] = []
 

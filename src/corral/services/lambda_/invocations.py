@@ -15,8 +15,10 @@ import orjson
 from corral.core import Tx, Wait
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
 from corral.model.json_documents import read_json
+from corral.model.metric import Metric, Point
 from corral.services import sessions
 from corral.services.caller import Caller
+from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.lambda_.errors import (
     ISOLATED,
     InvalidParameterValueException,
@@ -38,6 +40,7 @@ START_MAX_S = 60.0  # a synchronous invocation waits this long for its process, 
 KEPT_S = 3600.0  # how long the rows of ended invocations are kept
 ROWS_MAX = 100
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end
+NAMESPACE = "AWS/Lambda"
 CREDENTIALS_S = 12 * 3600
 NOT_FOUND = "The function no longer exists."
 
@@ -188,6 +191,7 @@ def finish_invocation(tx: Tx[Store], id: str, outcome: InvocationOutcome) -> Non
     row = tx.store.functions.get(id)
     if row is None:  # the client of a synchronous invocation has stopped waiting
         return
+    _publish(tx, row, outcome)
     row = row.but(attempts=row.attempts + 1)
     if row.is_async and not outcome.succeeded and row.attempts <= len(RETRY_S):
         retry = row.but(state=InvocationState.QUEUED, due_at_s=tx.now_s + RETRY_S[row.attempts - 1])
@@ -195,6 +199,18 @@ def finish_invocation(tx: Tx[Store], id: str, outcome: InvocationOutcome) -> Non
         tx.changed(INVOCATIONS)
     else:
         _end(tx, row, outcome)
+
+
+def _publish(tx: Tx[Store], row: Invocation, outcome: InvocationOutcome) -> None:
+    """Publish the metrics of an attempt."""
+    if outcome.duration_ms is None:
+        return
+    values = (("Invocations", 1.0, "Count"), ("Errors", float(not outcome.succeeded), "Count"))
+    points = [
+        Point(Metric(row.region, NAMESPACE, name, (("FunctionName", row.function),)), tx.now_s, value, unit)
+        for name, value, unit in (*values, ("Duration", outcome.duration_ms, "Milliseconds"))
+    ]
+    hand_over_points(tx, points)
 
 
 def failure(message: str, type_: str = "") -> bytes:

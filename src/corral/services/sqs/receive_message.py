@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import md5
 from typing import Any
 
@@ -21,6 +22,7 @@ from corral.services.sqs.send_message import sequence_number
 from corral.store import Store
 from corral.store.messages import RECEIVE_MAX_BYTES
 
+SystemAttribute = Callable[[Queue, QueueMessage], str | None]  # returns the value, or None if the message does not have it
 CLEARED_MAX = 100  # expired messages and dead letters that one call removes, in about 5 ms; then other commands run
 
 
@@ -33,7 +35,6 @@ class ReceiveRequest(Struct, frozen=True):
 def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, store, at_ms = queue_at(tx, params, caller), tx.store.queues, now_ms(tx)
     request, wait_s = _receive_request(params, queue, caller, at_ms), _wait_s(params, queue)
-    names = _system_names(params)
     received, cleared = _received_before(tx, queue, params, request), 0
     if not received and caller.task_id is not None and leaving_tasks.receives_nothing(tx, caller.task_id):
         return _receive_nothing(tx, queue, caller.task_id, wait_s)
@@ -56,8 +57,8 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         given = [(message.id, message.receives) for message in received]
         store.remember_received(queue, attempt_id, given, at_ms + DEDUPLICATION_MS)
         tx.due("duplicates:", (at_ms + DEDUPLICATION_MS) / 1000)
-    wanted = params.get("MessageAttributeNames", [])
-    return {"Messages": [_response_of(queue, message, names, wanted) for message in received]}
+    wanted, system = params.get("MessageAttributeNames", []), _requested_system_attributes(params)
+    return {"Messages": [_response_of(queue, message, system, wanted) for message in received]}
 
 
 def _receive_nothing(tx: Tx[Store], queue: Queue, task_id: str, wait_s: int) -> dict[str, Any]:
@@ -80,9 +81,10 @@ def _wait_s(params: dict[str, Any], queue: Queue) -> int:
     return queue.wait_s if wait_s is None else wait_s
 
 
-def _system_names(params: dict[str, Any]) -> frozenset[str]:
+def _requested_system_attributes(params: dict[str, Any]) -> list[tuple[str, SystemAttribute]]:
     """The requested system attributes. AttributeNames is the older name of MessageSystemAttributeNames."""
-    return frozenset(params.get("MessageSystemAttributeNames", ())) | frozenset(params.get("AttributeNames", ()))
+    names = frozenset(params.get("MessageSystemAttributeNames", ())) | frozenset(params.get("AttributeNames", ()))
+    return [(name, read) for name, read in SYSTEM_ATTRIBUTES.items() if name in names or "All" in names] if names else []
 
 
 def _from_queue(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[list[QueueMessage], int]:
@@ -177,14 +179,16 @@ def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
     return None if found is None else found / 1000
 
 
-def _response_of(queue: Queue, message: QueueMessage, names: frozenset[str], wanted: list[str]) -> dict[str, Any]:
+def _response_of(
+    queue: Queue, message: QueueMessage, system: list[tuple[str, SystemAttribute]], wanted: list[str]
+) -> dict[str, Any]:
     response: dict[str, Any] = {
         "MessageId": message.message_id,
         "ReceiptHandle": handle_of(queue, message.id, message.receives),
         "MD5OfBody": md5(message.body.encode(), usedforsecurity=False).hexdigest(),
         "Body": message.body,
     }
-    if names and (attributes := _system_attributes(queue, message, names)):
+    if system and (attributes := {name: value for name, read in system if (value := read(queue, message)) is not None}):
         response["Attributes"] = attributes
     if wanted and message.attributes and (selected := select_attributes(load_attributes(message.attributes), wanted)):
         response["MessageAttributes"] = selected
@@ -192,16 +196,14 @@ def _response_of(queue: Queue, message: QueueMessage, names: frozenset[str], wan
     return response
 
 
-def _system_attributes(queue: Queue, message: QueueMessage, names: frozenset[str]) -> dict[str, str]:
-    found = {
-        "SenderId": message.sender,
-        "SentTimestamp": str(message.sent_ms),
-        "ApproximateReceiveCount": str(message.receives_before + message.receives),
-        "ApproximateFirstReceiveTimestamp": str(message.first_received_ms),
-        "SequenceNumber": sequence_number(message.id) if queue.is_fifo else None,
-        "MessageDeduplicationId": message.deduplication_id,
-        "MessageGroupId": message.group_id,
-        "AWSTraceHeader": message.trace,
-        "DeadLetterQueueSourceArn": message.source_arn,
-    }
-    return {name: value for name, value in found.items() if value is not None and ("All" in names or name in names)}
+SYSTEM_ATTRIBUTES: dict[str, SystemAttribute] = {
+    "SenderId": lambda queue, message: message.sender,
+    "SentTimestamp": lambda queue, message: str(message.sent_ms),
+    "ApproximateReceiveCount": lambda queue, message: str(message.receives_before + message.receives),
+    "ApproximateFirstReceiveTimestamp": lambda queue, message: str(message.first_received_ms),
+    "SequenceNumber": lambda queue, message: sequence_number(message.id) if queue.is_fifo else None,
+    "MessageDeduplicationId": lambda queue, message: message.deduplication_id,
+    "MessageGroupId": lambda queue, message: message.group_id,
+    "AWSTraceHeader": lambda queue, message: message.trace,
+    "DeadLetterQueueSourceArn": lambda queue, message: message.source_arn,
+}
