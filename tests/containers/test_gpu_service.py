@@ -23,14 +23,15 @@ STACK = "gpus"
 REGISTRY = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
 COLLECTOR = "ecr-public/cloudwatch-agent/cloudwatch-agent"
 METRIC = {"Namespace": "ECS/ContainerInsights/Prometheus", "MetricName": "DCGM_FI_DEV_GPU_UTIL"}
-# It reads the names from its configuration, as the agent does, and writes the format of the agent.
+# It reads the names from its configuration, as the agent does, and writes the format of the agent. Only the resolution of a second
+# differs: a value of the agent counts from the next minute on, because Corral has published its own values in the current one.
 COLLECT = r"""#!/bin/sh
 trap exit TERM
 label() { echo "$PROMETHEUS_CONFIG_CONTENT" | sed -n "s/.*$1: //p"; }
 echo "$CW_CONFIG_CONTENT" | grep -q '"prometheus_config_path": "env:PROMETHEUS_CONFIG_CONTENT"' || exit 1
 while true; do
   echo '{"CloudWatchMetrics":[{"Namespace":"ECS/ContainerInsights/Prometheus","Dimensions":[["ClusterName","ServiceName"]],' \
-    '"Metrics":[{"Name":"DCGM_FI_DEV_GPU_UTIL"}]}],"Version":"0","Timestamp":"'$(date +%s)000'",' \
+    '"Metrics":[{"Name":"DCGM_FI_DEV_GPU_UTIL","StorageResolution":1}]}],"Version":"0","Timestamp":"'$(date +%s)000'",' \
     '"ClusterName":"'$(label ClusterName)'","ServiceName":"'$(label ServiceName)'","DCGM_FI_DEV_GPU_UTIL":90}'
   sleep 1
 done
@@ -93,7 +94,7 @@ def test_a_service_starts_when_its_image_is_pushed_and_follows_a_collector(
         [service] = ecs.describe_services(cluster=cluster, services=[STACK])["services"]
         return service["desiredCount"], service["runningCount"]
 
-    eventually(lambda: counts() == (2, 2), "90 percent of one GPU needs a second task", 60)
+    eventually(lambda: counts() == (2, 2), "90 percent of one GPU needs a second task", 90)
     corral.client("cloudformation").delete_stack(StackName=STACK)
     eventually(lambda: physical_id(corral, "Cluster") is None, "the stack is deleted", 60)
     assert dockerd.containers(f"label=corral.host={corral.host_id}", "status=running") == []

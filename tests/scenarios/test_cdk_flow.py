@@ -207,7 +207,6 @@ def test_a_service_follows_the_load_of_its_gpus(cdk: Cdk, corral: Corral) -> Non
     service.stop_load()
     eventually(lambda: service.count() == (1, 1, 1), "one task on one instance", SCALED_S)
 
-    assert "There were no differences" in cdk("diff", "--fail", app=assembly)
     cdk("destroy", "--force", app=assembly)
     assert_nothing_left(corral)
 
