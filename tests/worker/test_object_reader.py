@@ -51,7 +51,7 @@ def test_without_a_direct_connection_get_object_reads(work, reader, monkeypatch)
     queue = work()
     bucket = queue.bucket()
     queue.s3.put_object(Bucket=bucket, Key="a", Body=b"1")
-    monkeypatch.setattr(reader, "_endpoints", {bucket: BucketEndpoint("http://127.0.0.1:1/nobody/", "us-east-1")})
+    monkeypatch.setattr(reader, "_endpoints", {bucket: BucketEndpoint("http://127.0.0.1:1/closed/", "us-east-1")})
     assert reader.read(bucket, "a") == b"1"
     reader._http = None  # type: ignore[assignment]
     assert reader.read(bucket, "a") == b"1"
