@@ -1,4 +1,4 @@
-"""Reports of alarm states to the state lane. A deployment of an ECS service watches alarms: an alarm in ALARM fails it."""
+"""Reports of alarm states to the state lane. A deployment of an ECS service watches alarms, and fails if one is in ALARM."""
 
 from __future__ import annotations
 
