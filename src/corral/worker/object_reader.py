@@ -71,7 +71,7 @@ class ObjectReader:
 
 
 def endpoint_of(presigned_url: str) -> BucketEndpoint | None:
-    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. None if its requests need another kind of signature."""
+    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. Return None if they need another signature."""
     parts = urlsplit(presigned_url)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     scope = query.get("X-Amz-Credential", "").split("/")
