@@ -27,6 +27,7 @@ ACCOUNT = "123456789012"
 LATER_S = 4_000_000_000
 TRUST_TASKS = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
 OPEN = {  # change it knowingly: every container may do this without a policy
+    "application-autoscaling": "",
     "autoscaling": "",
     "cloudformation": "",
     "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",
@@ -34,6 +35,7 @@ OPEN = {  # change it knowingly: every container may do this without a policy
     "ecr": "",
     "ecs": "",
     "iam": "",
+    "lambda": "",
     "logs": "CreateLogStream DescribeLogGroups DescribeLogStreams FilterLogEvents GetLogEvents ListLogGroups PutLogEvents",
     "s3": (
         "AbortMultipartUpload CompleteMultipartUpload CopyObject CreateMultipartUpload DeleteObject DeleteObjectTagging "

@@ -66,7 +66,7 @@ def _without_documentation(value: Any) -> Any:
 
 
 def form_name(name: str, member: Shape) -> str:
-    """Return the name of a member in forms and XML. For a flattened list, it is the name of the list's elements."""
+    """Return the name of a member in form-encoded requests and in XML. A flattened list has the name of its elements."""
     if member.type_name == "list" and member.serialization.get("flattened"):
         element_name = member.member.serialization.get("name")
         if element_name:

@@ -62,10 +62,10 @@ class ServiceRollout(Struct, frozen=True):
     stage: str = ""  # lifecycleStage
     failures: int = 0  # failed tasks that count for the circuit breaker
     forgiven: int = 0  # failed tasks of the deployment that do not count any more
-    healthy: int = 0  # healthy tasks of the deployment at the last change; the count of failures restarts when it grows
+    healthy: int = 0  # healthy tasks at the last change; when this number grows, failures are counted from 0 again
     ignored_alarms: tuple[str, ...] | None = None  # alarms that were in ALARM at the start; None: not known yet
     triggered_alarms: tuple[str, ...] = ()
-    alarm_window_s: float = 0.0  # the longest window of the alarms: the bake time, unless the configuration has one
+    alarm_window_s: float = 0.0  # the longest window of the alarms; it is the bake time if the configuration sets none
     bake_until_s: float | None = None
     hooks: tuple[PauseHook, ...] = ()
     rollback_reason: str = ""
@@ -164,7 +164,7 @@ def service_key(region: str, cluster: str, name: str) -> str:
 
 
 class TaskCount(Struct, frozen=True):
-    """How many tasks of a deployment should run."""
+    """The number of tasks of a deployment whose desired status is RUNNING, in total and by state."""
 
     total: int = 0
     running: int = 0  # RUNNING

@@ -49,8 +49,8 @@ class Parameters:
     def listed(self, region: str, prefix: str, after: str, limit: int, *, slashless: int | None = None) -> list[Parameter]:
         """The latest versions of parameters whose names begin with `prefix` and are greater than `after`, sorted by name.
 
-        `slashless` is a number of characters. Names with a slash after these characters are excluded, because they are at a deeper
-        level.
+        If `slashless` is a number N, names with a slash anywhere after their first N characters are excluded, because they are at a
+        deeper level.
         """
         flat = "" if slashless is None else f"AND instr(substr(p.name, {slashless + 1}), '/') = 0 "
         rows = self._database.execute(

@@ -1,7 +1,8 @@
 """Facts about stored-only resources that AWS's schemas do not contain, from the user guide of CloudFormation.
 
 A form is a text with placeholders: `{17x}` is 17 hexadecimal digits. The other character sets are `d` (digits), `a` (digits and
-lower-case letters), `A` (digits and upper-case letters), `l` and `U` (letters). `{name}` is the name of the resource.
+lower-case letters), `A` (digits and upper-case letters), `l` (lower-case
+letters) and `U` (upper-case letters). `{name}` is the name of the resource.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::WAFv2::WebACL": {"Id": UUID},
 }
 
-# Placeholder of a form → the property with its value. Only the last part of an ARN is used, except for `listener` and the like.
+# Placeholder of a form → the property with its value. If the value is an ARN, only its last part is used, except for `loadbalancer`
+# and `listener`.
 RELATED = {
     "balancer": ("Type", "app"),
     "cluster": ("ClusterName", "cluster"),
@@ -177,7 +179,7 @@ RELATED = {
 # Type of a load balancer → the word in its ARN.
 LOAD_BALANCERS = {"application": "app", "network": "net", "gateway": "gwy"}
 
-# Type → the resource part of its ARN, if it is not the type in kebab-case, a slash and the name.
+# Type → the resource part of its ARN. Other types have TYPE-IN-KEBAB-CASE/NAME.
 ARN_RESOURCES = {
     "AWS::ApiGatewayV2::Api": "/apis/{10a}",
     "AWS::AppSync::GraphQLApi": "apis/{26a}",
