@@ -393,10 +393,18 @@ def _fail(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str, *, 
     """End a step that has failed. `undone`: the function of the type had no effect, so the resource is what it was."""
     step = resource.step
     assert step is not None
-    tx.watch(step_key(resource), ())
+    _abandon(tx, stack, resource)
     status = ResourceStatus[f"{_verb(step)}_FAILED"]
     version = step.old if undone and step.action == UPDATE and step.old is not None else resource.version
     set_resource(tx, stack, resource, status, reason, step=None, version=version)
+
+
+def _abandon(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
+    """Stop waiting for a step that has failed or is cancelled."""
+    step, abandon = resource.step, resource_type(resource.type).abandon
+    tx.watch(step_key(resource), ())
+    if step is not None and abandon is not None:
+        abandon(tx, caller_of(stack), step.memory)
 
 
 def _verb(step: StackStep) -> str:
@@ -409,7 +417,7 @@ def cancel_steps(tx: Tx[Store], stack: Stack) -> None:
         step = resource.step
         if step is None or step.action == DELETE or resource.status.value.endswith("_FAILED"):
             continue
-        tx.watch(step_key(resource), ())
+        _abandon(tx, stack, resource)
         verb = _verb(step)
         left = step if step.handed else None
         set_resource(tx, stack, resource, ResourceStatus[f"{verb}_FAILED"], CANCELLED[verb], step=left, operation=stack.operation)
