@@ -221,7 +221,7 @@ def request_exists(tx: Tx[Store], region: str, secret: str) -> bool:
 
 def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> None:
     """Store a response in the step that waits for it, and continue the step. A response to a step that has ended is ignored."""
-    from corral.services.cloudformation.stack_steps import step_key  # it imports the types of resources
+    from corral.services.cloudformation.step_execution import step_key  # it imports the types of resources
 
     waiting = tx.store.stored.get(SERVICE, REQUEST, region, secret)
     if waiting is None:
