@@ -66,7 +66,7 @@ def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, vers
 
 
 def record(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, shown: bool) -> None:
-    """Record a new declaration of a resource that stays as it is. `shown`: with events."""
+    """Record a new declaration of a resource that stays as it is. If `shown` is set, write events."""
     kept = version.but(physical_id=resource.physical_id, attributes=resource.version.attributes)
     before, reason = _before(resource), resource.status_reason
     if not shown:
@@ -100,9 +100,9 @@ def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 
 def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource, *, skips: bool = False) -> None:
-    """Go back to the resource that was replaced. The new one is deleted at the end of the rollback.
+    """Return to the resource that was replaced. The new resource is deleted at the end of the rollback.
 
-    `skips`: do not call the type, because the caller skips the resource.
+    If `skips` is set, do not call the type, because the caller skips the resource.
     """
     before, replacement = resource.before, resource.version
     assert before is not None and before.physical_id is not None
