@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -9,14 +11,16 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from corral.clock import WallClock
 from corral.core import Tx, Wait
-from corral.errors import ApiError
+from corral.errors import ApiError, ServiceUnavailable
 from corral.ids import SeededIds
 from corral.model.function import Invocation, InvocationOutcome, InvocationState
 from corral.model.settings import Settings
+from corral.server.function_runner import FunctionRunner
 from corral.services.caller import Caller
 from corral.services.lambda_.code import CODE, checked_code, inline_zip
-from corral.services.lambda_.functions import create_function, delete_function
+from corral.services.lambda_.functions import STACK, create_function, delete_function
 from corral.services.lambda_.invocations import (
     CONCURRENT_MAX,
     KEPT_S,
@@ -38,15 +42,12 @@ class World:
         self.now_s = 1_700_000_000.0
         self.ids = SeededIds(Random(1))
         self.settings = settings or Settings()
+        create_function(self.tx(), self.params("f", "python3.12"), CALLER)
+
+    def params(self, name: str, runtime: str) -> dict[str, Any]:
         code = checked_code(inline_zip("def handler(event, context): pass"))
-        params = {
-            "FunctionName": "f",
-            "Runtime": "python3.12",
-            "Handler": "index.handler",
-            "Role": "arn:aws:iam::1:role/r",
-            CODE: code,
-        }
-        create_function(self.tx(), params, CALLER)
+        given = {"FunctionName": name, "Runtime": runtime, "Handler": "index.handler", "Role": "arn:aws:iam::1:role/r"}
+        return {**given, CODE: code}
 
     def tx(self) -> Tx[Any]:
         return Tx(self.store, self.now_s, self.ids, self.settings, final=False)
@@ -84,6 +85,19 @@ def test_a_failed_invocation_is_tried_again_twice() -> None:
     world.now_s += KEPT_S
     drop_ended_invocations(world.tx())
     assert world.store.functions.get("one") is None and world.taken() == []
+
+
+def test_an_ended_invocation_keeps_only_its_error() -> None:
+    world = World()
+    world.invoke("good")
+    world.invoke("bad")
+    for _ in range(1 + len(RETRY_S)):
+        for id in world.taken():
+            finish_invocation(world.tx(), id, SUCCEEDED if id == "good" else FAILED)
+        world.now_s += max(RETRY_S)
+    good, bad = world.row("good"), world.row("bad")
+    assert good.state is InvocationState.SUCCEEDED and (good.payload, good.result, good.log) == (b"", b"", b"")
+    assert bad.state is InvocationState.FAILED and (bad.payload, bad.result, bad.log) == (b"", FAILED.result, b"")
 
 
 def test_a_restart_queues_what_ran_and_forgets_callers_that_are_gone() -> None:
@@ -135,3 +149,38 @@ def test_what_cannot_run_ends_at_once() -> None:
     assert world.taken() == [] and b"--isolate" in world.row("two").result
     with pytest.raises(ApiError, match="--isolate"):
         world.invoke("three")
+
+
+def test_isolation_allows_the_functions_that_a_stack_only_stores() -> None:
+    world = World()
+    world.settings = Settings(isolate=True)
+    for runtime, params in (("python3.12", {STACK: True}), ("nodejs20.x", {})):
+        with pytest.raises(ApiError, match="--isolate"):
+            create_function(world.tx(), world.params("other", runtime) | params, CALLER)
+    create_function(world.tx(), world.params("stored", "nodejs20.x") | {STACK: True}, CALLER)
+    with pytest.raises(ApiError, match="--isolate"):
+        invoke(world.tx(), {"FunctionName": "stored"}, CALLER)
+
+
+class FullDisk:
+    """A lane whose first transactions fail. The others find that the server stops."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.handlers: list[Any] = []
+
+    async def submit(self, handler: Any) -> bool:
+        self.handlers.append(handler)
+        if len(self.handlers) <= self.failures:
+            raise ServiceUnavailable("The database cannot be written.")
+        return False
+
+
+def test_the_runner_begins_again_if_the_disk_was_full(tmp_path: Path) -> None:
+    async def run() -> list[Any]:
+        lane: Any = FullDisk(failures=1)
+        await FunctionRunner(tmp_path, lane, lane, Settings(), SeededIds(Random(1)), WallClock()).run()
+        return list(lane.handlers)
+
+    first, again, wait = asyncio.run(run())
+    assert first is again and wait is not first

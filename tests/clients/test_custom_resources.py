@@ -200,6 +200,18 @@ def queue_of(cloudformation: Any, name: str) -> str:
     return str(eventually(found, "the custom resource waits"))
 
 
+def next_request(sqs: Any, queue: str) -> dict[str, Any]:
+    """Take the next request of a custom resource from the queue."""
+
+    def received() -> Any:
+        return sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=10).get("Messages")
+
+    [message] = eventually(received, "a request of the custom resource")
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    found: dict[str, Any] = json.loads(json.loads(message["Body"])["Message"])
+    return found
+
+
 def put(url: str, body: bytes) -> int:
     with urlopen(Request(url, body, method="PUT"), timeout=30) as response:
         return int(response.status)
@@ -244,12 +256,30 @@ def test_wrong_responses(cloudformation: Any, client: Callable[..., Any], body: 
     assert any(reason in event.get("ResourceStatusReason", "") for event in events(cloudformation, name))
 
 
-def test_a_response_that_does_not_arrive(cloudformation: Any) -> None:
+def test_a_response_that_does_not_arrive(cloudformation: Any, client: Callable[..., Any]) -> None:
     params = {"TemplateBody": SILENT.replace("TIMEOUT", "1"), "OnFailure": "DO_NOTHING"}
     cloudformation.create_stack(StackName="silent", **params)
     assert ended(cloudformation, "silent")["StackStatus"] == "CREATE_FAILED"
     reasons = [event.get("ResourceStatusReason", "") for event in events(cloudformation, "silent")]
     assert any(reason.startswith("CloudFormation did not receive a response") for reason in reasons)
+    resources = cloudformation.describe_stack_resources(StackName="silent")["StackResources"]
+    [queue] = [each["PhysicalResourceId"] for each in resources if each["LogicalResourceId"] == "Queue"]
+    with pytest.raises(HTTPError, match="404"):
+        put(next_request(client("sqs"), queue)["ResponseURL"], b"{}")
+
+
+def test_a_cancelled_step_accepts_no_response(cloudformation: Any, client: Callable[..., Any]) -> None:
+    sqs = client("sqs")
+    arn = create(cloudformation, "cancelled", SILENT.replace("TIMEOUT", "3000"))
+    queue = queue_of(cloudformation, "cancelled")
+    created = next_request(sqs, queue)
+    cloudformation.delete_stack(StackName="cancelled")
+    removed = next_request(sqs, queue)
+    assert (created["RequestType"], removed["RequestType"]) == ("Create", "Delete")
+    with pytest.raises(HTTPError, match="404"):
+        put(created["ResponseURL"], b"{}")
+    assert put(removed["ResponseURL"], b'{"Status": "SUCCESS", "PhysicalResourceId": "x"}') == 200
+    wait(cloudformation, arn, "delete")
 
 
 FROM_S3 = """

@@ -88,6 +88,72 @@ def test_a_process_serves_several_invocations_until_the_function_changes(functio
     eventually(lambda: not Path(f"/proc/{pid}").exists() and not Path(f"/proc/{other}").exists(), "old processes end")
 
 
+def test_the_process_of_an_earlier_revision_does_not_replace_a_newer_one(functions: Any, tmp_path: Path) -> None:
+    gate, began = tmp_path / "go", tmp_path / "began"
+    waiting = f"""
+import os, time
+def handler(event, context):
+    if event.get("waits"):
+        open({str(began)!r}, "w").write(str(os.getpid()))
+        while not os.path.exists({str(gate)!r}): time.sleep(0.05)
+    return os.getpid()
+"""
+    create(functions, "changed", waiting)
+    functions.invoke(FunctionName="changed", InvocationType="Event", Payload=b'{"waits": true}')
+    old = int(eventually(lambda: began.exists() and began.read_text(), "the first invocation runs"))
+    functions.update_function_configuration(FunctionName="changed", Description="new")
+    new = invoke(functions, "changed", {})
+    assert new != old
+    gate.touch()
+    eventually(lambda: not Path(f"/proc/{old}").exists(), "the process of the earlier revision ends")
+    assert invoke(functions, "changed", {}) == new
+
+
+def test_a_result_that_is_too_large_is_not_read(functions: Any) -> None:
+    source = "import os\ndef handler(event, context): return event.get('size', 0) * 'x' or os.getpid()"
+    create(functions, "large", source, MemorySize=512)
+    pid = invoke(functions, "large", {})
+    assert len(invoke(functions, "large", {"size": 6_000_000})) == 6_000_000 and invoke(functions, "large", {}) == pid
+    response = functions.invoke(FunctionName="large", Payload=b'{"size": 60000000}')
+    error = json.loads(response["Payload"].read())
+    assert (error["errorType"], response["FunctionError"]) == ("Function.ResponseSizeTooLarge", "Unhandled")
+    assert "(60000002 bytes) exceeded maximum allowed payload size (6291456 bytes)" in error["errorMessage"]
+    assert invoke(functions, "large", {}) != pid
+
+
+def test_endless_output_does_not_delay_the_result(functions: Any) -> None:
+    source = "import subprocess\ndef handler(event, context):\n    subprocess.Popen(['yes', 1000 * 'x'])\n    return 'done'"
+    create(functions, "printing", source)
+    assert invoke(functions, "printing") == "done" and invoke(functions, "printing") == "done"
+
+
+def test_long_lines_become_several_events(functions: Any, client: Callable[..., Any]) -> None:
+    create(functions, "long-lines", "def handler(event, context): print('a' * 300_000 + 'end'); print('€' * 200_000 + 'end')")
+    invoke(functions, "long-lines")
+    streams = client("logs").describe_log_streams(logGroupName="/aws/lambda/long-lines")["logStreams"]
+    pages = client("logs").get_paginator("filter_log_events").paginate(logGroupName="/aws/lambda/long-lines")
+    found = [event["message"] for page in pages for event in page["events"]]
+    assert len(streams) == 1 and max(len(message.encode()) for message in found) <= 262_118
+    printed = "".join(message for message in found if set(message) <= set("a€end"))
+    assert printed == "a" * 300_000 + "end" + "€" * 200_000 + "end"
+
+
+LEAVING = """
+import os, subprocess
+def handler(event, context):
+    for _ in range(3):
+        subprocess.run(["sh", "-c", "true & exit 0"])
+    return os.getppid()
+"""
+
+
+def test_the_supervisor_reaps_the_processes_that_a_function_leaves(functions: Any) -> None:
+    create(functions, "leaving", LEAVING)
+    supervisor = invoke(functions, "leaving")
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+    eventually(lambda: len(children.read_text().split()) == 1, "only the process of the function is left")
+
+
 def test_an_error_of_the_function_is_its_result(functions: Any, client: Callable[..., Any]) -> None:
     create(functions, "failing", FAILING)
     response = functions.invoke(FunctionName="failing", Payload=json.dumps({"key": "missing"}))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.model.stack import STORED_ONLY, StackStatus
-from corral.services.cloudformation import stack_operations, stack_steps
+from corral.services.cloudformation import stack_operations, step_execution
 from stacks.stack_world import CALLER, World, refused, spec_of
 
 
@@ -452,7 +452,7 @@ def test_a_bug_of_a_type_fails_the_step_only() -> None:
     world = World()
 
     def handler(tx: Any) -> tuple[Any, str]:
-        return stack_steps.attempt(tx, "Q", lambda: tx.store.clusters.put("r", "c", "ACTIVE", {}) or 1 / 0)
+        return step_execution.attempt(tx, "Q", lambda: tx.store.clusters.put("r", "c", "ACTIVE", {}) or 1 / 0)
 
     assert world.run(handler) == (None, "Internal Failure")
     assert world.store.clusters.get("r", "c") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.model.stack import ResourceStatus, StackStatus
-from corral.services.cloudformation import stack_operations, stack_steps
+from corral.services.cloudformation import stack_operations, step_execution
 from groups.group_world import GPUS_4
 from stacks.fleet_world import FleetWorld
 from stacks.stack_world import CALLER, World, spec_of
@@ -118,7 +118,7 @@ def test_a_type_cannot_change_the_memory_of_a_stored_step() -> None:
     row = world.row("Wait")
     assert row.step is not None
     row = row.but(step=row.step.but(memory={"joined": ["a"]}))
-    view = world.run(lambda tx: stack_steps._step_view(tx, world.stack(), row))
+    view = world.run(lambda tx: step_execution._step_view(tx, world.stack(), row))
     view.memory["joined"].append("b")
     assert row.step.memory == {"joined": ["a"]}
 

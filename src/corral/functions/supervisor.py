@@ -63,8 +63,15 @@ def _watch(lifeline: int, child: int, memory_max_bytes: int) -> int:
             return code if code >= 0 else 128 - code
         if lifeline in ready:  # the server has closed its end
             return 0
+        _reap_orphans(child)
         if sum(map(_resident_bytes, _descendants(os.getpid()))) > memory_max_bytes:
             return TOO_MUCH_MEMORY
+
+
+def _reap_orphans(child: int) -> None:
+    """Collect the exit statuses of processes that the function has started and left. Keep the status of the child itself."""
+    while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None and ended.si_pid != child:
+        os.waitpid(ended.si_pid, 0)
 
 
 def _resident_bytes(pid: int) -> int:

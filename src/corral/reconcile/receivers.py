@@ -56,14 +56,14 @@ def _once_needed(module: str, name: str) -> Receiver:
 
 def run_stack_step(tx: Tx[Any], payload: dict[str, Any]) -> None:
     """Run the step of a stack whose resource belongs to this lane."""
-    from corral.services.cloudformation.stack_steps import run_lane_step  # imported with the first stack
+    from corral.services.cloudformation.step_execution import run_lane_step  # imported with the first stack
 
     run_lane_step(tx, payload)
 
 
 def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
     """Continue the step of a stack that another lane has run."""
-    from corral.services.cloudformation.stack_steps import receive_lane_result
+    from corral.services.cloudformation.step_execution import receive_lane_result
 
     receive_lane_result(tx, payload)
 

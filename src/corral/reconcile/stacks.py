@@ -25,7 +25,7 @@ from corral.decide.templates import TemplateError
 from corral.errors import ApiError
 from corral.model.durations import DAY_S, MINUTE_S
 from corral.model.stack import ENDED, Output, ResourceStatus, Stack, StackResource, StackStatus
-from corral.services.cloudformation import stack_steps
+from corral.services.cloudformation import stack_steps, step_execution
 from corral.services.cloudformation.stack_changes import replacing
 from corral.services.cloudformation.stack_evaluation import COMPLETE, StackWork, desired_version, is_done, references, work_of
 from corral.services.cloudformation.stack_events import set_status
@@ -73,7 +73,7 @@ def reconcile_step(tx: Tx[Store], name: str) -> None:
     stack, resource = tx.store.stacks.get(stack_id), tx.store.stacks.resource(stack_id, key)
     if stack is None or resource is None or resource.step is None or not resource.step.has_run:
         return
-    stack_steps.settle(tx, stack, resource)
+    step_execution.settle(tx, stack, resource)
     after = tx.store.stacks.resource(stack_id, key)
     if after is None or after.step is None:
         tx.mark(stack.key)
@@ -136,7 +136,7 @@ def _begin_step(tx: Tx[Store], stack: Stack, work: StackWork, logical_id: str) -
     # A new attempt to create a resource needs another name, because what the failed attempt created still exists.
     now = row.version if row is not None and exists and row.status is not ResourceStatus.CREATE_FAILED else None
     ref, get_att = references(resources)
-    new, failure = stack_steps.attempt(
+    new, failure = step_execution.attempt(
         tx, logical_id, lambda: desired_version(tx, stack, work.evaluation, declared, now, ref, get_att)
     )
     if not failure and row is not None and exists and row.type != declared.type:
@@ -184,7 +184,7 @@ def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
     if failure != stack.failure:
         stack = stack.but(failure=failure)
         tx.store.stacks.put(stack)
-    stack_steps.cancel_steps(tx, stack)
+    step_execution.cancel_steps(tx, stack)
     resources = list(tx.store.stacks.resources(stack.id).values())
     if _busy(resources):
         return False
@@ -278,11 +278,11 @@ def _restore_one(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     if how is Restoration.SWITCH:
         stack_steps.switch_back(tx, stack, resource, skips=skips)
     elif skips:
-        stack_steps.restored(tx, stack, resource.but(version=resource.before))
+        step_execution.restored(tx, stack, resource.but(version=resource.before))
     elif how is Restoration.UPDATE:
         stack_steps.begin_restore(tx, stack, resource)
     else:
-        stack_steps.restored(tx, stack, resource, shown=resource.status not in COMPLETE or how is not Restoration.RECORD)
+        step_execution.restored(tx, stack, resource, shown=resource.status not in COMPLETE or how is not Restoration.RECORD)
 
 
 # Delete
@@ -365,7 +365,7 @@ def _leave_over(tx: Tx[Store], stack: Stack) -> bool:
     for row in changed[:ROWS_MAX]:
         before = row.before
         if before is not None and before.physical_id != row.physical_id:
-            stack_steps.leave_over(tx, stack, row, before, is_new=False)
+            step_execution.leave_over(tx, stack, row, before, is_new=False)
         tx.store.stacks.put_resource(row.but(before=None, is_new=False))
     return len(changed) > ROWS_MAX
 

@@ -7,6 +7,7 @@ when the server closes the pipe. So it also ends when the server is killed.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
 import json
 import logging
@@ -51,6 +52,10 @@ class ProcessEnded(Exception):
     """The process has ended before it sent the result."""
 
 
+class ResultTooLarge(Exception):
+    """The process wants to send more bytes than the server accepts."""
+
+
 class FunctionLog:
     """The output of one process. Complete lines become log events."""
 
@@ -73,8 +78,11 @@ class FunctionLog:
         self.pending_bytes += len(output)
         *lines, self._rest = (self._rest + output).split(b"\n")
         while len(self._rest) > LOG_EVENT_MAX_BYTES:
-            lines.append(self._rest[:LOG_EVENT_MAX_BYTES])
-            self._rest = self._rest[LOG_EVENT_MAX_BYTES:]
+            end = LOG_EVENT_MAX_BYTES
+            while self._rest[end] & 0xC0 == 0x80 and end > LOG_EVENT_MAX_BYTES - 4:  # inside a character of UTF-8
+                end -= 1
+            lines.append(self._rest[:end])
+            self._rest = self._rest[end:]
         for line in lines:
             self._add_line(line)
 
@@ -86,9 +94,12 @@ class FunctionLog:
 
     def _add_line(self, line: bytes) -> None:
         text = line.decode(errors="backslashreplace").replace("\r", "\n").rstrip("\n")
-        self._tail = (self._tail + text.encode() + b"\n")[-TAIL_BYTES:]
-        if text:
-            self._events.append((int(self._clock.now_s() * 1000), text))
+        encoded, at_ms = text.encode(), int(self._clock.now_s() * 1000)
+        self._tail = (self._tail + encoded + b"\n")[-TAIL_BYTES:]
+        if not text:
+            return
+        size = len(text) if len(encoded) <= LOG_EVENT_MAX_BYTES else LOG_EVENT_MAX_BYTES // 4  # a character has up to four bytes
+        self._events += [(at_ms, text[at : at + size]) for at in range(0, len(text), size)]
 
     async def flush(self) -> None:
         events, self._events, self.pending_bytes = self._events, [], len(self._rest)
@@ -172,11 +183,9 @@ class FunctionProcess:
                 about = json.loads(await self._read())
                 result = await self._read()
             succeeded = "error" not in about
-            if len(result) > RESULT_MAX_BYTES:
-                message = (
-                    f"Response payload size ({len(result)} bytes) exceeded maximum allowed payload size ({RESULT_MAX_BYTES} bytes)."
-                )
-                succeeded, result = False, _failure("Function.ResponseSizeTooLarge", message)
+        except ResultTooLarge as error:
+            await self.close()  # the rest of the result is not read
+            succeeded, result = False, _failure("Function.ResponseSizeTooLarge", str(error))
         except TimeoutError:
             await self.close()
             succeeded, result = False, self._timed_out(order)
@@ -184,10 +193,10 @@ class FunctionProcess:
             succeeded, result = False, self._exited(order)
         finally:
             flusher.cancel()
-        await self._drain()
+        self._drain()
         duration_ms: float = about.get("duration_ms", (monotonic() - began_s) * 1000)
         self._report(order, duration_ms, init_ms, about.get("max_memory_mib"))
-        await self._log.flush()
+        await self._flush()
         return InvocationOutcome(succeeded, result, self._log.tail(), duration_ms)
 
     async def _send_first(self, order: InvocationOrder) -> float:
@@ -208,6 +217,10 @@ class FunctionProcess:
     async def _read(self) -> bytes:
         try:
             (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+            if length > RESULT_MAX_BYTES:
+                raise ResultTooLarge(
+                    f"Response payload size ({length} bytes) exceeded maximum allowed payload size ({RESULT_MAX_BYTES} bytes)."
+                )
             return await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, OSError):
             with suppress(TimeoutError):
@@ -245,28 +258,31 @@ class FunctionProcess:
 
     # Output
 
-    def _read_output(self) -> bool:
-        """Read the available output. Return False if there is none."""
+    def _read_output(self) -> int:
+        """Read the available output. Return the number of bytes."""
         try:
             chunk = os.read(self._output, CHUNK_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             chunk = b""
         if not chunk:
             self._loop.remove_reader(self._output)
-            return False
+            return 0
         self._log.add(chunk)
         if self._log.pending_bytes > PENDING_MAX_BYTES and not self._paused:
             self._paused = True
             self._loop.remove_reader(self._output)
-        return True
+        return len(chunk)
 
-    async def _drain(self) -> None:
-        """Read all output that the function wrote before its result."""
-        while self._read_output():
-            if self._paused:
-                await self._flush()
+    def _drain(self) -> None:
+        """Read the output that the function wrote before its result. The pipe contains it.
+
+        Do not read more than the pipe can contain, because a thread of the function may print without end.
+        """
+        left = fcntl.fcntl(self._output, fcntl.F_GETPIPE_SZ)
+        while left > 0 and (read := self._read_output()):
+            left -= read
 
     async def _flush_regularly(self) -> None:
         while True:

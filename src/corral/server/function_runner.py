@@ -53,20 +53,23 @@ class FunctionRunner:
 
     async def run(self) -> None:
         """Run invocations until the server stops."""
+        has_begun = False
+        while True:
+            try:
+                has_begun = has_begun or await self._begin()
+                if not has_begun or await self._take():
+                    return
+            except Exception:  # for example, the disk is full
+                log.exception("invocations of functions could not be started")
+                await asyncio.sleep(RETRY_S)
+
+    async def _begin(self) -> bool:
+        """Remove the files of the previous server, and wait for the first invocation. Return False when the server stops."""
         if self._folder.exists():  # the processes of the previous server have ended with the server
             await asyncio.to_thread(rmtree, self._folder, ignore_errors=True)
         await self._state.submit(_requeue)
-        if not await self._state.submit(_wait_for_first):
-            return
-        while True:
-            try:
-                if await self._take():
-                    return
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("invocations of functions could not be started")
-                await asyncio.sleep(RETRY_S)
+        found: bool = await self._state.submit(_wait_for_first)
+        return found
 
     async def _take(self) -> bool:
         from corral.services.lambda_.invocations import CONCURRENT_MAX, take_invocations  # imported with the first invocation
@@ -152,8 +155,12 @@ class FunctionRunner:
         if not process.is_usable or monotonic() - process.started_s > AGE_MAX_S:
             self._discard(process)
             return
-        for other in [each for each in self._idle if each.key[0] == process.key[0] and each.key != process.key]:
-            self._retire(other)  # it has an earlier revision of the function
+        others = [each for each in self._idle if each.key[0] == process.key[0] and each.key != process.key]
+        if any(each.started_s > process.started_s for each in others):  # this process has an earlier revision of the function
+            self._discard(process)
+            return
+        for other in others:
+            self._retire(other)
         while len(self._idle) >= IDLE_MAX:
             self._retire(next(iter(self._idle)))
         self._idle[process] = asyncio.get_running_loop().call_later(IDLE_S, self._retire, process)

@@ -8,6 +8,7 @@ response is stored in the step. It says the physical id and the attributes of th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -144,9 +145,8 @@ def _wait(tx: Tx[Store], step: ResourceStep) -> Waiting:
         raise CustomResourceFailed(NO_RESPONSE.format(request_id))
     invocation = tx.store.functions.get(step.memory["invocation"]) if "invocation" in step.memory else None
     if invocation is not None and invocation.state is InvocationState.FAILED:
-        raise CustomResourceFailed(
-            f"The function {invocation.function} has failed {invocation.attempts} times and sent no response: {_error(invocation)}"
-        )
+        failed = f"has failed {invocation.attempts} times and sent no response" if invocation.attempts else "could not run"
+        raise CustomResourceFailed(f"The function {invocation.function} {failed}: {_error(invocation)}")
     text = "The custom resource waits for a response."
     if invocation is not None and invocation.state is InvocationState.SUCCEEDED:
         text = f"The function {invocation.function} has ended, and sent no response yet."
@@ -221,7 +221,7 @@ def request_exists(tx: Tx[Store], region: str, secret: str) -> bool:
 
 def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> None:
     """Store a response in the step that waits for it, and continue the step. A response to a step that has ended is ignored."""
-    from corral.services.cloudformation.stack_steps import step_key  # it imports the types of resources
+    from corral.services.cloudformation.step_execution import step_key  # it imports the types of resources
 
     waiting = tx.store.stored.get(SERVICE, REQUEST, region, secret)
     if waiting is None:
@@ -234,6 +234,12 @@ def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> No
     resource = resource.but(step=resource.step.but(memory=memory))
     tx.store.stacks.put_resource(resource)
     tx.mark(step_key(resource))
+
+
+def _abandon(tx: Tx[Store], caller: Caller, memory: Mapping[str, Any]) -> None:
+    """Refuse the response to a request whose step has ended without one."""
+    if "secret" in memory:
+        tx.store.stored.drop(SERVICE, REQUEST, caller.region, memory["secret"])
 
 
 def _read(body: bytes) -> dict[str, Any]:
@@ -254,5 +260,12 @@ def _read(body: bytes) -> dict[str, Any]:
 
 
 CUSTOM_RESOURCE = TemplateType(  # also the type of every resource whose type begins with Custom::
-    "AWS::CloudFormation::CustomResource", _create, _no_attributes, _update, _delete, settled=_settled, gone=_settled
+    "AWS::CloudFormation::CustomResource",
+    _create,
+    _no_attributes,
+    _update,
+    _delete,
+    settled=_settled,
+    gone=_settled,
+    abandon=_abandon,
 )

@@ -108,6 +108,8 @@ class TemplateType(Struct, frozen=True):
     checks_permissions: bool = False
     # Identifies what the properties refer to. If it changes, the resource is updated although its properties are the same.
     revision: Callable[[Tx[Store], Caller, Properties], str] | None = None
+    # Called with the memory of a step that fails or is cancelled.
+    abandon: Callable[[Tx[Store], Caller, Mapping[str, Any]], None] | None = None
     # Called instead of `attributes` if the values also depend on the properties.
     attributes_from: Callable[[Tx[Store], Caller, str, Properties], dict[str, Any]] | None = None
 

@@ -23,7 +23,7 @@ from corral.services.cloudformation.stack_changes import outputs_now, planned
 from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, find_imports, make_evaluation
 from corral.services.cloudformation.stack_evaluation import evaluation as evaluation
 from corral.services.cloudformation.stack_events import add_event, set_status, stored_caller
-from corral.services.cloudformation.stack_steps import cancel_steps, step_key
+from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
 
 AlreadyExists = api_error("AlreadyExistsException")

@@ -63,7 +63,7 @@ def not_run(runtime: str) -> str:
 
 
 def create_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    if tx.settings.isolate:
+    if tx.settings.isolate and (STACK not in params or RUNTIMES.fullmatch(params.get("Runtime", ""))):
         raise InvalidParameterValueException(ISOLATED)
     name = named_function(caller, params["FunctionName"])
     if len(name) > NAME_MAX_CHARACTERS:
