@@ -72,7 +72,7 @@ class Agent:
         self._runtime = runtime
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
-        self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id, [gpu.gpu_id for gpu in gpus.devices()])
+        self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
         self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver still reports
         self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
         self._engine = engine
