@@ -30,7 +30,7 @@ NAMESPACE = "ECS/ContainerInsights"
 GROUP = "/aws/ecs/containerinsights/{}/performance"
 RETENTION_DAYS = 1  # as AWS sets it for these groups
 TASKS_MAX = 500  # of a cluster; a cluster with more tasks gets events for this many
-PIECE = 25  # the number of services or tasks that one command reads, so that other commands do not wait long
+PIECE = 10  # the number of services or tasks of one transaction, so that other requests do not wait long
 ENHANCED = "enhanced"
 
 CLUSTER_METRICS = {"TaskCount": "Count", "ContainerInstanceCount": "Count", "ServiceCount": "Count"}
