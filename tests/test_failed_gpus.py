@@ -1,10 +1,12 @@
-"""Failed GPUs in the state store, and on the page /metrics."""
+"""Failed GPUs in the agent, in the state store, and on the page /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,10 +17,13 @@ from corral.ids import SeededIds
 from corral.model.histogram import Histogram
 from corral.model.run import SILENT_S, GpuDevice, GpuSample, Hello
 from corral.model.settings import Settings
+from corral.node import agent
+from corral.node.gpus import GpuHealth
 from corral.reconcile import STATE
 from corral.server.metrics_page import MetricsPage
 from corral.services import hosts
 from corral.store import Store
+from eventually import DEADLINE_S
 from test_container_insights import CoreLane
 
 GPUS = [GpuDevice(f"GPU-{index}", index, "H100", 1000) for index in range(2)]
@@ -74,3 +79,30 @@ def test_metrics_have_no_values_of_a_gpu_that_is_not_sampled_any_more(age_s: flo
     text = asyncio.run(MetricsPage({"state": lane}, history, world.clock).text())
     assert ('DCGM_FI_DEV_GPU_UTIL{gpu="0"' in text) == (age_s == 0.0)
     assert 'corral_gpu_healthy{gpu="0"' in text and 'DCGM_FI_DEV_GPU_UTIL{gpu="1"' not in text
+
+
+def test_the_agent_samples_again_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(agent, "HEARTBEAT_S", 0.0)
+    (tmp_path / "output").mkdir()
+    results: list[Any] = [OSError("a broken driver"), OSError("a broken driver"), GpuHealth(xids=[("GPU-0", 79)])]
+
+    def health() -> GpuHealth:
+        result = results.pop(0) if results else GpuHealth()
+        if isinstance(result, OSError):
+            raise result
+        return cast("GpuHealth", result)
+
+    async def check() -> None:
+        gpus = SimpleNamespace(devices=lambda: GPUS, sample=lambda live, ours: [], health=health)
+        engine = SimpleNamespace(observe=dict, roots=set)
+        host = SimpleNamespace(boot_id="boot")
+        sampled = agent.Agent(tmp_path, cast("Any", host), "auto", cast("Any", gpus), cast("Any", engine), VirtualClock(0.0))
+        task = asyncio.create_task(sampled._sample())
+        async with asyncio.timeout(DEADLINE_S):
+            while not sampled._faults:
+                await asyncio.sleep(0)
+        task.cancel()
+        assert sampled._faults == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
+
+    asyncio.run(check())
