@@ -21,6 +21,7 @@ from corral.reconcile import LOGS, STATE
 from corral.server.insights_writer import InsightsWriter
 from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
+from corral.services.ecs.container_insights import PIECE
 from corral.store import Store
 from corral.telemetry import LogStore
 
@@ -96,6 +97,14 @@ class World:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield World(getattr(request, "param", "enabled"))
+
+
+def test_events_of_many_services(world: World) -> None:
+    names = [f"service{number:02}" for number in range(2 * PIECE)]
+    for name in names:
+        world.call("ecs", "CreateService", serviceName=name, taskDefinition="web", desiredCount=0)
+    events = world.minute(30.0, 128)
+    assert [event["ServiceName"] for event in events if event["Type"] == "Service"] == ["api", *names]
 
 
 def test_events_of_a_cluster_a_service_a_task_and_a_container(world: World) -> None:

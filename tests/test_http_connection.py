@@ -15,16 +15,19 @@ from corral.server.connection_limits import ConnectionLimits
 from corral.server.http_connection import (
     HEAD_MAX_S,
     IDLE_MAX_S,
+    REQUESTS_MAX,
     ClientGone,
     HttpConnection,
     HttpProtocol,
-    OpenConnections,
 )
+from corral.server.open_connections import CLOSING_MAX_S, STALLED_S, OpenConnections
 from corral.server.websocket import CLOSE_S, LOST_AFTER_S, MESSAGE_MAX_BYTES, PING_AFTER_S, WebSocket
 from eventually import DEADLINE_S
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
 PUT = b"PUT /a?b=c HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n"
+CHUNKED = b"PUT /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
+UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n"
 
 
 class Client:
@@ -263,7 +266,125 @@ def test_bytes_that_are_not_http_get_a_400(run: Run) -> None:
     run(check)
 
 
+def test_trailers_do_not_replace_headers(run: Run) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        connection = await client.request(CHUNKED)
+        client.writer.write(b"0\r\nhost: other\r\nx-new: 1\r\n\r\n")
+        await client.until(lambda: not connection.has_more)
+        assert connection.request.headers == {"host": "x", "transfer-encoding": "chunked"}
+        client.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize("bad", [b"\x16\x03\x01", PUT + b"content-length: 7\r\n\r\n", CHUNKED + b"x"])
+def test_requests_before_bytes_that_are_not_http_are_served(run: Run, bad: bytes) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        first = await client.request(GET + GET + bad)
+        await first.respond(200, [], b"1")
+        await client.until(lambda: len(client.requests) == 2)
+        await client.requests[1].respond(200, [], b"2")
+        received = await client.rest()
+        assert received.count(b"HTTP/1.1 200") == 2 and b"400" not in received and received.endswith(b"close\r\n\r\n2")
+        assert len(client.requests) == 2
+        client.close()
+
+    run(check)
+
+
+def test_a_body_that_is_not_http_gets_a_400(run: Run) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        connection = await client.request(CHUNKED + b"x")
+        assert (await client.rest()).startswith(b"HTTP/1.1 400")
+        with pytest.raises(ClientGone):
+            await connection.receive()
+        client.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize("body", [b"content-length: 3\r\n\r\nabc", b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"])
+def test_a_body_with_an_upgrade_is_refused(run: Run, body: bytes) -> None:
+    async def check() -> None:
+        client = await Client(empty).connect()
+        client.writer.write(b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n" + body)
+        received = await client.rest()
+        assert received.startswith(b"HTTP/1.1 400") and b"without the header Upgrade" in received and not client.requests
+        client.close()
+
+    run(check)
+
+
 # Limits
+
+
+def test_trailers_that_never_end(run: Run) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        await client.request(CHUNKED + b"0\r\n")
+        client.writer.write(b"x-long: " + b"y" * 200_000)
+        assert (await asyncio.wait_for(client.reader.readline(), DEADLINE_S)).startswith(b"HTTP/1.1 431")
+        client.close()
+
+    run(check)
+
+
+def test_too_many_requests_without_a_response(run: Run) -> None:
+    async def check() -> None:
+        client = await Client(empty).connect()
+        client.writer.write(GET * (REQUESTS_MAX + 10))
+        assert (await client.rest()).count(b"HTTP/1.1 200") == REQUESTS_MAX == len(client.requests)
+        client.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_client_that_reads_nothing_is_disconnected(run: Run, last: bool) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        connection = await client.request(GET)
+        await connection.respond(200, [("connection", "close")] if last else [], bytes(8 * 1024 * 1024))
+        for second in range(CLOSING_MAX_S if last else STALLED_S):
+            client.protocol.tick()
+            await asyncio.sleep(0)
+            assert client.open.connections, f"disconnected after {second} s"
+        client.protocol.tick()
+        await client.until(lambda: not client.open.connections)
+        client.close()
+
+    run(check)
+
+
+def test_a_client_that_is_turned_away_and_reads_nothing(run: Run) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        connection = await client.request(GET)
+        await connection.respond(200, [], bytes(8 * 1024 * 1024))
+        client.protocol.turn_away(client.limits.too_many())
+        await client.until(lambda: not client.open.connections)
+        client.close()
+
+    run(check)
+
+
+def test_a_client_that_is_turned_away_during_its_response_gets_no_other_bytes(run: Run) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        connection = await client.request(GET)
+        head = connection.head(200, [], 5)
+        with socket.socket(fileno=connection.pause()) as direct:
+            direct.sendall(head + b"la")
+            client.protocol.turn_away(client.limits.too_many())
+        assert await client.rest() == head + b"la"
+        client.close()
+
+    run(check)
 
 
 def test_headers_that_never_end(run: Run) -> None:
@@ -372,6 +493,50 @@ def test_a_websocket_that_is_refused(run: Run) -> None:
         await client.upgrade("/other")
         event = await client.event()
         assert isinstance(event, RejectConnection) and event.status_code == 403
+        client.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    "head", [b"host: x\r\nconnection: upgrade\r\nupgrade: websocket", UPGRADE.rstrip(), UPGRADE + b"host: \xff"]
+)
+def test_a_request_for_a_websocket_that_is_not_valid(run: Run, head: bytes) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        client.writer.write(b"GET /a HTTP/1.1\r\n" + head + b"\r\n\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 400")
+        await client.until(lambda: not client.open.connections)
+        client.close()
+
+    run(check)
+
+
+def test_a_websocket_after_a_request_without_a_response(run: Run) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        first = await client.request(GET + b"GET /a HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"\r\n")
+        await first.respond(200, [], b"1")
+        assert (await client.rest()).endswith(b"connection: close\r\n\r\n1")
+        assert not client.websockets
+        client.close()
+
+    run(check)
+
+
+def test_a_client_that_reads_nothing_gets_no_response_to_a_ping(run: Run) -> None:
+    async def check() -> None:
+        client = await WebSocketClient().connect()
+        websocket = await client.upgrade()
+        await client.event()
+        websocket.pause_writing()
+        websocket._silent_s = 1
+        client.writer.write(client.wire.send(Ping(b"1")))
+        await client.until(lambda: websocket._silent_s == 0)
+        websocket.resume_writing()
+        client.writer.write(client.wire.send(Ping(b"2")))
+        event = await client.event()
+        assert isinstance(event, Pong) and event.payload == b"2"
         client.close()
 
     run(check)

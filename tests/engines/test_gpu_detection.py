@@ -375,18 +375,25 @@ def test_faults_that_last():
 
 
 def test_faults_of_xids_survive_the_agent_and_end_with_a_reboot(tmp_path):
-    path, ids = tmp_path / "gpu_faults.json", ["GPU-0", "GPU-1"]
-    faults = GpuFaults(path, "boot", ids)
+    path = tmp_path / "gpu_faults.json"
+    faults = GpuFaults(path, "boot")
     for xid in (13, 31, 43, 45, 63, 94):
         faults.add("GPU-0", xid)
     assert faults.texts == {} and not path.exists()
     faults.add("GPU-0", 79)
     faults.add("GPU-1", 95)
-    assert GpuFaults(path, "boot", ids).texts == faults.texts
+    assert GpuFaults(path, "boot").texts == faults.texts
     assert faults.texts["GPU-1"] == "Xid 95: an uncontained memory error"
     faults.heal("GPU-1")
-    assert GpuFaults(path, "boot", ids).texts == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
-    assert GpuFaults(path, "boot", ["GPU-1"]).texts == {}, "the GPU was removed"
-    assert GpuFaults(path, "another boot", ids).texts == {}
+    assert GpuFaults(path, "boot").texts == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
+    assert GpuFaults(path, "another boot").texts == {}
     path.write_text("[")
-    assert GpuFaults(path, "boot", ids).texts == {}
+    assert GpuFaults(path, "boot").texts == {}
+
+
+def test_a_fault_that_cannot_be_stored_still_counts(tmp_path, caplog):
+    faults = GpuFaults(tmp_path / "missing" / "gpu_faults.json", "boot")
+    faults.add("GPU-0", 79)
+    assert faults.texts == {"GPU-0": "Xid 79: the GPU has fallen off the bus"} and "could not be stored" in caplog.text
+    faults.heal("GPU-0")
+    assert faults.texts == {}

@@ -16,7 +16,7 @@ from corral.cli.output import print_json, print_line
 @click.option("--task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"),
               help="Revoke the credentials of this task (an id, a prefix of an id, or an ARN). It gets no new ones.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True,
-              help="Revoke all temporary credentials and passwords of `docker login`. Tasks can request new ones.")  # fmt: skip
+              help="Revoke all temporary credentials, passwords of `docker login` and the token of `corral metrics`.")  # fmt: skip
 @cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was revoked as JSON.")
 def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | None, as_json: bool) -> None:

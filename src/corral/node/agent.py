@@ -72,7 +72,7 @@ class Agent:
         self._runtime = runtime
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
-        self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id, [gpu.gpu_id for gpu in gpus.devices()])
+        self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
         self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver still reports
         self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
         self._engine = engine
@@ -303,13 +303,19 @@ class Agent:
     async def _sample(self) -> None:
         if not self._gpus.devices():
             return
-        was_live, sampled_at = False, time.monotonic()
+        was_live, sampled_at, is_failing = False, time.monotonic(), False
         while True:
             await asyncio.sleep(SAMPLE_S)
             live = bool(self._pinned())
             matter = live or was_live  # also sample once after the last run has ended, to report that the GPUs are idle
             if matter or self._foreign or time.monotonic() >= sampled_at + HEARTBEAT_S:
-                await self._sample_once(matter=matter)
+                try:
+                    await self._sample_once(matter=matter)
+                    is_failing = False
+                except Exception:  # without samples, the agent would report no faults of GPUs any more
+                    if not is_failing:
+                        log.exception("the GPUs could not be sampled; the agent tries again")
+                    is_failing = True
                 was_live, sampled_at = live, time.monotonic()
 
     async def _sample_once(self, *, matter: bool = False) -> None:

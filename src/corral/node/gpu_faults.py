@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from corral.model.gpu_fault import xid_text
@@ -18,15 +18,15 @@ log = logging.getLogger("corral.node")
 
 
 class GpuFaults:
-    def __init__(self, path: Path, boot_id: str, gpu_ids: Collection[str]) -> None:
+    def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
         self.last_xids: dict[str, int] = {}  # GPU id → the last Xid since the agent started
         self._boot_id = boot_id
-        self._texts = {gpu_id: text for gpu_id, text in _read(path, boot_id).items() if gpu_id in gpu_ids}
+        self._texts = _read(path, boot_id)
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """GPU id → the fault."""
+        """GPU id → the fault. A GPU that has fallen off the bus is included, although the restarted agent cannot list it."""
         return self._texts
 
     def add(self, gpu_id: str, xid: int) -> None:
@@ -44,12 +44,16 @@ class GpuFaults:
             self._write()
 
     def _write(self) -> None:
+        """Store the faults. If this fails, for example because the disk is full, they are forgotten when the agent restarts."""
         fresh = self._path.with_suffix(".new")
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump({"boot_id": self._boot_id, "faults": self._texts}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self._path)
+        try:
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w") as file:
+                json.dump({"boot_id": self._boot_id, "faults": self._texts}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(self._path)
+        except OSError as error:
+            log.error("the faults of the GPUs could not be stored: %s", error)
 
 
 def _read(path: Path, boot_id: str) -> dict[str, str]:

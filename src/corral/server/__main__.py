@@ -208,7 +208,7 @@ async def _serve(options: ServerOptions) -> None:
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
-        MetricsPage(lanes, agents.samples, clock.now_s()),
+        MetricsPage(lanes, agents.history, clock),
         GpuPage(state, agents),
     )
     server = HttpServer(front_door, channel, blobs, limits, clock)

@@ -13,7 +13,6 @@ import os
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from email.utils import formatdate
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -23,14 +22,16 @@ import httptools
 from corral import aws
 from corral.errors import ApiError, ServiceUnavailable, api_error
 from corral.server.connection_limits import ConnectionLimits
+from corral.server.open_connections import OpenConnections, StallTimer
 
 HEADERS_MAX_BYTES = 64 * 1024
 HEADERS_MAX = 1000  # the maximum number of headers in a head that arrives in several segments
 HEAD_MAX_S = 20  # the maximum time from the first byte of a request to the end of its head
 IDLE_MAX_S = 75  # a connection without a request for this long is closed
+REQUESTS_MAX = 100  # requests that a client may send before the first of them has its response
 BUFFERED_MAX_BYTES = 64 * 1024  # if more bytes of a body wait for `receive`, nothing more is read from the client
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-NOT_HTTP = b"The request is not valid HTTP/1.1."
+NOT_HTTP = "The request is not valid HTTP/1.1."
 WITHOUT_LENGTH = (204, 304)  # responses with these statuses have no Content-Length
 
 HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
@@ -45,35 +46,12 @@ class ClientGone(Exception):
     """Raised when the client has disconnected, so that no response can be sent."""
 
 
+class NotServed(Exception):
+    """Raised for a request that cannot be served. The message is the body of the response."""
+
+
 def headers_too_large() -> ApiError:
     return HeadersTooLarge(f"The request has more than {HEADERS_MAX_BYTES} bytes of headers, or more than {HEADERS_MAX} headers.")
-
-
-class OpenConnections:
-    """The connections of the server, the tasks that serve their requests, and the Date header of the current second."""
-
-    def __init__(self) -> None:
-        self.connections: set[Any] = set()  # HttpProtocol and WebSocket
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.ended = asyncio.Event()  # set when a connection or a task has ended
-        self.date = ""
-        self.set_date(None)
-
-    def set_date(self, now_s: float | None) -> None:
-        self.date = f"date: {formatdate(now_s, usegmt=True)}\r\n"
-
-    def run(self, serving: Awaitable[None]) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(serving)
-        self.tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        self.ended.set()
-
-    def closed(self, connection: Any) -> None:
-        self.connections.discard(connection)
-        self.ended.set()
 
 
 class HttpConnection:
@@ -87,6 +65,7 @@ class HttpConnection:
         self.awaits_continue = request.headers.get("expect", "").lower() == "100-continue"
         self.has_more = True  # a part of the body has not arrived yet
         self.is_taken_over = False
+        self.is_responding = False  # the head of the response was made, and may have been sent
         self.is_complete = False  # the whole response was written
         self.is_disconnected = False
         self._body = bytearray()
@@ -157,6 +136,7 @@ class HttpConnection:
 
     def head(self, status: int, headers: Headers, size: int) -> bytes:
         """Return the head of a response. Content-Length is added unless the handler has set it, as it does for HEAD."""
+        self.is_responding = True
         lines, has_length = [_status_line(status), self._protocol.open.date], status in WITHOUT_LENGTH
         for name, value in headers:
             name = name.lower()
@@ -234,6 +214,9 @@ class HttpProtocol(asyncio.Protocol):
     _in_head = False  # the head of a request has begun to arrive and is not complete
     # The bytes of an incomplete head that are counted in UnverifiedMemory. 0 for a head that arrives at once.
     _head_bytes = 0
+    # The bytes since the last byte of a head or body: chunk extensions, trailers, and line breaks between requests.
+    _other_bytes = 0
+    _upgrading: aws.Request | None = None  # the request for a websocket
     _seconds = 0  # the time since the head began to arrive, or since the last response
     _age_s = 0
     _url = b""
@@ -248,6 +231,7 @@ class HttpProtocol(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._requests: deque[HttpConnection] = deque()  # requests without a response; the first one is being served
         self._writable = asyncio.Event()
+        self._stall_timer = StallTimer()
         self.replace_parser()
 
     def replace_parser(self) -> None:
@@ -275,18 +259,22 @@ class HttpProtocol(asyncio.Protocol):
         self._parser = None  # the parser refers to this object
 
     def data_received(self, data: bytes) -> None:
+        self._other_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            if self._wants_websocket():
-                self._open_websocket()
-        except httptools.HttpParserError:
+            if self._upgrading is not None:
+                self._open_websocket(self._upgrading)
+                return
+        except httptools.HttpParserError as error:
             # This is not logged, because only the client can correct the request. Docker sends such a request (a TLS handshake)
             # before each pull from a registry on localhost.
-            self._close_with(400, [("content-type", "text/plain; charset=utf-8")], NOT_HTTP)
+            self._refuse_bytes(str(error.__context__) if isinstance(error.__context__, NotServed) else NOT_HTTP)
             return
         if self._in_head:
             self._head_grew(len(data))
+        elif self._other_bytes > HEADERS_MAX_BYTES:
+            self.turn_away(headers_too_large())
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
@@ -308,28 +296,42 @@ class HttpProtocol(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer of a chunked body. It must not replace a header, because the signature does not cover it.
         self._header_count += 1
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._other_bytes = 0
         if self._head_bytes:
             self._give_back_head()
+        request = self._request()
         is_upgrade = self._parser.should_upgrade()
-        if is_upgrade and self._wants_websocket():
-            return  # data_received opens the websocket
+        if is_upgrade and self._headers.get("upgrade", "").lower() == "websocket":
+            if self._requests:
+                raise NotServed("A websocket needs a connection without other requests.")
+            self._upgrading = request  # data_received opens the websocket
+            return
+        if is_upgrade and ("transfer-encoding" in self._headers or self._headers.get("content-length", "0") != "0"):
+            # The parser takes the body for bytes of the other protocol.
+            raise NotServed("Corral serves HTTP/1.1 and websockets only: send this request without the header Upgrade.")
+        if len(self._requests) >= REQUESTS_MAX:
+            raise NotServed(f"The connection has {REQUESTS_MAX} requests without a response.")
         keep_alive = not is_upgrade and self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
-        self._requests.append(HttpConnection(self, self._request(), keep_alive=keep_alive))
+        self._requests.append(HttpConnection(self, request, keep_alive=keep_alive))
         if len(self._requests) == 1:
             self.open.run(self._run(self._requests[0]))
         else:
             self.pause_reading()
 
     def on_body(self, body: bytes) -> None:
+        self._other_bytes = 0
         if self._requests:  # otherwise this is the rest of a refused body
             self._requests[-1].arrived(body)
 
     def on_message_complete(self) -> None:
+        self._other_bytes = 0
         if self._requests:
             self._requests[-1].arrived_whole()
 
@@ -378,7 +380,7 @@ class HttpProtocol(asyncio.Protocol):
     def tick(self) -> None:
         """Close the connection if the client is too slow. The server calls this method once a second."""
         self._age_s += 1
-        if self._requests:
+        if self._stall_timer.tick(self.transport) or self._requests:
             return  # a request is being served
         self._seconds += 1
         if self._in_head and self._seconds > HEAD_MAX_S:
@@ -392,6 +394,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def turn_away(self, error: ApiError) -> None:
         """Send an error that is not the response to a request, and close the connection."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # the client does not read, so it would keep a connection that is only closed
+            return
         refusal = aws.serialize_refusal(aws.Request("POST", "/", "", {}, b""), error, "")
         self._close_with(refusal.status, refusal.headers, refusal.body)
 
@@ -402,11 +407,25 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self.transport.close()
 
+    def _refuse_bytes(self, why: str) -> None:
+        """Refuse bytes that are not a request. Requests that arrived completely before them are still served."""
+        if len(self._requests) > 1 and self._requests[-1].has_more:
+            self._requests.pop()  # the bytes are in the body of this request
+        if self._requests and not self._requests[-1].has_more:
+            self._requests[-1].keep_alive = False
+            self.pause_reading()
+        else:
+            self._close_with(400, [("content-type", "text/plain; charset=utf-8")], why.encode())
+
     def _close_with(self, status: int, headers: Headers, body: bytes) -> None:
-        if not self.transport.is_closing():
-            connection = HttpConnection(self, aws.Request("POST", "/", "", {}, b""), keep_alive=False)
-            self.transport.write(connection.head(status, headers, len(body)) + body)
-            self.transport.close()
+        if self.transport.is_closing():
+            return
+        if self._requests and self._requests[0].is_responding:
+            self.transport.abort()  # these bytes would become a part of the response that is being sent
+            return
+        connection = HttpConnection(self, aws.Request("POST", "/", "", {}, b""), keep_alive=False)
+        self.transport.write(connection.head(status, headers, len(body)) + body)
+        self.transport.close()
 
     def _request(self) -> aws.Request:
         url = httptools.parse_url(self._url)
@@ -419,15 +438,12 @@ class HttpProtocol(asyncio.Protocol):
             address=self._address,
         )
 
-    def _wants_websocket(self) -> bool:
-        return self._headers.get("upgrade", "").lower() == "websocket"
-
-    def _open_websocket(self) -> None:
+    def _open_websocket(self, request: aws.Request) -> None:
         """Let the protocol of a websocket take over the connection. It authenticates its client."""
         self._limits.disconnected(self)
         self.open.connections.discard(self)
-        protocol = self._upgrade(self._request())
         self._parser = None
+        protocol = self._upgrade(request)
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
 

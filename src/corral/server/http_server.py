@@ -14,7 +14,8 @@ from corral.clock import Clock
 from corral.server.connection_limits import ConnectionLimits
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
-from corral.server.http_connection import ClientGone, HttpConnection, HttpProtocol, OpenConnections
+from corral.server.http_connection import ClientGone, HttpConnection, HttpProtocol
+from corral.server.open_connections import OpenConnections
 from corral.server.request_body import end_body
 from corral.server.response_sender import Sender
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 import corral
 from corral import aws
+from corral.clock import Clock
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.histogram import Histogram
 from corral.model.instance import ec2_id, host_instance_id
-from corral.model.run import GpuDevice, GpuSample
+from corral.model.run import SILENT_S, GpuDevice, GpuSample
 from corral.model.task import Task
 from corral.server.authentication import Authentication
 from corral.server.exposition import CONTENT_TYPE, Exposition, Labels
@@ -61,10 +62,14 @@ class MetricFacts(Struct, frozen=True):
 
 
 class MetricsPage:
-    def __init__(self, lanes: Mapping[str, Lane[Any]], samples: Mapping[str, GpuSample], started_s: float) -> None:
+    def __init__(
+        self, lanes: Mapping[str, Lane[Any]], history: Mapping[str, Sequence[tuple[float, GpuSample]]], clock: Clock
+    ) -> None:
+        """`history` is GPU id → (time, sample), oldest first."""
         self._lanes = lanes
-        self._samples = samples
-        self._started_s = started_s
+        self._history = history
+        self._clock = clock
+        self._started_s = clock.now_s()
         self.times = RequestTimes()
 
     def exchange(self, request: aws.Request, request_id: str) -> MetricsRequest:
@@ -80,10 +85,12 @@ class MetricsPage:
 
     def _write_gpus(self, page: Exposition, facts: MetricFacts) -> None:
         values: dict[str, list[tuple[Labels, float]]] = {name: [] for name in DCGM_HELP}
+        oldest_s = self._clock.now_s() - SILENT_S
         for labels, device in facts.gpus:
-            sample = self._samples.get(device.gpu_id)
-            if sample is None:
-                continue
+            past = self._history.get(device.gpu_id)
+            if not past or past[-1][0] < oldest_s:
+                continue  # the host is silent, or the driver cannot reach the GPU
+            _, sample = past[-1]
             for name, (value, _) in dcgm_values(sample, device.memory_mib).items():
                 values[name].append((labels, value))
             values["DCGM_FI_DEV_XID_ERRORS"].append((labels, sample.last_xid))

@@ -13,11 +13,11 @@ from corral import aws
 from corral.blobs import Blobs
 from corral.model.blob import Slice
 from corral.server.http_connection import HttpConnection
+from corral.server.open_connections import STALLED_S
 from corral.server.socket_reader import SOCKET_WAIT_MS
 
 SMALL_BODY_MAX_BYTES = 128 * 1024  # such a body is read on the event loop, because a thread would take longer
 SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # bytes per call of `sendfile`
-STALLED_S = 600.0  # a client that reads nothing for this long is disconnected
 SEND_THREADS = 4
 
 

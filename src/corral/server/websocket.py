@@ -20,12 +20,13 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from corral import aws
-from corral.server.http_connection import OpenConnections
+from corral.server.open_connections import OpenConnections, StallTimer
 
 MESSAGE_MAX_BYTES = 1024 * 1024
 PING_AFTER_S = 20  # a silent client gets a ping, and must respond before LOST_AFTER_S
 LOST_AFTER_S = 40
 CLOSE_S = 10  # how long the client may take to respond when the server closes the websocket
+BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nsec-websocket-version: 13\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE_CODE, RESTART_CODE = 1009, 1012
 
 log = logging.getLogger("corral")
@@ -53,6 +54,7 @@ class WebSocket(asyncio.Protocol):
         self._parts_bytes = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._stall_timer = StallTimer()
 
     # Called by `serve`
 
@@ -94,11 +96,12 @@ class WebSocket(asyncio.Protocol):
 
     def tick(self) -> None:
         """Send a ping to a silent client, and close the websocket of a lost one. The server calls this once a second."""
+        self._stall_timer.tick(self.transport)
         self._silent_s += 1
         if self._closing_s is not None:
             self._closing_s += 1
         if self._silent_s > LOST_AFTER_S or (self._closing_s or 0) > CLOSE_S:
-            self.transport.close()
+            self.transport.abort()  # `close` would wait until the client has read everything
         elif self._silent_s == PING_AFTER_S and self._closing_s is None:
             self._send_now(Ping())
 
@@ -112,7 +115,8 @@ class WebSocket(asyncio.Protocol):
         try:
             self._wire.initiate_upgrade_connection(self._headers, self.path)
             next(self._wire.events())
-        except (RemoteProtocolError, StopIteration):
+        except Exception:  # wsproto does not translate every error of its parsers
+            self.transport.write(BAD_HANDSHAKE)
             self.transport.close()
             return
         self._open.run(self._run())
@@ -156,7 +160,7 @@ class WebSocket(asyncio.Protocol):
                 self._send_now(event.response())
             self._received.put_nowait(None)
             self.transport.close()
-        elif isinstance(event, Ping):
+        elif isinstance(event, Ping) and self._writable.is_set():  # a client that reads nothing gets no responses
             self._send_now(event.response())
         elif isinstance(event, TextMessage | BytesMessage) and self._closing_s is None:
             self._handle_part(event)

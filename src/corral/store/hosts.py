@@ -13,6 +13,8 @@ from corral.model.placement import Links
 from corral.model.run import Foreign, GpuDevice, GpuFault, Hello
 from corral.store.instances import Instances
 
+# A real GPU that has fallen off the bus is not listed by an agent that has restarted since. It still has its fault.
+FAILED = "fault != '' AND (present = 1 OR simulated = 0)"
 HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
 
 
@@ -148,14 +150,12 @@ class Hosts:
 
     def faults(self, host_id: str) -> dict[str, GpuFault]:
         """GPU id → why no task should get the GPU."""
-        rows = self._database.execute(
-            "SELECT id, fault, fault_at, owner FROM gpu WHERE host_id = ? AND present = 1 AND fault != ''", (host_id,)
-        )
+        rows = self._database.execute(f"SELECT id, fault, fault_at, owner FROM gpu WHERE host_id = ? AND {FAILED}", (host_id,))
         return {gpu_id: GpuFault(text, at_s, owner) for gpu_id, text, at_s, owner in rows}
 
     def failed_instances(self) -> dict[str, str]:
         """Instance id → the failed GPU of the instance, and why it failed."""
-        rows = self._database.execute("SELECT owner, id, fault FROM gpu WHERE fault != '' AND present = 1 ORDER BY id DESC")
+        rows = self._database.execute(f"SELECT owner, id, fault FROM gpu WHERE {FAILED} ORDER BY id DESC")
         return {owner: f"{gpu_id}: {fault}" for owner, gpu_id, fault in rows}
 
     def put_faults(self, host_id: str, texts: Mapping[str, str], now_s: float) -> list[str]:

@@ -7,7 +7,7 @@ of tasks, so the network members are missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -30,6 +30,7 @@ NAMESPACE = "ECS/ContainerInsights"
 GROUP = "/aws/ecs/containerinsights/{}/performance"
 RETENTION_DAYS = 1  # as AWS sets it for these groups
 TASKS_MAX = 500  # a cluster with more tasks gets events for this many of them
+PIECE = 10  # the number of services or tasks of one transaction, so that other requests do not wait long
 ENHANCED = "enhanced"
 
 CLUSTER_METRICS = {"TaskCount": "Count", "ContainerInstanceCount": "Count", "ServiceCount": "Count"}
@@ -89,22 +90,34 @@ def used_by_runs(now: Mapping[str, Usage], before: Mapping[str, Usage], started_
     return found
 
 
-def running_tasks(tx: Tx[Store], cluster: InsightsCluster) -> list[Task]:
+def running_task_ids(tx: Tx[Store], cluster: InsightsCluster) -> list[str]:
     listed = tx.store.tasks.listed(cluster.region, cluster.name, desired="RUNNING", after=("", 0), limit=TASKS_MAX)
-    tasks = tx.store.tasks.several([task_id for _, _, task_id in listed])
-    return [task for task in tasks.values() if task.state is TaskState.RUNNING]
+    return [task_id for _, _, task_id in listed]
 
 
-def performance_events(tx: Tx[Store], cluster: InsightsCluster, used: Mapping[str, UsedByRun]) -> PerformanceEvents:
-    """Return the events of a cluster. `used` maps attempt ids to what the containers used."""
-    at_ms = int(tx.now_s // 60) * 60_000
-    found: PerformanceEvents = {"ClusterTelemetry": [_json(_cluster_event(tx, cluster, at_ms))]}
-    services = [_json(event) for event in _service_events(tx, cluster, at_ms)]
-    if services:
-        found["ServiceTelemetry"] = services
-    for task in running_tasks(tx, cluster):
+def running_tasks(tx: Tx[Store], task_ids: Sequence[str]) -> list[Task]:
+    return [task for task in tx.store.tasks.several(task_ids).values() if task.state is TaskState.RUNNING]
+
+
+def cluster_events(tx: Tx[Store], cluster: InsightsCluster) -> PerformanceEvents:
+    return {"ClusterTelemetry": [_json(_cluster_event(tx, cluster, _minute_ms(tx)))]}
+
+
+def service_events(tx: Tx[Store], cluster: InsightsCluster, after: str) -> tuple[PerformanceEvents, str | None]:
+    """Return the events of the next services, and the name of the last one. The name is None if no services follow."""
+    names = tx.store.ecs_services.listed(cluster.region, cluster.name, after, PIECE)
+    events = [_json(event) for event in _service_events(tx, cluster, names, _minute_ms(tx))]
+    return {"ServiceTelemetry": events} if events else {}, names[-1] if len(names) == PIECE else None
+
+
+def task_events(
+    tx: Tx[Store], cluster: InsightsCluster, task_ids: Sequence[str], used: Mapping[str, UsedByRun]
+) -> PerformanceEvents:
+    """Return the events of tasks and their containers. `used` maps attempt ids to what the containers used."""
+    found: PerformanceEvents = {}
+    for task in running_tasks(tx, task_ids):
         stream = "FargateTelemetry" if task.launch_type != "EC2" else f"AgentTelemetry-{task.instance_id}"
-        found.setdefault(stream, []).extend(_json(event) for event in _task_events(tx, cluster, task, used, at_ms))
+        found.setdefault(stream, []).extend(_json(event) for event in _task_events(tx, cluster, task, used, _minute_ms(tx)))
     return found
 
 
@@ -138,8 +151,8 @@ def _cluster_event(tx: Tx[Store], cluster: InsightsCluster, at_ms: int) -> dict[
     }
 
 
-def _service_events(tx: Tx[Store], cluster: InsightsCluster, at_ms: int) -> Iterator[dict[str, Any]]:
-    for name in tx.store.ecs_services.listed(cluster.region, cluster.name, "", -1):
+def _service_events(tx: Tx[Store], cluster: InsightsCluster, names: Iterable[str], at_ms: int) -> Iterator[dict[str, Any]]:
+    for name in names:
         service = tx.store.ecs_services.get(cluster.region, cluster.name, name)
         assert service is not None
         tasks = tx.store.ecs_services.tasks(service)
@@ -237,6 +250,10 @@ def _metrics(*declared: Declared) -> list[dict[str, Any]]:
         for metrics, dimensions in declared
         if metrics
     ]
+
+
+def _minute_ms(tx: Tx[Store]) -> int:
+    return int(tx.now_s // 60) * 60_000
 
 
 def _json(event: dict[str, Any]) -> str:

@@ -243,8 +243,8 @@ def _health(tx: Tx[Store], slot: Slot, instance: Instance) -> dict[str, Any]:
     host_id = str(instance.host_id)
     seen_at_s = (tx.store.hosts.get(host_id) or {}).get("seen_at")
     checks = [{"type": "AGENT_CONNECTIVITY", "status": "OK" if slot.connected else "IMPAIRED", "lastUpdated": seen_at_s}]
-    if tx.store.instances.gpus(instance.id):
-        faults = {gpu_id: fault for gpu_id, fault in tx.store.hosts.faults(host_id).items() if fault.owner == instance.id}
+    faults = {gpu_id: fault for gpu_id, fault in tx.store.hosts.faults(host_id).items() if fault.owner == instance.id}
+    if faults or tx.store.instances.gpus(instance.id):
         check = {"type": "ACCELERATED_COMPUTE", "status": "IMPAIRED" if faults else "OK", "lastUpdated": seen_at_s}
         if faults:
             check["statusReason"] = "; ".join(f"{gpu_id} failed: {fault.text}" for gpu_id, fault in sorted(faults.items()))

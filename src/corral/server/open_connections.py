@@ -1,0 +1,58 @@
+"""The open connections of the server, and the timer that finds clients which read nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from email.utils import formatdate
+from typing import Any
+
+STALLED_S = 600  # a client that reads nothing for this long is disconnected
+CLOSING_MAX_S = 20  # the same limit for a connection that the server has closed
+
+
+class OpenConnections:
+    """The connections of the server, the tasks that serve their requests, and the Date header of the current second."""
+
+    def __init__(self) -> None:
+        self.connections: set[Any] = set()  # HttpProtocol and WebSocket
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.ended = asyncio.Event()  # set when a connection or a task has ended
+        self.date = ""
+        self.set_date(None)
+
+    def set_date(self, now_s: float | None) -> None:
+        self.date = f"date: {formatdate(now_s, usegmt=True)}\r\n"
+
+    def run(self, serving: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(serving)
+        self.tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.ended.set()
+
+    def closed(self, connection: Any) -> None:
+        self.connections.discard(connection)
+        self.ended.set()
+
+
+class StallTimer:
+    """Disconnects a client that reads nothing of what was sent to it.
+
+    A transport with unsent bytes ends only when the client has read them, even after `close`.
+    """
+
+    def __init__(self) -> None:
+        self._unsent = 0
+        self._seconds = 0
+
+    def tick(self, transport: asyncio.Transport) -> bool:
+        """Return whether bytes are unsent. Call this once a second."""
+        unsent = transport.get_write_buffer_size()
+        self._seconds = self._seconds + 1 if unsent and unsent == self._unsent else 0
+        self._unsent = unsent
+        if self._seconds >= (CLOSING_MAX_S if transport.is_closing() else STALLED_S):
+            transport.abort()
+        return unsent > 0
