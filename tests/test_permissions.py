@@ -62,6 +62,12 @@ def test_actions_are_those_of_served_operations() -> None:
          {"AutoScalingGroupName": "mine",
           "PolicyName": f"arn:aws:autoscaling:{HERE}:scalingPolicy:1:autoScalingGroupName/g:policyName/p"},
          [("autoscaling:ExecutePolicy", f"arn:aws:autoscaling:{HERE}:autoScalingGroup:*:autoScalingGroupName/g")]),
+        ("application-autoscaling", "DescribeScalableTargets", {"ServiceNamespace": "ecs"},
+         [("application-autoscaling:DescribeScalableTargets", "*")]),
+        ("application-autoscaling", "RegisterScalableTarget", {"ServiceNamespace": "ecs", "ResourceId": "service/c/s"},
+         [("application-autoscaling:RegisterScalableTarget", f"arn:aws:application-autoscaling:{HERE}:scalable-target/*")]),
+        ("application-autoscaling", "TagResource", {"ResourceARN": f"arn:aws:application-autoscaling:{HERE}:scalable-target/1"},
+         [("application-autoscaling:TagResource", f"arn:aws:application-autoscaling:{HERE}:scalable-target/1")]),
         ("ecs", "RunTask", {"taskDefinition": "f:3"}, [("ecs:RunTask", f"arn:aws:ecs:{HERE}:task-definition/f:3")]),
         (
             "ecs", "RegisterTaskDefinition", {"family": "f", "taskRoleArn": "r", "executionRoleArn": "e"},
@@ -109,3 +115,14 @@ def test_actions_are_those_of_served_operations() -> None:
 def test_actions_and_resources(tx: Tx[Store], service: str, operation: str, params: Any, expected: Any) -> None:
     found: list[Permission] = permissions(tx, CALLER, service, operation, params)
     assert [(each.action, each.resource) for each in found] == expected
+
+
+def test_a_registered_target_has_its_own_arn() -> None:
+    own = Tx(Store(None), 1_700_000_000.0, SeededIds(Random(0)), Settings())
+    arn = f"arn:aws:application-autoscaling:{HERE}:scalable-target/0ec51"
+    target = {"ResourceId": "service/c/s", "ScalableTargetARN": arn}
+    own.store.stored.put("application-autoscaling", "target", "us-east-1", "service/c/s", target, 0.0)
+    params = {"ServiceNamespace": "ecs", "ResourceId": "service/c/s", "ScalableDimension": "ecs:service:DesiredCount"}
+    [needed] = permissions(own, CALLER, "application-autoscaling", "DeleteScalingPolicy", params)
+    assert needed.resource == arn
+    assert needed.context["application-autoscaling:scalable-dimension"] == ("ecs:service:DesiredCount",)

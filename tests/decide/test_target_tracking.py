@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import sin
+from math import ceil, sin
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.decide.alarm_scaling import NO_DATA, REPEAT_S, Rule, Verdict
 from corral.decide.service_scaling import (
@@ -45,7 +47,7 @@ def asked(value: float | None, *, measured_s: float | None = None, whole: bool =
     return ScalingRequest("p", AlarmState.ALARM, value, None, whole=whole, measured_s=measured_s)
 
 
-def of(desired: int, running: int | None = None, least: int = 1, most: int = 10, **more: bool) -> ServiceCapacity:
+def of(desired: int, running: int | None = None, least: int = 1, most: int = 10, **more: Any) -> ServiceCapacity:
     return ServiceCapacity(desired, least, most, desired if running is None else running, 0, **more)
 
 
@@ -68,6 +70,9 @@ COOLING_IN = Cooldowns(in_until_s=200.0, changed_s=50.0)
         (OUT, 100.0, of(3), COOLING_OUT, 4),  # a larger scale-out is not blocked
         (OUT, 60.0, of(3), COOLING_IN, 4),  # nor is one by the cooldown of a scale-in
         (OUT, 100.0, of(4, running=2), Cooldowns(), 4),  # tasks that do not run yet have no part in the metric
+        (OUT, 100.0, of(3, young=1), Cooldowns(), 4),  # nor has a task that has just started
+        (OUT, 100.0, of(1, young=1), Cooldowns(), 2),  # but the metric has a value, so a task has run
+        (OUT, 100.0, of(3, young=2), COOLING_OUT, 3),  # also during the cooldown
         (OUT, 60.0, of(0, least=2), Cooldowns(), 2),  # below the minimum: up to the minimum
         (OUT, 60.0, of(12), Cooldowns(), 12),  # above the maximum: a scale-out changes nothing
         (IN, 10.0, of(10), Cooldowns(), 3),  # the metric would be 33, and 50 at two tasks
@@ -75,6 +80,7 @@ COOLING_IN = Cooldowns(in_until_s=200.0, changed_s=50.0)
         (IN, 10.0, of(10), COOLING_IN, 10),  # blocked until the cooldown has ended
         (IN, 10.0, of(10), COOLING_OUT, 3),  # the cooldown of a scale-out blocks only scale-outs
         (IN, 40.0, of(2), Cooldowns(), 2),  # one task would have 80
+        (IN, 20.0, of(2, stopped=1), Cooldowns(), 2),  # a task that has just stopped had its part: one task would have 60
         (IN, 0.0, of(1, least=2), Cooldowns(), 1),  # below the minimum: a scale-in changes nothing
         (IN, 20.0, of(12), Cooldowns(), 6),  # above the maximum: down to the maximum, and further
         (PLUS, 55.0, of(2), Cooldowns(), 4),
@@ -155,41 +161,68 @@ def test_both_directions_move_towards_the_target(capacity: int, value: float, ta
 
 
 class Service:
-    """A service whose tasks share a load. Each second has a value; the alarms are those of a target tracking policy."""
+    """A service whose tasks share a load. Each second has a value; the alarms are those of a target tracking policy.
 
-    def __init__(self, desired: int, least: int = 1, most: int = 20, *, out_s: int = 2, in_s: int = 900, start_s: int = 5) -> None:
+    `start_s` and `stop_s` are how long a task takes to start and to stop. `late_s` is the age of the values of the metric.
+    """
+
+    def __init__(
+        self,
+        desired: int,
+        least: int = 1,
+        most: int = 20,
+        *,
+        out_s: int = 2,
+        in_s: int = 900,
+        start_s: int = 5,
+        stop_s: int = 0,
+        late_s: int = 0,
+        cooldown_s: float = REPEAT_S,
+        least_s: float = REPEAT_S,
+    ) -> None:
         self.desired, self.least, self.most = desired, least, most
-        self.out_s, self.in_s, self.start_s = out_s, in_s, start_s
+        self.out_s, self.in_s, self.start_s, self.stop_s, self.late_s = out_s, in_s, start_s, stop_s, late_s
+        self.cooldown_s, self.least_s = cooldown_s, least_s
         self.cooldowns, self.now_s = Cooldowns(), 0
-        self.started = [-1000] * desired  # when each task began to start
-        self.values: list[float | None] = []
+        self.started = [-1000] * desired  # when each task that is wanted runs
+        self.stopping: list[tuple[int, int]] = []  # when each other task ran and stopped
+        self.loads: list[float | None] = []  # the load of a task in each second
+        self.values: list[float | None] = []  # the metric
         self.changes: list[tuple[int, int, int]] = []  # second, before, after
+        self.periods = max(1, ceil(in_s / 60))
+        self.period_s = ceil(in_s / self.periods)
 
     def second(self, load: float | None) -> None:
         """Measure one second, and decide as the reconciler does. A load of None is missing data."""
-        running = sum(at_s + self.start_s <= self.now_s for at_s in self.started)
-        self.values.append(None if load is None or running == 0 else min(load / running, 100.0))
+        stopping = sum(began_s <= self.now_s < end_s for began_s, end_s in self.stopping)
+        running = sum(at_s <= self.now_s for at_s in self.started)
+        self.loads.append(None if load is None or running + stopping == 0 else min(load / (running + stopping), 100.0))
+        self.values.append(self.loads[max(0, self.now_s - self.late_s)])
         self.now_s += 1
-        capacity = ServiceCapacity(self.desired, self.least, self.most, running)
+        capacity = ServiceCapacity(self.desired, self.least, self.most, running, stopping)
         recent = [value for value in self.values[-self.out_s :] if value is not None]
-        out = decide_scaling(
-            asked(sum(recent) / len(recent) if recent else None), OUT, capacity, self.cooldowns, Progress(), self.now_s
-        )
+        measured_s = self.now_s - self.out_s - self.late_s
+        young = sum(measured_s < at_s < self.now_s for at_s in self.started)
+        request, out_capacity = asked(sum(recent) / len(recent) if recent else None), replace(capacity, young=young)
+        out = decide_scaling(request, OUT, out_capacity, self.cooldowns, Progress(), self.now_s)
         if out.wanted is not None and out.wanted > self.desired:
             self._set(out.wanted, capacity)
-        elif self.now_s % 60 == 0 and (low := self._low()) is not None:
-            request = asked(low, measured_s=self.now_s - 60)
-            verdict = decide_scaling(request, IN, capacity, self.cooldowns, Progress(), self.now_s)
+        elif self.now_s % min(60, max(1, self.in_s // 3)) == 0 and (low := self._low()) is not None:
+            measured_s = self.now_s - self.period_s
+            stopped = sum(measured_s - self.late_s < end_s < self.now_s for _, end_s in self.stopping)
+            request, in_capacity = asked(low, measured_s=measured_s), replace(capacity, stopped=stopped)
+            verdict = decide_scaling(request, IN, in_capacity, self.cooldowns, Progress(), self.now_s)
             if verdict.wanted is not None and verdict.wanted < self.desired:
                 self._set(verdict.wanted, capacity)
         assert self.least <= self.desired <= self.most
 
     def _low(self) -> float | None:
         """The value of the alarm for a scale-in, or None if it is not in ALARM."""
-        windows = [self._average(at_s, at_s + 60) for at_s in range(self.now_s - self.in_s, self.now_s, 60)]
-        if self.now_s < self.in_s or any(each is None or each >= TARGET * 0.9 for each in windows):
+        begin_s = self.now_s - self.periods * self.period_s
+        windows = [self._average(at_s, at_s + self.period_s) for at_s in range(begin_s, self.now_s, self.period_s)]
+        if begin_s < 0 or any(each is None or each >= TARGET * 0.9 for each in windows):
             return None
-        averages = [self._average(at_s, at_s + self.out_s) for at_s in range(self.now_s - self.in_s, self.now_s, self.out_s)]
+        averages = [self._average(at_s, at_s + self.out_s) for at_s in range(begin_s, self.now_s, self.out_s)]
         return max(each for each in (*windows, *averages) if each is not None)
 
     def _average(self, begin_s: int, end_s: int) -> float | None:
@@ -197,9 +230,10 @@ class Service:
         return sum(known) / len(known) if known else None
 
     def _set(self, wanted: int, capacity: ServiceCapacity) -> None:
-        self.cooldowns = self.cooldowns.after(self.now_s, capacity, wanted, 60.0)
+        self.cooldowns = self.cooldowns.after(self.now_s, capacity, wanted, self.cooldown_s, self.least_s)
         self.changes.append((self.now_s, self.desired, wanted))
-        self.started = self.started[:wanted] + [self.now_s] * (wanted - self.desired)
+        self.stopping += [(at_s, self.now_s + self.stop_s) for at_s in self.started[wanted:] if at_s <= self.now_s]
+        self.started = self.started[:wanted] + [self.now_s + self.start_s] * (wanted - self.desired)
         self.desired = wanted
 
     def run(self, load: Callable[[int], float | None], seconds: int) -> None:
@@ -226,6 +260,23 @@ def test_a_constant_load_settles_and_stays(load: float, desired: int) -> None:
     assert service.reversals() == 0
     assert load / service.desired <= TARGET
     assert service.desired == 1 or load / (service.desired - 1) > TARGET * 0.9, "no task too many"
+
+
+@given(
+    load=st.floats(1.0, 600.0),
+    desired=st.integers(1, 12),
+    out_s=st.integers(1, 5),
+    in_s=st.integers(1, 90),
+    start_s=st.integers(0, 30),
+    stop_s=st.integers(0, 30),
+    late_s=st.integers(0, 5),
+    cooldown_s=st.integers(0, 20),
+)
+def test_a_constant_load_never_reverses(load: float, desired: int, cooldown_s: float, **times: int) -> None:
+    """With the fast timing, a cooldown may be shorter than the time that a task takes to start or to stop."""
+    service = Service(desired, cooldown_s=cooldown_s, least_s=2 * times["out_s"], **times)
+    service.run(lambda _: load, 400)
+    assert service.reversals() == 0, service.changes
 
 
 def test_a_step_of_the_load() -> None:

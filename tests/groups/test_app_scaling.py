@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.model.settings import ScalingTimes
-from groups.app_scaling_world import GPU, PLACE, RESOURCE, AppScalingWorld
+from groups.app_scaling_world import GPU, METRIC, PLACE, RESOURCE, AppScalingWorld
 from groups.group_world import refused
 
 COOL = {"ScaleOutCooldown": 60, "ScaleInCooldown": 60}
@@ -100,6 +100,84 @@ def test_a_scale_out_ends_the_cooldown_of_a_scale_in() -> None:
     assert world.tasks() == 4
     world.measure(5, 70)
     assert world.tasks() == 1
+
+
+def test_a_task_that_starts_late_does_not_cause_another_scale_out() -> None:
+    """The metric of the last seconds is older than the new task."""
+    world = AppScalingWorld()
+    world.scaled(desired=1, most=4)
+    world.track(ScaleOutCooldown=1)
+    world.publish(98, 20, GPU)  # the host is silent
+    assert world.tasks() == 2
+    world.report()
+    world.publish(98, 1, GPU)
+    assert world.tasks() == 2
+    world.measure(49, 10)
+    assert world.tasks() == 2
+    world.measure(98, 4)
+    assert world.tasks() == 3, "the load has grown"
+
+
+def test_a_task_that_stops_late_does_not_cause_another_scale_in() -> None:
+    """The load is 60. The metric of the last seconds is older than the stop of the third task."""
+    world = AppScalingWorld(scaling=ScalingTimes(target_tracking_in_s=3.0))
+    world.scaled(desired=3, most=4)
+    world.track(target=50.0, ScaleInCooldown=1)
+    world.publish(20, 20, GPU)  # the host is silent
+    assert world.tasks() == 2
+    world.report()
+    world.publish(20, 1, GPU)
+    assert world.tasks() == 2
+    world.measure(30, 30)
+    assert world.tasks() == 2, "one task would have 60"
+    world.measure(10, 15)
+    assert world.tasks() == 1, "the load has fallen"
+
+
+def test_an_unchanged_value_scales_out_again_when_the_new_task_has_run_for_some_seconds() -> None:
+    """Corral does not publish the value of its own metric again, and the newest value may have been measured five seconds ago."""
+    own = GPU._replace(namespace="Corral/GPU")
+    world = AppScalingWorld()
+    world.scaled(desired=1, most=3)
+    world.track(CustomizedMetricSpecification=METRIC | {"Namespace": own.namespace}, ScaleOutCooldown=1)
+    world.publish(10, 8, own)
+    world.publish(100, 3, own)
+    assert world.tasks() == 2
+    world.wait(10)
+    world.report()
+    world.wait(6)
+    assert world.tasks() == 2
+    world.wait(2)
+    assert world.tasks() == 3
+
+
+def test_a_datapoint_of_a_whole_minute_counts_when_it_arrives() -> None:
+    """It is stored at the start of its minute, and is valid until the next one."""
+    world = AppScalingWorld()
+    world.scaled(desired=1, most=4)
+    world.track(ScaleOutCooldown=1)
+    world.wait(50.5 - world.clock.now_s() % 60)
+    world.put(20, GPU)
+    world.wait(60)
+    assert world.tasks() == 1
+    world.put(100, GPU)
+    assert world.tasks() == 2
+    world.report()
+    world.wait(59)
+    assert world.tasks() == 2, "the second task is newer than the datapoint"
+    world.put(100, GPU)
+    assert world.tasks() == 3
+
+
+def test_the_alarm_of_an_old_target_does_not_scale_in() -> None:
+    """The alarms get their new threshold a moment after the policy has its new target."""
+    world = AppScalingWorld()
+    world.scaled(desired=4, most=4)
+    world.track(target=50.0)
+    world.measure(52, 130)
+    world.track(target=100.0)
+    world.measure(52, 3)
+    assert world.tasks() == 4, "a scale-in needs 15 minutes"
 
 
 def test_missing_data_does_nothing() -> None:
@@ -267,6 +345,27 @@ def test_a_scheduled_action_sets_the_limits() -> None:
     world.app("RegisterScalableTarget", **PLACE, SuspendedState={"ScheduledScalingSuspended": True})
     world.wait(3 * 3600)
     assert world.tasks() == 3, "08:00 in Berlin is 07:00, and scheduled scaling is suspended"
+
+
+def test_an_activity_ends_after_a_scheduled_action() -> None:
+    world = AppScalingWorld()
+    world.scaled(desired=1, most=3)
+    world.track()
+    world.publish(100, 5, GPU)  # the host is silent, so the second task does not run
+    world.app("PutScheduledAction", **PLACE, ScheduledActionName="more", Schedule="rate(1 minute)",
+              ScalableTargetAction={"MaxCapacity": 4})  # fmt: skip
+    world.wait(150)
+    assert [each["StatusCode"] for each in world.acts()] == ["Successful", "Successful", "InProgress"]
+    world.report()
+    assert {each["StatusCode"] for each in world.acts()} == {"Successful"}
+
+
+def test_a_schedule_at_the_end_of_the_calendar() -> None:
+    world = AppScalingWorld()
+    world.scaled()
+    world.app("PutScheduledAction", **PLACE, ScheduledActionName="late", Schedule="at(9999-12-31T23:00:00)",
+              Timezone="Europe/Berlin", ScalableTargetAction={"MaxCapacity": 4})  # fmt: skip
+    assert len(world.app("DescribeScheduledActions", ServiceNamespace="ecs")["ScheduledActions"]) == 1
 
 
 def test_old_activities_are_dropped() -> None:

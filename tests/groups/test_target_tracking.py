@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from corral.model.settings import ScalingTimes
 from groups.group_world import refused
 from groups.scaling_world import LOAD, QUEUE, ScalingWorld
 
@@ -70,6 +71,24 @@ def test_target_tracking_scales_out_at_once_and_in_after_fifteen_minutes() -> No
     world.wait(60)
     assert (world.state(high), world.state(low), world.desired()) == ("OK", "ALARM", 2)
     assert f"a monitor alarm {low} in state ALARM triggered policy t" in world.activities()[0]["Cause"]
+
+
+def test_an_instance_that_terminates_late_does_not_cause_another_scale_in() -> None:
+    """The load is 60. The metric of the last seconds is older than the end of the third instance."""
+    world = ScalingWorld(scaling=ScalingTimes(target_tracking_in_s=3.0))
+    world.group(desired=3, most=4)
+    hook = {"AutoScalingGroupName": "g", "LifecycleHookName": "h"}
+    world.call("PutLifecycleHook", **hook, LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING", HeartbeatTimeout=600)
+    tracking(world)
+    world.publish(20, 100, LOAD)
+    assert world.desired() == 2
+    [leaving] = [each["InstanceId"] for each in world.shown()["Instances"] if each["LifecycleState"] == "Terminating:Wait"]
+    world.call("CompleteLifecycleAction", **hook, InstanceId=leaving, LifecycleActionResult="CONTINUE")
+    world.settle()
+    assert len(world.shown()["Instances"]) == 2
+    world.publish(20, 1, LOAD)
+    world.publish(30, 90, LOAD)
+    assert world.desired() == 2, "one instance would have 60"
 
 
 def test_with_the_timing_of_aws_a_scale_out_needs_three_minutes() -> None:

@@ -28,7 +28,14 @@ SECOND_SERVICE = (
     {"ServiceName": "web2", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0"},
 )
 PLACE = {"ServiceNamespace": "ecs", "ScalableDimension": "ecs:service:DesiredCount"}
-SERVED = {"provider": "AWS::ECS::CapacityProvider", "cluster": CLUSTER, "definition": DEFINITION, "service": SERVICE}
+CAN_SERVE = {
+    "launch": LAUNCH,
+    "group": ASG,
+    "provider": "AWS::ECS::CapacityProvider",
+    "cluster": CLUSTER,
+    "definition": DEFINITION,
+}
+SERVED = {**CAN_SERVE, "service": SERVICE}
 TRACKING = {"PredefinedMetricSpecification": {"PredefinedMetricType": "ECSServiceAverageCPUUtilization"}, "TargetValue": "50"}
 NIGHT = {"ScheduledActionName": "night", "Schedule": "cron(0 20 * * ? *)", "ScalableTargetAction": {"MinCapacity": "0"}}
 ONCE = {"ScheduledActionName": "once", "Schedule": "at(2030-01-01T00:00:00)", "ScalableTargetAction": {"MaxCapacity": 2},
@@ -67,13 +74,7 @@ CASES: dict[str, Case] = {
     ),
     SERVICE: Case(
         {"ServiceName": "web", "Cluster": {"Ref": "cluster"}, "TaskDefinition": {"Ref": "definition"}, "DesiredCount": "0", **TAGS},
-        needs={
-            "launch": LAUNCH,
-            "group": ASG,
-            "provider": "AWS::ECS::CapacityProvider",
-            "cluster": CLUSTER,
-            "definition": DEFINITION,
-        },
+        needs=CAN_SERVE,
         changed={"EnableExecuteCommand": "true", "PlacementStrategies": [{"Type": "random"}], **OTHER_TAGS},
         replacing={"ServiceName": "web2"},
         starts="arn:aws:ecs:us-east-1:123456789012:service/c/web",

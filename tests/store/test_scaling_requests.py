@@ -30,3 +30,16 @@ def test_the_last_request_of_each_alarm_counts() -> None:
     assert tx.store.scaling.of_policy(OTHER) == {}
     say("a")
     assert tx.store.scaling.of_policy(POLICY) == {"b": b}
+
+
+def test_the_activities_of_a_target_are_found_by_an_index() -> None:
+    """The newest activity of a target is read at each change of its desired count."""
+    store = Store(None)
+    plans: list[str] = []
+    store.connection.set_trace_callback(plans.append)
+    store.scaling.activities("r", "service/c/s", since_s=0.0, limit=1)
+    store.scaling.activities("r", None, since_s=0.0, before=5, limit=1)
+    store.connection.set_trace_callback(None)
+    of_target, of_region = ([row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {sql}")] for sql in plans[-2:])
+    assert of_target == ["SEARCH target_activity USING INDEX target_activity_resource (region=? AND resource=? AND number<?)"]
+    assert of_region == ["SEARCH target_activity USING INTEGER PRIMARY KEY (rowid<?)"]

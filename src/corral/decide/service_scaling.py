@@ -7,6 +7,8 @@ The rules are those of Application Auto Scaling:
 - A scale-in begins a second cooldown, which blocks the next scale-in. It does not block a scale-out, which ends this cooldown.
 - While an alarm stays in its state, its policy is applied again, at most once a minute. With the fast timing of alarms, it is
   applied again after its cooldown.
+- A scale-out of target tracking counts only the tasks that ran all the time while the metric was measured. A scale-in counts all
+  tasks that ran in this time, also those that have stopped. So neither estimates the load wrongly when tasks start or stop.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
 """
 
@@ -41,20 +43,26 @@ class ServiceCapacity(Struct, frozen=True):
     least: int
     most: int
     running: int  # tasks that run
-    stopping: int = 0  # tasks that run, but are being stopped
+    stopping: int = 0  # tasks that still run, and are stopped
+    young: int = 0  # running tasks that have started since the metric was measured
+    stopped: int = 0  # tasks that have stopped since the metric was measured
+    mature_s: float | None = None  # when the next young task counts, if a metric is always up to date
     out_suspended: bool = False
     in_suspended: bool = False
     is_deploying: bool = False
 
     @property
     def ready(self) -> int:
-        """The number of tasks that share the load now. A scale-out adds to this number."""
-        return min(self.running, self.desired)
+        """The tasks that shared the load while the metric was measured. A scale-out is added to them.
+
+        If all running tasks are young, at least one of them was measured, because the metric has a value.
+        """
+        return min(max(self.running - self.young, min(self.running, 1)), self.desired)
 
     @property
     def present(self) -> int:
-        """The number of tasks that the metric includes, also tasks that are being stopped. A scale-in subtracts from it."""
-        return max(self.running + self.stopping, self.desired)
+        """A scale-in is subtracted from this capacity. Tasks that stop have a part in the metric."""
+        return max(self.running + self.stopping + self.stopped, self.desired)
 
 
 class Cooldowns(Struct, frozen=True):
@@ -81,7 +89,7 @@ def decide_scaling(
     if progress.since_s != request.since_s:
         progress = Progress(request.since_s)
     in_cooldown = now_s < cooldowns.out_until_s
-    out_base = cooldowns.out_base if in_cooldown else capacity.ready
+    out_base = min(cooldowns.out_base, capacity.ready) if in_cooldown else capacity.ready
     known = [value for value in values_of(request, rule) if value is not None]
     more = max((each for value in known if (each := rule.wanted(out_base, value)) is not None), default=None)
     less = max((each for value in known if (each := rule.wanted(capacity.present, value)) is not None), default=None)
@@ -108,8 +116,8 @@ def _decide_out(
         return _unchanged(capacity, progress, AT_MAX)
     if in_cooldown:
         return Verdict(capacity.desired, progress, cooldowns.out_until_s, OUT_COOLDOWN)
-    # Some tasks do not run yet. When they run, the metric shows whether more are necessary.
-    return Verdict(capacity.desired, progress, now_s + REPEAT_S)
+    # Some tasks do not run yet, or not long enough. Then the metric shows whether more are necessary.
+    return Verdict(capacity.desired, progress, now_s + REPEAT_S if capacity.mature_s is None else capacity.mature_s)
 
 
 def _decide_in(

@@ -33,6 +33,15 @@ def scaled_in(capacity: int, value: float, target: float) -> int:
     return min(capacity, max(0, ceil(capacity * value / low - ROUNDING)))
 
 
+def is_scale_in(threshold: float, target: float) -> bool:
+    """Return whether an alarm with this threshold is the policy's alarm for a scale-in.
+
+    The alarms get a new threshold a moment after the policy has a new target. Until then, the alarm for a scale-out must not count
+    as one for a scale-in, although its threshold may be below the new target.
+    """
+    return threshold == target * SCALE_IN_LEVEL
+
+
 def tracked_value(request: ScalingRequest) -> float | None:
     """Return the current value of the metric, or None if it is missing."""
     return request.newest_value if request.newest_value is not None else request.period_value

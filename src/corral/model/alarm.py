@@ -99,7 +99,7 @@ class ScalingRequest(Struct, frozen=True):
     threshold: float = 0.0
     since_s: float = 0.0  # when the alarm entered its state
     whole: bool = True  # False if only a second has caused the state, and the complete windows have another state
-    measured_s: float | None = None  # the start of the newest complete window; only for a scale-in of a target tracking policy
+    measured_s: float | None = None  # target tracking: the start of the measured time; None if the value is always up to date
 
 
 class Progress(Struct, frozen=True):

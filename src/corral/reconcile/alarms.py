@@ -102,7 +102,8 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
         return
     if tracks:
         seconds = _recent(tx, config) if tx.settings.alarm_timing == "fast" else {}
-        request_scaling(tx, alarm, windows[-1][1], fmean(seconds.values()) if seconds else None, whole=whole)
+        newest, measured_s = (fmean(seconds.values()), _measured_s(tx, config, seconds)) if seconds else (None, windows[-1][0])
+        request_scaling(tx, alarm, windows[-1][1], newest, whole=whole, measured_s=measured_s)
         return
     newest = _newest(tx, config)[1] if fast else None
     peak = _peak(tx, alarm, config) if fast and alarm.state is AlarmState.ALARM else None
@@ -164,7 +165,7 @@ def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> 
         tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # then this second stands alone, if it is still the newest
     tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
-        update_newest_value(tx, alarm, value)
+        update_newest_value(tx, alarm, value, _measured_s(tx, config, seconds))
     return alarm
 
 
@@ -310,6 +311,14 @@ def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
     if newest_s < start_s:
         start_s, end_s = newest_s, newest_s + 1
     return _values(tx, config, start_s, end_s, 1)
+
+
+def _measured_s(tx: Tx[MetricStore], config: AlarmConfig, seconds: Mapping[int, float]) -> float | None:
+    """Return the start of the time that the values of `_recent` cover. It is None for Corral's own metrics.
+
+    Corral publishes a value when it changes, so the last value of its own metrics is always up to date.
+    """
+    return None if _is_own(tx, config) else float(min(seconds))
 
 
 def _newest_second(tx: Tx[MetricStore], config: AlarmConfig) -> int | None:

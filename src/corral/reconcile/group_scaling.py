@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.core import Tx
 from corral.decide.alarm_scaling import REPEAT_S, GroupCapacity, Verdict, decide_request
 from corral.decide.group_capacity import COUNTED
@@ -42,10 +44,17 @@ class GroupPolicies:
     def decide(self, policy: Document, request: ScalingRequest, progress: Progress) -> Verdict:
         tx, group = self._tx, self._group
         assert group is not None
+        rule = rule_of(policy, request.threshold)
+        members = tx.store.groups.members(group.region, group.name)
+        capacity = capacity_now(group, members, warmup_s(group, policy), tx.now_s)
+        if rule.tracking and request.measured_s is not None:  # terminated instances had their part in the metric until then
+            ended = tx.store.groups.ended_since(group.region, group.name, request.measured_s)
+            terminated = sum(each.description.startswith(group_changes.TERMINATING) for each in ended)
+            capacity = replace(capacity, present=capacity.present + terminated)
         return decide_request(
             request,
-            rule_of(policy, request.threshold),
-            capacity_now(group, tx.store.groups.members(group.region, group.name), warmup_s(group, policy), tx.now_s),
+            rule,
+            capacity,
             progress,
             tx.now_s,
             wait_until_s=group.policies_wait_until_s,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.core import Tx
 from corral.decide.alarm_scaling import REPEAT_S, Verdict
 from corral.decide.service_scaling import ServiceCapacity, decide_scaling
+from corral.decide.target_tracking import is_scale_in
 from corral.model.alarm import Progress, ScalingRequest
 from corral.model.ecs_service import EcsService
 from corral.model.settings import Settings
@@ -16,6 +19,7 @@ from corral.services.applicationautoscaling.targets import cooldowns_of, set_coo
 from corral.store import Store
 from corral.store.stored_resources import Document
 
+MEASURED_EVERY_S = 5.0  # Corral measures some of its own metrics this often, so their newest value may be as old
 ACTIVITIES_MAX = 1000  # how many old activities a transaction deletes
 
 
@@ -44,9 +48,26 @@ class ServicePolicies:
         return ""
 
     def decide(self, policy: Document, request: ScalingRequest, progress: Progress) -> Verdict:
-        assert self._capacity is not None
         rule, cooldowns = rule_of(policy, request.threshold), cooldowns_of(self._target)
-        return decide_scaling(request, rule, self._capacity, cooldowns, progress, self._tx.now_s)
+        capacity = self._measured_capacity(policy, request) if rule.tracking else self._capacity
+        assert capacity is not None
+        return decide_scaling(request, rule, capacity, cooldowns, progress, self._tx.now_s)
+
+    def _measured_capacity(self, policy: Document, request: ScalingRequest) -> ServiceCapacity:
+        """Return the capacity, with the tasks that have started or stopped since the metric of the request was measured."""
+        tx, service, capacity = self._tx, self._service, self._capacity
+        assert service is not None and capacity is not None
+        out_s = tx.settings.scaling.target_tracking_out_s + MEASURED_EVERY_S
+        if is_scale_in(request.threshold, policy[CONFIGURATION]["TargetValue"]):
+            if capacity.desired > capacity.least and request.measured_s is not None:
+                stopped = tx.store.ecs_services.stopped_since(service, request.measured_s - MEASURED_EVERY_S)
+                return replace(capacity, stopped=stopped)
+        elif capacity.desired < capacity.most:
+            since_s = tx.now_s - out_s if request.measured_s is None else request.measured_s
+            young, first_s = tx.store.ecs_services.started_since(service, since_s)
+            mature_s = first_s + out_s if first_s is not None and request.measured_s is None else None
+            return replace(capacity, young=young, mature_s=mature_s)
+        return capacity
 
     def tracks_in(self, policy: Document) -> bool:
         return policy["PolicyType"] == TRACKING and not policy[CONFIGURATION].get("DisableScaleIn")

@@ -16,6 +16,8 @@ from corral.core import Tx
 from corral.decide.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.decide.policy_conditions import Context
 from corral.errors import ApiError
+from corral.services.applicationautoscaling.names import SERVICE as SCALABLE
+from corral.services.applicationautoscaling.names import find_target
 from corral.services.caller import Caller
 from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
@@ -328,6 +330,21 @@ def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) 
     return _each("autoscaling", operation, arns or [UNKNOWN_RESOURCE], _tags(params))
 
 
+def _application_autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARN of the scalable target, which a target gets when it is registered. Describe operations have no resources."""
+    keys = {"service-namespace": "ServiceNamespace", "scalable-dimension": "ScalableDimension"}
+    context: Context = {f"{SCALABLE}:{key}": (params[member],) for key, member in keys.items() if params.get(member)}
+    if operation.startswith("Describe"):
+        return _each(SCALABLE, operation, (), context)
+    if params.get("ResourceARN"):
+        arns = [params["ResourceARN"]]
+    else:
+        target = find_target(tx, caller.region, params.get("ResourceId", ""))
+        any_target = f"arn:aws:{SCALABLE}:{caller.region}:{caller.account}:scalable-target/*"
+        arns = [target["ScalableTargetARN"] if target is not None else any_target]
+    return _each(SCALABLE, operation, arns, {**context, **_tags(params)})
+
+
 # The operations on a change set. A request that has its ARN needs no name of a stack.
 _CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet", "GetTemplate"})
 
@@ -376,6 +393,7 @@ def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
 
 Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
 DERIVATIONS: dict[str, Derivation] = {
+    SCALABLE: _application_autoscaling,
     "autoscaling": _autoscaling,
     "cloudformation": _cloudformation,
     "cloudwatch": _cloudwatch,

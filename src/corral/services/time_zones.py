@@ -8,6 +8,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from corral.decide.schedules import Offset
 
+LAST_S = 253_370_764_800.0  # the beginning of the year 9999; datetime has no dates after that year
+
 
 def is_time_zone(name: str) -> bool:
     return name in _names()
@@ -20,7 +22,7 @@ def offset_of(time_zone: str) -> Offset:
     zone = ZoneInfo(time_zone)
 
     def offset(at_s: float) -> float:
-        ahead = datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+        ahead = datetime.fromtimestamp(min(at_s, LAST_S), UTC).astimezone(zone).utcoffset()
         return ahead.total_seconds() if ahead is not None else 0.0
 
     return offset

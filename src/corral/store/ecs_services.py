@@ -248,6 +248,26 @@ class EcsServices:
         ).fetchone()
         return int(row[0]), row[1]
 
+    def started_since(self, service: EcsService, since_s: float) -> tuple[int, float | None]:
+        """Count the running tasks of all deployments that started after this time. Return also their earliest start."""
+        marks = ", ".join("?" * len(service.deployments))
+        row = self._execute(
+            "SELECT count(*), min(started_at) FROM task WHERE region = ? AND cluster = ? AND desired = 'RUNNING' "
+            f"AND started_by IN ({marks}) AND state = 'RUNNING' AND started_at > ?",
+            (service.region, service.cluster, *(deployment.id for deployment in service.deployments), since_s),
+        ).fetchone()
+        return int(row[0]), row[1]
+
+    def stopped_since(self, service: EcsService, since_s: float) -> int:
+        """Count the tasks of all deployments that ran and stopped after this time."""
+        marks = ", ".join("?" * len(service.deployments))
+        row = self._execute(
+            "SELECT count(*) FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' "
+            f"AND started_by IN ({marks}) AND state = 'STOPPED' AND started_at IS NOT NULL AND stopped_at > ?",
+            (service.region, service.cluster, *(deployment.id for deployment in service.deployments), since_s),
+        ).fetchone()
+        return int(row[0])
+
     def still_stopping(self, service: EcsService) -> bool:
         """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.
 

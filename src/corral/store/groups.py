@@ -155,6 +155,11 @@ class Groups:
         sql = f"SELECT number, record FROM scaling_activity WHERE {' AND '.join(where)} ORDER BY number DESC LIMIT ?"
         return [(number, _ACTIVITY.decode(record)) for number, record in self._execute(sql, (*values, limit))]
 
+    def ended_since(self, region: str, name: str, since_s: float) -> list[ScalingActivity]:
+        """Return the activities of a group that ended after this time. Because of the `+`, SQLite reads only recent activities."""
+        sql = "SELECT record FROM scaling_activity WHERE ended_at > ? AND +region = ? AND +name = ?"
+        return [_ACTIVITY.decode(record) for (record,) in self._execute(sql, (since_s, region, name))]
+
     def drop_activities(self, before_s: float, limit: int) -> int:
         """Delete activities that ended before this time. Return how many were deleted."""
         sql = "DELETE FROM scaling_activity WHERE number IN (SELECT number FROM scaling_activity WHERE ended_at < ? LIMIT ?)"

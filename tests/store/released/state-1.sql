@@ -445,7 +445,7 @@ CREATE TABLE scaling_request (
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
     whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
-    measured_s   REAL,                          -- the start of the newest complete window; for scale-ins of target tracking
+    measured_s   REAL,                          -- target tracking: the start of the measured time; NULL: the value is up to date
     asked_s      REAL NOT NULL,
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)

@@ -11,8 +11,9 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.service_scaling import AT_DESIRED, AT_MAX, AT_MIN
 from corral.model.ecs_service import EcsService
+from corral.model.group import scaling_key
 from corral.model.numbers import whole_number
-from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, check_place, resource_of
+from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, check_place, owner_of, resource_of
 from corral.services.caller import Caller
 from corral.services.ecs.services import set_desired_count
 from corral.services.stored_resources import Params
@@ -21,6 +22,7 @@ from corral.store.stored_resources import Document
 
 SHOWN_S = 42 * 86_400.0  # six weeks, as on AWS
 IN_PROGRESS, SUCCESSFUL, FAILED, OVERRIDDEN = "InProgress", "Successful", "Failed", "Overridden"
+LAST_MAX = 100  # how many activities are searched for the one that is in progress
 ATTEMPT = "Attempting to scale due to alarm triggered"
 
 
@@ -90,6 +92,7 @@ def follow_activity(tx: Tx[Store], key: str) -> None:
     else:
         return
     tx.watch(_key(region, resource), ())
+    tx.mark(scaling_key(region, owner_of(resource)))  # with these tasks, a policy may want another scale-out
 
 
 def running_tasks(tx: Tx[Store], service: EcsService) -> int:
@@ -120,11 +123,12 @@ def _put(tx: Tx[Store], region: str, activity: Document, *, is_scaled: bool = Tr
 
 
 def _end_last(tx: Tx[Store], region: str, resource: str, status: str, message: str) -> None:
-    """End the newest activity of a target if it is in progress."""
-    for _, activity in tx.store.scaling.activities(region, resource, since_s=0.0, limit=1):
+    """End the activity of a target that is in progress. Newer activities can only be those of scheduled actions."""
+    for _, activity in tx.store.scaling.activities(region, resource, since_s=0.0, limit=LAST_MAX):
         if activity["StatusCode"] == IN_PROGRESS:
             ended = {**activity, "StatusCode": status, "StatusMessage": message, "EndTime": tx.now_s}
             tx.store.scaling.put_activity(region, ended)
+            return
 
 
 def drop_old_activities(tx: Tx[Store], limit: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.alarm_scaling import Rule
 from corral.decide.scaling_policies import EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
-from corral.decide.target_tracking import scaled_in, scaled_out
+from corral.decide.target_tracking import is_scale_in, scaled_in, scaled_out
 from corral.model.group import scaling_key
 from corral.services import target_tracking
 from corral.services.applicationautoscaling.errors import LimitExceededException, ValidationException, not_found
@@ -172,7 +172,7 @@ def rule_of(policy: Document, threshold: float) -> Rule:
     """Return what a policy does with the value of an alarm that has this threshold."""
     if policy["PolicyType"] == TRACKING:
         target = policy[CONFIGURATION]["TargetValue"]
-        scaled: Callable[[int, float, float], int | None] = scaled_out if threshold >= target else scaled_in
+        scaled: Callable[[int, float, float], int | None] = scaled_in if is_scale_in(threshold, target) else scaled_out
         return Rule(lambda capacity, value: None if value is None else scaled(capacity, value, target), tracking=True)
     configuration = policy[STEPS]
     adjustment, magnitude = configuration["AdjustmentType"], configuration.get("MinAdjustmentMagnitude", 0)

@@ -53,6 +53,7 @@ TAKEN_OUT = {
     "shrinking the capacity from {} to {}.",
 }
 REPLACED_BY = {Why.UNHEALTHY: REPLACEMENT, Why.REFRESH: REFRESHED, Why.LIFETIME: RENEWED}
+TERMINATING = "Terminating EC2 instance"  # the beginning of the description of an activity
 TERMINATED_EARLY = "an EC2 health check indicating it has been terminated or stopped"
 
 
@@ -260,7 +261,7 @@ def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks:
 def _begin_termination(tx: Tx[Store], group: Group, member: Member, cause: str) -> ScalingActivity:
     if member.state in LAUNCH_STATES:
         activities.finish(tx, member.activity, activities.CANCELLED, "The instance was terminated before it entered service.")
-    description = f"Terminating EC2 instance: {ec2_id(member.instance_id)}"
+    description = f"{TERMINATING}: {ec2_id(member.instance_id)}"
     details = {"Availability Zone": member.zone}
     return activities.begin(tx, group, description, cause, instance_id=member.instance_id, details=details)
 

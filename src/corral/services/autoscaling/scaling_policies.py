@@ -12,7 +12,7 @@ from msgspec import Struct
 from corral.core import Tx
 from corral.decide.alarm_scaling import Rule
 from corral.decide.scaling_policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
-from corral.decide.target_tracking import scaled_in, scaled_out
+from corral.decide.target_tracking import is_scale_in, scaled_in, scaled_out
 from corral.model.group import Group, scaling_key
 from corral.services import target_tracking
 from corral.services.autoscaling import group_changes
@@ -253,7 +253,7 @@ def wanted_capacity(policy: Document, capacity: int, breach: Breach) -> int | No
         return adjusted(capacity, policy["AdjustmentType"], step.adjustment, magnitude) if step is not None else None
     if kind == TRACKING and breach.threshold is not None:
         target = policy[CONFIGURATION]["TargetValue"]
-        return (scaled_out if breach.threshold >= target else scaled_in)(capacity, breach.value, target)
+        return (scaled_in if is_scale_in(breach.threshold, target) else scaled_out)(capacity, breach.value, target)
     return None
 
 

@@ -2,8 +2,8 @@
 
 Requests to scaling policies are sent to the state lane, the thread that writes state.db (`reconcile/scaling.py`). They are sent
 when the state of the alarm changes, and again when a value changes. Messages to SNS topics are also sent to the state lane. The
-state lane sends back the result, and the history of the alarm contains it. Corral supports no other target of actions yet. So every
-other execution is recorded in the history as failed, with the name of the missing service.
+state lane sends back the result, and the history of the alarm contains it. Corral supports no other target of actions. So every
+other execution is recorded in the history as failed, with the name of the target.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ ACTION_MEMBERS = {
     AlarmState.INSUFFICIENT_DATA: "InsufficientDataActions",
 }
 SCALING = ":autoscaling:"  # every ARN of a scaling policy contains this text
-SERVICES = {
-    "autoscaling": "Auto Scaling",
-    "lambda": "AWS Lambda",
+TARGETS = {
+    "lambda": "Lambda functions as actions",
     "automate": "actions on EC2 instances",
     "swf": "actions on EC2 instances",
-    "ssm": "AWS Systems Manager",
-    "ssm-incidents": "AWS Systems Manager Incident Manager",
+    "ssm": "actions of AWS Systems Manager",
+    "ssm-incidents": "actions of AWS Systems Manager Incident Manager",
 }
 
 
@@ -58,7 +57,8 @@ def run_actions(tx: Tx[MetricStore], alarm: Alarm) -> None:
         if service == "sns":
             notify(tx, alarm, action)
         elif SCALING not in action:
-            add_result(tx, alarm, action, f"Corral does not serve {SERVICES.get(service, service)} yet: nothing was done.")
+            target = TARGETS.get(service, f"actions of {service}")
+            add_result(tx, alarm, action, f"Corral does not run {target}: nothing was done.")
 
 
 def add_result(tx: Tx[MetricStore], alarm: Alarm, action: str, error: str) -> None:
@@ -96,16 +96,16 @@ def request_scaling(
         _request(tx, alarm, [ScalingRequest(policy, alarm.state, *values) for policy in policies])
 
 
-def update_newest_value(tx: Tx[MetricStore], alarm: Alarm, newest_value: float) -> None:
+def update_newest_value(tx: Tx[MetricStore], alarm: Alarm, newest_value: float, measured_s: float | None = None) -> None:
     """Send the requests of an alarm in ALARM again, with the value of the newest second. The period value does not change."""
     if SCALING not in alarm.config:
         return
     last = _last_request(tx, alarm)
     if last is None:
-        request_scaling(tx, alarm, None, newest_value, newest_value, whole=False)
+        request_scaling(tx, alarm, None, newest_value, newest_value, whole=False, measured_s=measured_s)
         return
     peak = newest_value if last.peak_value is None else peak_of([last.peak_value, newest_value], alarm)
-    request_scaling(tx, alarm, last.period_value, newest_value, peak, whole=last.whole)
+    request_scaling(tx, alarm, last.period_value, newest_value, peak, whole=last.whole, measured_s=measured_s)
 
 
 def last_period_value(tx: Tx[MetricStore], alarm: Alarm) -> float | None:
