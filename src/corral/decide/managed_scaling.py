@@ -177,6 +177,7 @@ class GroupState(Struct, frozen=True):
     weight: int = 1  # units of a new instance
     warming: int = 0  # instances that start, or that started less than a warm-up period ago
     warm_at_s: float | None = None  # when the next of them has warmed up; None: not known
+    is_lowered: bool = False  # a user or a policy has lowered `desired`, and instances with tasks may leave for it
 
 
 class Decision(Struct, frozen=True):
@@ -206,11 +207,14 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
     """The capacity for the needed instances, and for spare ones if the target is below 100 percent.
 
-    If a launch is needed, no instance of the group can run the tasks that wait, so all instances stay for now.
+    If a launch is needed, no instance of the group can run the tasks that wait, so all instances stay for now. A scale-in by a user
+    or a policy is not reverted: then only tasks that wait raise the capacity.
     """
     least = (group.present if need.launches else group.used) + need.launches * group.weight
     spare = ceil(need.instances * 100 / rules.target_percent) - need.instances
     wanted = max(least, group.used + (need.launches + spare) * group.weight)
+    if group.is_lowered:
+        wanted = min(wanted, group.desired + need.launches * group.weight)
     return max(group.min_size, min(group.max_size, wanted))
 
 
