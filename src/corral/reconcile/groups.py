@@ -121,17 +121,16 @@ def _follow_task_wait(
     tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float], draining: ManagedDraining
 ) -> Member:
     """Continue the termination of an instance when its tasks are idle, or when the wait has reached its limit."""
-    tasks = tx.store.tasks.on(member.instance_id)
     drained_s, instance = wait.since_s + DRAIN_MAX_S, tx.store.instances.get(member.instance_id)
-    if wait.drains and tx.now_s < drained_s and instance is not None and draining.awaited(instance, tasks):
+    if wait.drains and tx.now_s < drained_s and instance is not None and draining.is_awaited(instance):
         again.append(drained_s)
         return member
-    ids = [task.id for task in tasks]
-    awaited, again_s = still_awaited(tx, dict.fromkeys(ids, wait.since_s))
+    tasks = [task.id for task in tx.store.tasks.on(member.instance_id)]
+    awaited, again_s = still_awaited(tx, dict.fromkeys(tasks, wait.since_s))
     if awaited:
         again += [again_s] if again_s is not None else []
         return member
-    return group_changes.end_task_wait(tx, group, member, named(busy_of(tx, ids)))
+    return group_changes.end_task_wait(tx, group, member, named(busy_of(tx, tasks)))
 
 
 def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance, again: list[float]) -> Member:

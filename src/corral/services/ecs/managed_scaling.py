@@ -172,20 +172,30 @@ class ManagedDraining:
         self._provider = cache(partial(provider_of_group, tx, region, group))
         self._daemons = cache(partial(daemon_groups, tx, region))
 
-    def awaited(self, instance: Instance, tasks: Sequence[Task]) -> list[Task]:
-        """Of the tasks on an instance, return those that must end."""
-        if not tasks or not instance.group or not instance.cluster or is_impaired(self._tx, instance):
-            return []
-        provider = self._provider()
-        if provider is None or not provider.drains:
+    def is_awaited(self, instance: Instance) -> bool:
+        """Whether the group waits for tasks on an instance. Usually the counters of the slot are enough, so no rows are read."""
+        pool = self._tx.store.fleet.pool(instance.pool) if instance.pool is not None and self._drains() else None
+        if pool is not None and instance.id in pool and (slot := pool.slot(instance.id)).connected:
+            daemons = self._daemons(instance.cluster)
+            if any(group not in daemons for group in slot.tasks) or (not daemons and slot.running + slot.pending):
+                return True
+        return bool(self.awaited(instance))
+
+    def awaited(self, instance: Instance) -> list[Task]:
+        """The tasks on an instance that must end."""
+        if not instance.group or not instance.cluster or is_impaired(self._tx, instance) or not self._drains():
             return []
         daemons = self._daemons(instance.cluster)
-        return [task for task in tasks if task.group_key not in daemons]
+        return [task for task in self._tx.store.tasks.on(instance.id) if task.group_key not in daemons]
+
+    def _drains(self) -> bool:
+        provider = self._provider()
+        return provider is not None and provider.drains
 
 
 def tasks_to_drain(tx: Tx[Store], instance: Instance) -> list[Task]:
     """The tasks that must end before a group terminates an instance."""
-    return ManagedDraining(tx, instance.region, instance.group).awaited(instance, tx.store.tasks.on(instance.id))
+    return ManagedDraining(tx, instance.region, instance.group).awaited(instance)
 
 
 def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes: Mapping[str, str], group: str) -> Slot:
