@@ -96,7 +96,9 @@ def needed_instances(instances: Sequence[GroupInstance], waiting: Iterable[Waiti
     Large tasks are packed first. The cost depends on the number of different demands, and not on the number of waiting tasks.
     """
     used, lines = {each.slot.id for each in instances if each.is_busy}, sorted(waiting, key=_size, reverse=True)
-    open_bins = [_Bin(each) for each in instances if each.slot.takes_tasks] if lines else []
+    least_gpus = min((tasks.demand.least_gpus for tasks in lines), default=0)
+    free = [each for each in instances if each.slot.takes_tasks and len(each.slot.gpus) >= least_gpus] if lines else []
+    open_bins = list(map(_Bin, free))
     new_bins: list[_Bin] = []
     unfit: list[Demand] = []
     for tasks in lines:

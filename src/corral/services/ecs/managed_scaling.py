@@ -209,8 +209,7 @@ def host_attributes(tx: Tx[Store]) -> dict[str, str]:
     slot = next(iter(tx.store.fleet.pool(HOST_POOL).slots()), None)
     if slot is None:
         return {}
-    gpus = tx.store.hosts.gpus(tx.store.instances.host_of(slot.id))
-    models, is_simulated = {gpu.model for gpu in gpus}, any(gpu.simulated for gpu in gpus)
+    models, is_simulated = tx.store.hosts.gpu_models(tx.store.instances.host_of(slot.id))
     return built_in_attributes("", slot.attributes["corral.host-name"], models, is_simulated=is_simulated)
 
 
