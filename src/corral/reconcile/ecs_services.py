@@ -82,7 +82,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.paced_at_s == tx.now_s:
         tx.due(f"service:{service.key}", tx.now_s + PACE_S)
         return
-    tx.changed(f"service:{service.key}")  # runs after this function: stacks wait until the service is steady or gone
+    tx.changed(f"service:{service.key}")  # after this function, stacks continue that wait until the service is steady
     if service.status == DRAINING:
         _drain(tx, service)
         return
@@ -243,9 +243,9 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
 
 
 def _wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
-    """Mark the busy ones of the chosen tasks as leaving. Return the tasks that can stop now.
+    """Mark the busy tasks among the chosen tasks as leaving (`services/leaving_tasks.py`). Return the tasks that can stop now.
 
-    The service is reconciled again when a busy task becomes idle, and when it has been awaited for the longest time allowed.
+    The service is reconciled again when a busy task becomes idle, and when the service has waited for it long enough.
     """
     key = f"service:{service.key}"
     since = tx.store.tasks.leaving.chosen_by(key)
@@ -264,13 +264,13 @@ def _wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) ->
 
 
 def _withdraw(tx: Tx[Store], service: EcsService, chosen: Collection[str]) -> None:
-    """Let busy tasks continue that were chosen earlier, but do not have to stop any more."""
+    """Let busy tasks continue if they were chosen to stop earlier, but do not have to stop any more."""
     key, kept = f"service:{service.key}", set(chosen)
     withdraw(tx, [task_id for task_id in tx.store.tasks.leaving.chosen_by(key) if task_id not in kept], key)
 
 
 def _late(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
-    """Return the ranks of busy tasks. Idle tasks stop first, then busy tasks that are already leaving, then other busy tasks."""
+    """Return the ranks of busy tasks, by which tasks stop: first idle tasks, then leaving tasks, then other busy tasks."""
     busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
     return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 
@@ -325,7 +325,7 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
 
 
 def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
+    """Drop old deployments without tasks, and write the event about the steady state once. Called when the plan is empty."""
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
     # During a rollback, the failed deployment stays visible.
