@@ -209,8 +209,8 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
     """Return the capacity for the needed instances, and for spare ones if the target is below 100 percent.
 
-    If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now. A scale-in by a user or
-    a policy is not reverted: then only tasks that wait raise the capacity.
+    If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now. The provider does not
+    revert a scale-in by a user or a policy: after it, only tasks that wait raise the capacity.
     """
     least = (group.present if need.launches else group.used) + need.launches * group.weight
     spare = ceil(need.instances * 100 / rules.target_percent) - need.instances
