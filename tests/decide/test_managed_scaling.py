@@ -122,6 +122,8 @@ def used(count: int, launches: int = 0) -> Need:
         (group(0, 3, 3), used(3), ScalingRules(max_step=1), 3),  # instances that are there are not launched
         (group(0, weight=2), used(0, 3), ScalingRules(), 6),
         (group(0, min_size=2), used(0), ScalingRules(), 2),
+        (group(1, 7, 7, is_lowered=True), used(7), ScalingRules(), 1),  # a user has scaled in
+        (group(1, 7, 7, is_lowered=True), used(7, 2), ScalingRules(target_percent=50), 3),
     ],
 )
 def test_a_scale_out_happens_at_once(state: GroupState, need: Need, rules: ScalingRules, desired: int) -> None:

@@ -281,7 +281,7 @@ def test_a_refresh_drains_the_instance_and_waits_for_its_tasks() -> None:
     assert world.states_of(task) == ["RUNNING"]
     [container] = world.call("ListContainerInstances", "ecs", cluster=FLEET, status="DRAINING")["containerInstanceArns"]
     [activity] = [each for each in world.activities() if each["Description"] == f"Terminating EC2 instance: {leaving}"]
-    assert activity["StatusMessage"] == f"Waiting until 1 tasks of the draining instance have ended: {task}."
+    assert activity["StatusMessage"] == f"Waiting until 1 task of the draining instance has ended: {task}."
     world.wait(3600)
     assert world.states_of(task) == ["RUNNING"] and container
     world.stop(task)

@@ -12,6 +12,7 @@ import orjson
 from corral.core import Outcome, Tx
 from corral.decide.placement import serve
 from corral.model.instance import HOST_POOL
+from corral.model.placement import INSTANCE, TASK
 from corral.model.run import attempt_id, run_of_attempt
 from corral.model.task import ALL_GPUS, MOVES, Demand, PlacementRules, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
@@ -54,8 +55,8 @@ class TaskRow(NamedTuple):
     pool: str
 
     @property
-    def age(self) -> tuple[float, str]:
-        return self.created_at, self.id
+    def age(self) -> tuple[float, str, str]:
+        return self.created_at, TASK, self.id
 
     @property
     def demand(self) -> Demand:
@@ -110,8 +111,8 @@ class InstanceRow(NamedTuple):
     pool = HOST_POOL
 
     @property
-    def age(self) -> tuple[float, str]:
-        return self.created_at, self.id
+    def age(self) -> tuple[float, str, str]:
+        return self.created_at, INSTANCE, self.id
 
     @property
     def demand(self) -> Demand:

@@ -96,7 +96,9 @@ def needed_instances(instances: Sequence[GroupInstance], waiting: Iterable[Waiti
     Large tasks are packed first. The cost depends on the number of different demands, and not on the number of waiting tasks.
     """
     used, lines = {each.slot.id for each in instances if each.is_busy}, sorted(waiting, key=_size, reverse=True)
-    open_bins = [_Bin(each) for each in instances if each.slot.takes_tasks] if lines else []
+    least_gpus = min((tasks.demand.least_gpus for tasks in lines), default=0)
+    free = [each for each in instances if each.slot.takes_tasks and len(each.slot.gpus) >= least_gpus] if lines else []
+    open_bins = list(map(_Bin, free))
     new_bins: list[_Bin] = []
     unfit: list[Demand] = []
     for tasks in lines:
@@ -177,6 +179,7 @@ class GroupState(Struct, frozen=True):
     weight: int = 1  # units of a new instance
     warming: int = 0  # instances that start, or that started less than a warm-up period ago
     warm_at_s: float | None = None  # when the next of them has warmed up; None: not known
+    is_lowered: bool = False  # a user or a policy has lowered `desired`, and instances with tasks may leave for it
 
 
 class Decision(Struct, frozen=True):
@@ -206,11 +209,14 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
     """Return the capacity for the needed instances, and for spare ones if the target is below 100 percent.
 
-    If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now.
+    If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now. The provider does not
+    revert a scale-in by a user or a policy: after it, only tasks that wait raise the capacity.
     """
     least = (group.present if need.launches else group.used) + need.launches * group.weight
     spare = ceil(need.instances * 100 / rules.target_percent) - need.instances
     wanted = max(least, group.used + (need.launches + spare) * group.weight)
+    if group.is_lowered:
+        wanted = min(wanted, group.desired + need.launches * group.weight)
     return max(group.min_size, min(group.max_size, wanted))
 
 

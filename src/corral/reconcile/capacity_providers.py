@@ -31,6 +31,7 @@ from corral.services.ecs.managed_scaling import (
     LaunchShape,
     ScalingState,
     counted_members,
+    future_attributes,
     host_attributes,
     instances_of,
     protect_members,
@@ -41,10 +42,10 @@ from corral.services.ecs.managed_scaling import (
 from corral.services.ecs.task_description import why_claim_waits
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
-from corral.store.instances import launch_attributes
 
 STOPS_MAX = 20  # tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction continues
+RETRY_S = 15.0  # the time until the launch is checked again, if no launch would help a waiting task
 
 
 def reconcile_provider(tx: Tx[Store], key: str) -> None:
@@ -62,7 +63,7 @@ def reconcile_provider(tx: Tx[Store], key: str) -> None:
     if group is not None and provider.scales_group(group):
         state = _scale(tx, provider, group, state, again)
     else:
-        state = replace(state, low_since_s=None, is_stepping=False)
+        state = replace(state, low_since_s=None, is_stepping=False, desired=None, is_lowered=False)
     put_state(tx, provider, state)
     if again:
         tx.due(provider_key(region, name), min(again))
@@ -78,6 +79,9 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
     new = state.launch.as_instance(group.region, group.name) if state.launch is not None and not state.refusal else None
     present = instances_of(tx, members)
     need = needed_instances(present, waiting, new)
+    state = replace(state, is_lowered=_is_lowered(provider, group, members, state))
+    if need.unfit:  # for example, the group uses the latest version of a launch template, and a user creates a new version
+        again.append(tx.now_s + RETRY_S)
     decision = Decision(group.desired)
     if "AlarmNotification" not in group.suspended:
         used = sum(each.weight for each in present if each.slot.id in need.used)
@@ -89,7 +93,13 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
     if provider.protects:
         protect_members(tx, group, members, need)
     again += [decision.again_s] if decision.again_s is not None else []
-    return replace(state, low_since_s=decision.low_since_s, is_stepping=decision.is_stepping)
+    return replace(state, low_since_s=decision.low_since_s, is_stepping=decision.is_stepping, desired=decision.desired)
+
+
+def _is_lowered(provider: GroupProvider, group: Group, members: list[Member], state: ScalingState) -> bool:
+    """Whether a user or a policy has lowered the desired capacity, and the group still terminates instances for it."""
+    was_lowered = state.is_lowered or (state.desired is not None and group.desired < state.desired)
+    return was_lowered and not provider.protects and capacity_of(members) > group.desired
 
 
 def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: ScalingState) -> ScalingState:
@@ -103,14 +113,13 @@ def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: Scal
     except LaunchRefused as refusal:
         return replace(state, refusal=str(refusal).rstrip("."))
     request = launch.request
-    attributes = {**host_attributes(tx), **launch_attributes(request.details), **request.attributes}
     shape = LaunchShape(
         type=request.type,
         gpus=request.gpus,
         cpu_units=request.cpu_units,
         memory_mib=request.memory_mib,
         cluster=request.cluster,
-        attributes={**attributes, "ecs.instance-type": request.type},
+        attributes=future_attributes(host_attributes(tx), request.type, request.gpus, request.details, request.attributes),
         weight=launch.weight,
     )
     return replace(state, launch=shape, refusal="")
@@ -134,6 +143,7 @@ def _group_state(
         weight=weight,
         warming=starting + asked + len(ends),
         warm_at_s=min(ends, default=None),
+        is_lowered=state.is_lowered,
     )
 
 
@@ -160,6 +170,7 @@ def _stop_late_tasks(tx: Tx[Store], provider: GroupProvider, state: ScalingState
     limit_s, stopped = tx.settings.scaling.provisioning_wait_s, 0
     for pool in (cluster_pool(provider.region, cluster) for cluster in provider.clusters):
         for demand in [tasks.demand for tasks in waiting_tasks(tx, provider) if tasks.pool == pool]:
+            why = ""  # one text for all of them, because it takes longer to write than a task to stop
             while (claim := tx.store.fleet.pool(pool).head(demand)) is not None:
                 since_s = _since_s(tx, claim)
                 if since_s + limit_s > tx.now_s:
@@ -168,7 +179,8 @@ def _stop_late_tasks(tx: Tx[Store], provider: GroupProvider, state: ScalingState
                 if stopped == STOPS_MAX:
                     again.append(tx.now_s + PACE_S)
                     return replace(state, paced_at_s=tx.now_s)
-                _stop(tx, pool, claim, limit_s)
+                why = why or why_claim_waits(tx, pool, claim)
+                _stop(tx, claim, limit_s, why)
                 stopped += 1
     return state
 
@@ -179,9 +191,8 @@ def _since_s(tx: Tx[Store], claim: Claim) -> float:
     return task.created_at_s
 
 
-def _stop(tx: Tx[Store], pool: str, claim: Claim, limit_s: float) -> None:
+def _stop(tx: Tx[Store], claim: Claim, limit_s: float, why: str) -> None:
     task = tx.store.tasks.get(claim.id)
     assert task is not None
-    why = why_claim_waits(tx, pool, claim)
     text = f"Task failed to start: it waited for an instance for {limit_s:g} seconds (provisioning_wait_s): {why}"
     begin_stop(tx, task, StopCode.FAILED_TO_START, text)

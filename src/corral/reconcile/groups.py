@@ -31,7 +31,7 @@ from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
-from corral.services.ecs.managed_scaling import need_of, protect_members, provider_of_group, tasks_to_drain
+from corral.services.ecs.managed_scaling import ManagedDraining, need_of, protect_members, provider_of_group
 from corral.services.leaving_tasks import busy_of, named, still_awaited
 from corral.store import Store
 
@@ -51,12 +51,12 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
     again: list[float] = []
     members: list[Member] = []
     silent, failed = tx.store.hosts.silent_ids(), tx.store.hosts.failed_instances()
+    draining = ManagedDraining(tx, region, name)
     for member in tx.store.groups.members(region, name):
         instance = tx.store.instances.get(member.instance_id)
-        followed = (
-            member if _serves(member, instance, silent, failed) else _follow(tx, group, member, instance, again, silent, failed)
-        )
-        if followed is not None:
+        if _serves(member, instance, silent, failed):
+            members.append(member)
+        elif (followed := _follow(tx, group, member, instance, again, silent, failed, draining)) is not None:
             members.append(followed)
     group = tx.store.groups.get(region, name) or group
     if group.status == DELETING:
@@ -93,6 +93,7 @@ def _follow(
     again: list[float],
     silent: set[str],
     failed: Mapping[str, str],
+    draining: ManagedDraining,
 ) -> Member | None:
     """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
 
@@ -104,7 +105,7 @@ def _follow(
         return None
     if member.state is LifecycleState.TERMINATING_WAIT:
         if member.task_wait is not None:
-            return _follow_task_wait(tx, group, member, member.task_wait, again)
+            return _follow_task_wait(tx, group, member, member.task_wait, again, draining)
         if _result(tx, member, again) is None:
             return member
         return group_changes.proceed(tx, group, member)
@@ -116,14 +117,16 @@ def _follow(
     return member
 
 
-def _follow_task_wait(tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float]) -> Member:
+def _follow_task_wait(
+    tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float], draining: ManagedDraining
+) -> Member:
     """Continue the termination of an instance when its tasks are idle, or when the wait has reached its limit."""
-    tasks = [task.id for task in tx.store.tasks.on(member.instance_id)]
-    awaited, again_s = still_awaited(tx, dict.fromkeys(tasks, wait.since_s))
     drained_s, instance = wait.since_s + DRAIN_MAX_S, tx.store.instances.get(member.instance_id)
-    if wait.drains and tx.now_s < drained_s and instance is not None and tasks_to_drain(tx, instance):
+    if wait.drains and tx.now_s < drained_s and instance is not None and draining.is_awaited(instance):
         again.append(drained_s)
         return member
+    tasks = [task.id for task in tx.store.tasks.on(member.instance_id)]
+    awaited, again_s = still_awaited(tx, dict.fromkeys(tasks, wait.since_s))
     if awaited:
         again += [again_s] if again_s is not None else []
         return member

@@ -242,9 +242,16 @@ def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
 
 
 def host_changed(tx: Tx[Store], host_id: str) -> None:
-    """Notify the groups of a host's instances, because the host has connected or no longer reports."""
+    """Notify the groups of a host's instances, because the host has connected, has changed or no longer reports.
+
+    Also reconcile the capacity providers of waiting tasks: which instances they can launch depends on the hosts.
+    """
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
+    for pool in tx.store.fleet.pools_with_claims():
+        for demand, _, _ in tx.store.fleet.pool(pool).lines():
+            if demand.rules is not None and demand.rules.instance_group:
+                tx.mark(provider_key(pool.partition("/")[0], demand.rules.instance_group))
 
 
 def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:

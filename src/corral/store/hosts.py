@@ -106,6 +106,12 @@ class Hosts:
         )
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
+    def gpu_models(self, host_id: str) -> tuple[set[str], bool]:
+        """The models of the GPUs of a host that tasks can get, and whether one of these GPUs is simulated."""
+        sql = "SELECT DISTINCT model, simulated FROM gpu WHERE host_id = ? AND present = 1 AND excluded = 0"
+        rows = self._database.execute(sql, (host_id,)).fetchall()
+        return {model for model, _ in rows}, any(simulated for _, simulated in rows)
+
     def most_gpus(self) -> int | None:
         """The number of GPUs of the largest host. GPUs that instances own are included. None: there is no host yet."""
         (hosts,) = self._database.execute("SELECT count(*) FROM host").fetchone()

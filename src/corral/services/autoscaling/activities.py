@@ -202,6 +202,7 @@ def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
     if member is not None and member.task_wait is not None and member.task_wait.drains:
         instance = tx.store.instances.get(member.instance_id)
         tasks = [task.id for task in tasks_to_drain(tx, instance)] if instance is not None else []
-        return f"Waiting until {len(tasks)} tasks of the draining instance have ended: {', '.join(tasks[:NAMED_MAX])}."
+        many = "1 task of the draining instance has" if len(tasks) == 1 else f"{len(tasks)} tasks of the draining instance have"
+        return f"Waiting until {many} ended: {', '.join(tasks[:NAMED_MAX])}." if tasks else ""
     claim = tx.store.claims.get(INSTANCE, activity.instance_id) if activity.status == WAITING else None
     return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""

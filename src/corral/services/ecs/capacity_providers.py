@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.capacity_providers import ProviderWeight, distribute
-from corral.model.group import DELETING, Group, provider_key
+from corral.model.group import DELETING, Group, group_key, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
 from corral.services.autoscaling.names import arn_of
 from corral.services.caller import Caller
@@ -35,7 +35,7 @@ from corral.services.ecs.lookup import (
     short,
     slots_of,
 )
-from corral.services.ecs.managed_scaling import group_name, provider_of_group
+from corral.services.ecs.managed_scaling import group_name, provider_of_group, unprotect_members
 from corral.services.ecs.tags import check_tags
 from corral.services.pagination import among
 from corral.store import Store
@@ -117,10 +117,15 @@ def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
     name = short(params["name"])
     document = _created(tx, caller, name)
     group = tx.store.groups.get(caller.region, group_name(document))
-    settings = _group_settings(document["autoScalingGroupProvider"], params.get("autoScalingGroupProvider", {}), group)
+    before = document["autoScalingGroupProvider"]
+    settings = _group_settings(before, params.get("autoScalingGroupProvider", {}), group)
+    turned_off = before["managedTerminationProtection"] == "ENABLED" != settings["managedTerminationProtection"]
+    if turned_off and group is not None:
+        unprotect_members(tx, group)
     document = _without_failure(document) | {"autoScalingGroupProvider": settings, "updateStatus": "UPDATE_COMPLETE"}
     tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
     tx.mark(provider_key(caller.region, group_name(document)))
+    tx.mark(group_key(caller.region, group_name(document)))  # an instance may wait for its tasks because of managed draining
     return {"capacityProvider": _response(caller, document)}
 
 

@@ -6,7 +6,8 @@ A member is an instance of an Auto Scaling group. A slot is the capacity of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct, convert, field, to_builtins
@@ -22,7 +23,7 @@ from corral.model.placement import Slot
 from corral.model.task import Demand, Task
 from corral.services.instances import is_impaired, reason_of_wait
 from corral.store import Store
-from corral.store.instances import launch_attributes
+from corral.store.instances import built_in_attributes, launch_attributes
 
 TYPE = "capacity-provider"  # the type of the stored documents
 ENABLED = "ENABLED"
@@ -53,6 +54,8 @@ class ScalingState(Struct, frozen=True):
     launch: LaunchShape | None = None  # the instance that the group would have launched when tasks last waited
     refusal: str = ""  # why the group cannot launch an instance; empty: it can
     is_stepping: bool = False  # more instances are needed, but the instances of the last step still warm up
+    desired: int | None = None  # the desired capacity after the last decision
+    is_lowered: bool = False  # since then a user or a policy has lowered it, and the group still terminates instances
     paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later one continues
 
 
@@ -122,10 +125,13 @@ def counted_members(tx: Tx[Store], group: Group) -> list[Member]:
 
 def instances_of(tx: Tx[Store], members: Iterable[Member]) -> list[GroupInstance]:
     daemons: dict[str, list[str]] = {}
-    return [_instance_of(tx, member, daemons) for member in members]
+    of_host = cache(partial(host_attributes, tx))
+    return [_instance_of(tx, member, daemons, of_host) for member in members]
 
 
-def _instance_of(tx: Tx[Store], member: Member, daemons: dict[str, list[str]]) -> GroupInstance:
+def _instance_of(
+    tx: Tx[Store], member: Member, daemons: dict[str, list[str]], of_host: Callable[[], dict[str, str]]
+) -> GroupInstance:
     instance = tx.store.instances.get(member.instance_id)
     if instance is None or instance.state is InstanceState.TERMINATED:
         return GroupInstance("", _empty_slot(member.instance_id, 0, 0, 0, {}, member.group), member.weight)
@@ -134,7 +140,8 @@ def _instance_of(tx: Tx[Store], member: Member, daemons: dict[str, list[str]]) -
     if pool_name is None or pool is None or instance.id not in pool:
         starts = instance.state is InstanceState.PENDING and instance.joins
         joins = cluster_pool(instance.region, instance.joins) if starts else ""
-        attributes = {**launch_attributes(instance.details), **host_attributes(tx), "ecs.instance-type": instance.type}
+        custom = tx.store.instances.attributes(instance.id) if starts else {}
+        attributes = future_attributes(of_host(), instance.type, instance.gpus, instance.details, custom) if starts else {}
         size = instance.gpus, instance.cpu_units, instance.memory_mib
         return GroupInstance(joins, _empty_slot(instance.id, *size, attributes, member.group), member.weight)
     slot = pool.slot(instance.id)
@@ -154,15 +161,41 @@ def has_other_tasks(slot: Slot, daemons: Iterable[str]) -> bool:
     return tasks > 0 and tasks > sum(slot.tasks.get(group, 0) for group in daemons)
 
 
+class ManagedDraining:
+    """Which tasks must end before a group terminates an instance: with managed draining, all except daemon tasks.
+
+    An object is used in one transaction, and reads the capacity provider and the DAEMON services once for all instances.
+    """
+
+    def __init__(self, tx: Tx[Store], region: str, group: str) -> None:
+        self._tx = tx
+        self._provider = cache(partial(provider_of_group, tx, region, group))
+        self._daemons = cache(partial(daemon_groups, tx, region))
+
+    def is_awaited(self, instance: Instance) -> bool:
+        """Whether the group waits for tasks on an instance. Usually the counters of the slot are enough, so no rows are read."""
+        pool = self._tx.store.fleet.pool(instance.pool) if instance.pool is not None and self._drains() else None
+        if pool is not None and instance.id in pool and (slot := pool.slot(instance.id)).connected:
+            daemons = self._daemons(instance.cluster)
+            if any(group not in daemons for group in slot.tasks) or (not daemons and slot.running + slot.pending):
+                return True
+        return bool(self.awaited(instance))
+
+    def awaited(self, instance: Instance) -> list[Task]:
+        """The tasks on an instance that must end."""
+        if not instance.group or not instance.cluster or is_impaired(self._tx, instance) or not self._drains():
+            return []
+        daemons = self._daemons(instance.cluster)
+        return [task for task in self._tx.store.tasks.on(instance.id) if task.group_key not in daemons]
+
+    def _drains(self) -> bool:
+        provider = self._provider()
+        return provider is not None and provider.drains
+
+
 def tasks_to_drain(tx: Tx[Store], instance: Instance) -> list[Task]:
-    """The tasks that must end before a group terminates an instance: with managed draining, all except daemon tasks."""
-    if not instance.group or not instance.cluster or is_impaired(tx, instance):
-        return []
-    provider = provider_of_group(tx, instance.region, instance.group)
-    if provider is None or not provider.drains:
-        return []
-    daemons = set(daemon_groups(tx, instance.region, instance.cluster))
-    return [task for task in tx.store.tasks.on(instance.id) if task.group_key not in daemons]
+    """The tasks that must end before a group terminates an instance."""
+    return ManagedDraining(tx, instance.region, instance.group).awaited(instance)
 
 
 def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes: Mapping[str, str], group: str) -> Slot:
@@ -172,10 +205,20 @@ def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes:
 
 
 def host_attributes(tx: Tx[Store]) -> dict[str, str]:
-    """The attributes that an instance has from its host."""
-    host = next(iter(tx.store.fleet.pool(HOST_POOL).slots()), None)
-    shared = ("ecs.os-type", "ecs.os-family", "corral.host-name", "corral.gpu-model", "corral.gpus-simulated")
-    return {name: host.attributes[name] for name in shared if name in host.attributes} if host is not None else {}
+    """The attributes that an instance has from its host. The GPUs that other instances own count too: they may become free."""
+    slot = next(iter(tx.store.fleet.pool(HOST_POOL).slots()), None)
+    if slot is None:
+        return {}
+    models, is_simulated = tx.store.hosts.gpu_models(tx.store.instances.host_of(slot.id))
+    return built_in_attributes("", slot.attributes["corral.host-name"], models, is_simulated=is_simulated)
+
+
+def future_attributes(
+    of_host: Mapping[str, str], type_: str, gpus: int, details: Mapping[str, Any], custom: Mapping[str, str]
+) -> dict[str, str]:
+    """The attributes that an instance will have when it has joined its cluster."""
+    of_gpus = {} if gpus else {"corral.gpu-model": "", "corral.gpus-simulated": "false"}
+    return {**of_host, **of_gpus, "ecs.instance-type": type_, **launch_attributes(details), **custom}
 
 
 def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
@@ -203,6 +246,14 @@ def protect_members(tx: Tx[Store], group: Group, members: Sequence[Member], need
             opened = opened or not protected
     if opened:
         tx.mark(group.key)
+
+
+def unprotect_members(tx: Tx[Store], group: Group) -> None:
+    """Remove the scale-in protection of all members, because managed termination protection was turned off."""
+    for member in counted_members(tx, group):
+        if member.protected:
+            tx.store.groups.put_member(member.but(protected=False))
+    tx.mark(group.key)
 
 
 # CapacityProviderReservation
