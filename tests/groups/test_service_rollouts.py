@@ -307,6 +307,20 @@ def test_tasks_that_start_without_failures_cause_no_query_of_all_tasks(world: Ro
     assert world.rollouts()[0]["deploymentCircuitBreaker"]["failureCount"] == 1
 
 
+def test_a_health_report_reads_no_list_of_all_tasks(world: RolloutWorld) -> None:
+    world.define_checked()
+    world.serve(desiredCount=3)
+    world.report()
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
+    for task_id in world.tasks():
+        assert world.service()["deployments"][0]["rolloutState"] == "IN_PROGRESS"
+        world.observe(task_id, health="HEALTHY")
+    world.store.connection.set_trace_callback(None)
+    assert not [each for each in statements if each.startswith("SELECT task.id, run.container")]
+    assert world.service()["deployments"][0]["rolloutState"] == "COMPLETED"
+
+
 def started(world: RolloutWorld, task_id: str) -> Observed:
     task = world.store.tasks.get(task_id)
     assert task is not None

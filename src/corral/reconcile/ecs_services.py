@@ -61,7 +61,7 @@ from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ, service_arn
-from corral.services.ecs.service_health import healthy_count, tasks_with_health
+from corral.services.ecs.service_health import all_healthy, tasks_with_health
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_spec import task_spec
 from corral.services.leaving_tasks import still_awaited
@@ -325,7 +325,7 @@ def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
         if each is service.primary or each.id in counts or (rolls_back and each.rollout == FAILED)
     )
     steady = not counts.keys() - {service.primary.id} and current.running == service.desired == current.total
-    steady = steady and (service.is_steady or healthy_count(tx, service) >= service.desired)
+    steady = steady and (service.is_steady or all_healthy(tx, service))
     changed = service.but(deployments=deployments)
     if steady and not service.is_steady and service.primary.rollout != FAILED and _recovered(tx, service):
         done = service.primary.rollout == COMPLETED
