@@ -304,7 +304,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--width", type=int, default=320)
     made.add_argument("--height", type=int, default=240)
     made.add_argument("--processes", type=int, default=max(2, len(os.sched_getaffinity(0)) - 4))
-    made.add_argument("--threads", type=int, default=4)
+    made.add_argument("--threads", type=int, default=2)
     return made
 
 

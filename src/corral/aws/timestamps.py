@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 
 from corral.aws.wire_errors import ParseError, WrongResult
@@ -51,7 +52,13 @@ def text_from_seconds(seconds: int | float, form: str) -> str:
     """Format seconds since the epoch as text."""
     if form == "unixtimestamp":
         return str(seconds)
-    stamp = datetime.fromtimestamp(seconds, UTC)
     if form == "rfc822":
-        return format_datetime(stamp.replace(microsecond=0), usegmt=True)
+        return _http_date(int(seconds // 1))
+    stamp = datetime.fromtimestamp(seconds, UTC)
     return stamp.isoformat(timespec="milliseconds" if stamp.microsecond else "seconds").replace("+00:00", "Z")
+
+
+@lru_cache(maxsize=1024)
+def _http_date(seconds: int) -> str:
+    """Format a time for a header. It is cached, because many objects of a bucket were written in the same seconds."""
+    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)

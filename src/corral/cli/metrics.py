@@ -33,7 +33,7 @@ READ_S = 30.0
 def metrics(data: DataFolder, token: bool, config: bool) -> None:
     """Print the metrics of the GPUs and of Corral itself, as Prometheus reads them from /metrics.
 
-    The token allows nothing but reading this page. `corral revoke --all` replaces it.
+    The token only allows reading this page. `corral revoke --all` replaces it.
     """
     if token and config:
         raise click.UsageError("use either --token or --config.")

@@ -1,8 +1,9 @@
 """Decides which capacity a scaling policy wants when an alarm requests it, and when the policy is applied again.
 
-A request stays while the alarm stays in its state, and the policy is applied again once a minute, as on AWS. The interval of a
-minute begins when the policy changes the capacity. Within it, a new value may choose another step, but the step adjusts the
-capacity that the group had at the beginning of the interval. So several breaches in the range of one step are one adjustment.
+A request stays while the alarm stays in its state, and the policy is applied again once a minute, as on AWS. An interval of a
+minute begins when the policy changes the capacity. During the interval, a new value of the metric may select another step. This
+step adjusts the capacity that the group had at the beginning of the interval. So several values in the range of one step cause only
+one adjustment.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Verdict(Struct, frozen=True):
     progress: Progress
     again_s: float | None = None  # when to decide again, if nothing changes before
     outcome: str | None = None  # why the policy was not applied; empty if it was applied; None if this is not known yet
-    code: str = ""  # AWS's code of a NotScaledReason, if AWS has one for the outcome
+    code: str = ""  # the code of AWS's NotScaledReason for this outcome, if there is one
 
 
 def decide_request(

@@ -1,4 +1,4 @@
-"""Decides when the circuit breaker of a deployment fails it: the threshold, and which failed tasks count."""
+"""The circuit breaker of deployments: decides which failed tasks count, and how many of them fail a deployment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from corral.model.ecs_service import ServiceRollout
 
-THRESHOLD_MIN, THRESHOLD_MAX = 3, 200  # of the type BOUNDED_PERCENT
+THRESHOLD_MIN, THRESHOLD_MAX = 3, 200  # bounds of the threshold type BOUNDED_PERCENT
 DEFAULT_THRESHOLD: Mapping[str, Any] = {"type": "BOUNDED_PERCENT", "value": 50}
 # With a circuit breaker, a task without a health check counts as healthy after this time. ECS waits 40 seconds.
 SETTLED_S = 5.0

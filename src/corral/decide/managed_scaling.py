@@ -16,14 +16,14 @@ from corral.model.placement import Slot
 from corral.model.task import ALL_GPUS, Demand
 
 WITHOUT_LIMIT = 1 << 30  # how many tasks fit that need no GPU, no CPU and no memory
-EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # of a group without instances: nothing is needed, or something is
+EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # for a group without instances: if it needs none, and if it needs some
 
 
 class GroupInstance(Struct, frozen=True):
     """An instance of the group that runs or starts."""
 
-    pool: str  # of its cluster; empty: it joins no cluster
-    slot: Slot  # its capacity; of an instance that starts, the capacity that it will have
+    pool: str  # the pool of its cluster; empty: it joins no cluster
+    slot: Slot  # its capacity; if the instance is starting, the capacity that it will have
     weight: int = 1
     is_busy: bool = False  # it runs tasks that are not tasks of DAEMON services
 
@@ -58,7 +58,7 @@ class _Bin:
         self.groups = set(slot.tasks)  # the groups of its tasks, for the constraint distinctInstance
 
     def room(self, demand: Demand, allows: Callable[[Slot], bool]) -> int:
-        """How many tasks with this demand fit on each of the instances."""
+        """Return how many tasks with this demand fit on each of the instances."""
         rules = demand.rules
         if rules is not None and ((rules.distinct and rules.group in self.groups) or not allows(self.instance.slot)):
             return 0
@@ -76,7 +76,7 @@ class _Bin:
         return max(0, most) if most is not None else WITHOUT_LIMIT
 
     def taken(self, demand: Demand, tasks: int, count: int) -> _Bin:
-        """`count` of these instances, after each of them got this many tasks."""
+        """Return `count` of these instances, after each of them got this many tasks."""
         after = _Bin(self.instance, count)
         after.gpus = 0 if demand.gpus == ALL_GPUS else self.gpus - tasks * demand.gpus
         after.cpu_units = self.cpu_units - tasks * demand.cpu_units
@@ -150,7 +150,7 @@ def _packed(each: _Bin, demand: Demand, fit: int, tasks: int) -> Iterator[_Bin]:
 
 
 def reservation_percent(needed: int, present: int) -> float:
-    """CapacityProviderReservation: the instances that are needed, in percent of those that are there."""
+    """Return CapacityProviderReservation: the needed instances in percent of the instances that run or start."""
     if present:
         return 100.0 * needed / present
     return UNMET_RESERVATION if needed else EMPTY_RESERVATION
@@ -204,9 +204,9 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
 
 
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
-    """The capacity for the needed instances, and for spare ones if the target is below 100 percent.
+    """Return the capacity for the needed instances, and for spare ones if the target is below 100 percent.
 
-    If a launch is needed, no instance of the group can run the tasks that wait, so all instances stay for now.
+    If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now.
     """
     least = (group.present if need.launches else group.used) + need.launches * group.weight
     spare = ceil(need.instances * 100 / rules.target_percent) - need.instances
@@ -215,7 +215,7 @@ def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
 
 
 def _scale_out(group: GroupState, rules: ScalingRules, wanted: int) -> Decision:
-    there = max(group.desired, min(wanted, group.present))  # to keep an instance is not a launch
+    there = max(group.desired, min(wanted, group.present))  # an instance that is kept does not count as a launch
     missing = ceil((wanted - there) / group.weight)
     step = min(max(missing, rules.min_step), rules.max_step - group.warming) if missing else 0
     desired = min(group.max_size, there + max(0, step) * group.weight)

@@ -1,10 +1,10 @@
-"""Decides which desired count a scaling policy of an ECS service wants when an alarm requests it, and when it is applied again.
+"""Decides which desired count a scaling policy of an ECS service wants, and when the policy is applied again.
 
 The rules are those of Application Auto Scaling:
 
 - A scale-out begins a cooldown. During the cooldown, the capacity that the scale-out has added counts as part of the next
   scale-out. So only a larger scale-out changes the desired count.
-- A scale-in begins another cooldown, which blocks the next scale-in. A scale-out is never blocked, and ends this cooldown.
+- A scale-in begins a second cooldown, which blocks the next scale-in. It does not block a scale-out, which ends this cooldown.
 - While an alarm stays in its state, its policy is applied again, at most once a minute. With the fast timing of alarms, it is
   applied again after its cooldown.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
@@ -41,24 +41,24 @@ class ServiceCapacity(Struct, frozen=True):
     least: int
     most: int
     running: int  # tasks that run
-    stopping: int = 0  # tasks that still run, and are stopped
+    stopping: int = 0  # tasks that run, but are being stopped
     out_suspended: bool = False
     in_suspended: bool = False
     is_deploying: bool = False
 
     @property
     def ready(self) -> int:
-        """The tasks that share the load now. A scale-out is added to them."""
+        """The number of tasks that share the load now. A scale-out adds to this number."""
         return min(self.running, self.desired)
 
     @property
     def present(self) -> int:
-        """A scale-in is subtracted from this capacity. Tasks that stop still have a part in the metric."""
+        """The number of tasks that the metric includes, also tasks that are being stopped. A scale-in subtracts from it."""
         return max(self.running + self.stopping, self.desired)
 
 
 class Cooldowns(Struct, frozen=True):
-    """What scaling policies have done with a service."""
+    """The cooldowns of a service, which the changes by its scaling policies have begun."""
 
     out_until_s: float = 0.0  # the end of the cooldown of the last scale-out
     out_base: int = 0  # the capacity before that scale-out

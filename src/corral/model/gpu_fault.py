@@ -1,8 +1,8 @@
-"""GPU faults: the errors that the driver reports as Xids, and those that set a GPU aside."""
+"""GPU faults: the errors that the driver reports as Xids, and which of them exclude a GPU from placement."""
 
 from __future__ import annotations
 
-# Xids of NVIDIA's catalogue that need a reset, a reboot or another GPU. All other Xids do not set a GPU aside. Most of them are
+# Xids of NVIDIA's catalogue that need a reset, a reboot or another GPU. No task gets a GPU with such an Xid. Most other Xids are
 # errors of the application (13, 31, 43, 45, 68, 109), which end with it. Others are notes of the driver: 63 and 94 lead to a
 # pending row remap, which Corral reads from the driver.
 HARDWARE_XIDS = {
@@ -25,6 +25,6 @@ XID_MAX = 100_000
 
 
 def xid_text(xid: int) -> str | None:
-    """Return the fault of a GPU with this Xid. Return None if the Xid does not set a GPU aside."""
+    """Return the fault of a GPU with this Xid. Return None if tasks can still use the GPU."""
     about = HARDWARE_XIDS.get(xid)
     return None if about is None else f"Xid {xid}: {about}"

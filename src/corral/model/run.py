@@ -172,7 +172,7 @@ class Hello(Struct, frozen=True):
 
 
 class GpuFault(Struct, frozen=True):
-    """A fault of a GPU that is set aside."""
+    """A fault of a GPU, because of which no task gets the GPU."""
 
     text: str
     at_s: float

@@ -1,7 +1,7 @@
 """The faults of a host's GPUs that the driver reports once, as an Xid. They are stored in a file, because the agent may restart.
 
-A fault ends when the machine reboots, or when someone says that the GPU works again (`corral gpu heal`). Faults that the driver
-reports for as long as they last are not stored here (`GpuHealth.conditions`).
+A fault ends when the machine reboots, or when a user declares that the GPU works again (`corral gpu heal`). Faults that the driver
+reports continuously are not stored here (`GpuHealth.conditions`).
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ class NvmlGpus:
         """
         nvml = self._nvml
         load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
-        # The second version counts what the driver reserves separately, as nvidia-smi and DCGM do. Older drivers do not have it.
+        # The second version of this call reports the memory that the driver reserves separately, as nvidia-smi and DCGM do. Older
+        # drivers do not have it.
         memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory if memory is not None else self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
         if load is None or memory is None:
@@ -227,7 +228,7 @@ class NvmlGpus:
         return f"{errors} uncorrectable memory error{'s' * (errors > 1)} since the last reset; reset the GPU" if errors else ""
 
     def _recovery_action(self, handle: Any) -> str:
-        """Return what the driver asks for to recover a GPU. Older drivers and bindings do not say."""
+        """Return the action that recovers a GPU, as the driver reports it. Older drivers and bindings do not report it."""
         nvml = self._nvml
         if not hasattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
             return ""

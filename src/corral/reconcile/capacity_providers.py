@@ -1,7 +1,7 @@
 """The reconciler `capacity-provider` scales the Auto Scaling group of a capacity provider, and limits how long its tasks wait.
 
-It runs when tasks of the provider begin or end to wait, when a task starts or ends on an instance of the group, and after each run
-of the group's own reconciler. Its key names the group, which belongs to at most one capacity provider.
+It runs when a task of the provider begins to wait or no longer waits, when a task starts or ends on an instance of the group, and
+after each run of the reconciler `group`. Its key names the group, which belongs to at most one capacity provider.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
 def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: ScalingState) -> ScalingState:
     """Return the state with the instance that the group would launch next, or with the reason why it cannot launch one."""
     if group.desired >= group.max_size and state.launch is not None:
-        return state  # the group launches nothing, so the instance is only needed for the reason of a waiting task
+        return state  # the group launches nothing, so only the reason of a waiting task would need the instance
     zone = next_zone(group.settings["AvailabilityZones"], members)
     source = {member: group.settings[member] for member in SOURCES if member in group.settings}
     try:

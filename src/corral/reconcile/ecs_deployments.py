@@ -29,7 +29,7 @@ from corral.services.ecs.service_health import healthy_count
 from corral.store import Store
 
 TASKS_FAILED = "tasks failed to start"
-PAUSE_MINUTES = 1440  # if a hook has no timeout
+PAUSE_MINUTES = 1440  # the default timeout of a hook
 PRE_SCALE_UP, POST_SCALE_UP = "PRE_SCALE_UP", "POST_SCALE_UP"
 
 
@@ -60,7 +60,7 @@ def check_rollout(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]
 
 
 def try_complete(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
-    """Complete the deployment of a service whose tasks all run, unless it bakes or is paused. Return whether it is complete."""
+    """Complete the deployment of a service whose tasks all run. Return False while its bake time lasts or it is paused."""
     rollout = current_rollout(tx, service)
     if rollout is None or not rollout.is_ongoing:
         return complete_rollout(tx, service, None), True
@@ -93,7 +93,7 @@ def _fail_by_alarm(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) 
 
 
 def _bakes(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) -> bool:
-    """Return whether the rollout still bakes. Without a bake time in the configuration, it is the longest window of the alarms."""
+    """Return whether the bake time still lasts. By default, the bake time is the longest window of the alarms."""
     minutes, watches = rollout.configuration.get("bakeTimeInMinutes"), bool(alarm_names(rollout.configuration))
     if watches and rollout.ignored_alarms is None:
         return True  # the states of the alarms are not known yet

@@ -84,9 +84,9 @@ def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]
 
 
 def wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
-    """Mark the busy ones of the chosen tasks as leaving. Return the tasks that can stop now.
+    """Mark the busy tasks among the chosen tasks as leaving (`services/leaving_tasks.py`). Return the tasks that can stop now.
 
-    The service is reconciled again when a busy task becomes idle, and when it has been awaited for the longest time allowed.
+    The service is reconciled again when a busy task becomes idle, and when the service has waited for it long enough.
     """
     key = f"service:{service.key}"
     since = tx.store.tasks.leaving.chosen_by(key)
@@ -105,13 +105,13 @@ def wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> 
 
 
 def withdraw_others(tx: Tx[Store], service: EcsService, chosen: Collection[str]) -> None:
-    """Let busy tasks continue that were chosen earlier, but do not have to stop any more."""
+    """Let busy tasks continue if they were chosen to stop earlier, but do not have to stop any more."""
     key, kept = f"service:{service.key}", set(chosen)
     withdraw(tx, [task_id for task_id in tx.store.tasks.leaving.chosen_by(key) if task_id not in kept], key)
 
 
 def busy_ranks(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
-    """Return the ranks of busy tasks. Idle tasks stop first, then busy tasks that are already leaving, then other busy tasks."""
+    """Return the ranks of busy tasks, by which tasks stop: first idle tasks, then leaving tasks, then other busy tasks."""
     busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
     return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 

@@ -84,7 +84,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.paced_at_s == tx.now_s:
         tx.due(f"service:{service.key}", tx.now_s + PACE_S)
         return
-    tx.changed(f"service:{service.key}")  # runs after this function: stacks wait until the service is steady or gone
+    tx.changed(f"service:{service.key}")  # after this function, stacks continue that wait until the service is steady
     if service.status == DRAINING:
         _drain(tx, service)
         return
@@ -312,7 +312,7 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
 
 
 def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Called when the plan is empty. Drop old deployments without tasks, and write the event about the steady state once."""
+    """Drop old deployments without tasks, and write the event about the steady state once. Called when the plan is empty."""
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
     # During a rollback, the failed deployment stays visible.

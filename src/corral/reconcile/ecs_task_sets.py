@@ -1,4 +1,4 @@
-"""Starts and stops the tasks of task sets: each has a share of the desired count of its service."""
+"""Starts and stops the tasks of task sets. Each task set runs a share of the desired count of its service."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ class GroupPolicies:
         group_changes.set_desired(self._tx, self._group, wanted, f"a {cause}", policy_desired=wanted, **cooldown)
 
     def not_scaled(self, policy: Document, verdict: Verdict, cause: str) -> None:
-        """The history of the alarm says why nothing was done. A group has no activity for it."""
+        """Do nothing: the history of the alarm already says why the group was not scaled."""
 
 
 def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: float) -> GroupCapacity:
-    """Return the capacity of a group. A launch that waits for GPUs is not in its warm-up, because it may wait for ever."""
+    """Return the capacity of a group. A launch that waits for GPUs does not count as warming up, because it may wait for ever."""
     ready = present = 0
     warming, ends = False, []
     for member in members:
@@ -84,7 +84,7 @@ def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: f
 
 
 def _note_other_changes(tx: Tx[Store], group: Group) -> Group:
-    """If something else has set the desired capacity, for example a user, policies are not applied again for a minute."""
+    """Apply no policy again for a minute after something else, for example a user, has set the desired capacity."""
     if group.policy_desired == group.desired:
         return group
     waits = {} if group.policy_desired is None else {"policies_wait_until_s": tx.now_s + REPEAT_S}

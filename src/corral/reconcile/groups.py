@@ -251,9 +251,9 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
 
 
 def _used(tx: Tx[Store], group: Group, members: list[Member]) -> frozenset[str]:
-    """Return the instances that the tasks of a capacity provider with managed scaling need, which a scale-in takes last.
+    """Return the instances that the tasks of a capacity provider with managed scaling need.
 
-    With managed termination protection, a scale-in never takes them.
+    A scale-in terminates these last. With managed termination protection, it never terminates them.
     """
     provider = provider_of_group(tx, group.region, group.name)
     if provider is None or not provider.scales_group(group):

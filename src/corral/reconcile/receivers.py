@@ -1,6 +1,6 @@
 """Receivers of hand-overs. A hand-over is a message from one lane to another (`handovers.py`), and a receiver applies it.
 
-A lane is the thread that writes one database. The table has the receivers by lane and by kind of hand-over.
+A lane is the thread that writes one database. The table RECEIVERS has the receivers by lane and by kind of hand-over.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
 
 
 def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
-    """Write a line of Corral's own into the log stream of a run."""
+    """Write a line of Corral itself to the log stream of a run."""
     known = tx.store.shipment(payload["run"])
     stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
     if stream is not None:

@@ -1,8 +1,9 @@
 """The reconciler `scaling` applies the scaling policies that alarms request.
 
-Each alarm keeps a request to a policy while it stays in the state that has the policy as an action. The owner of a policy is what
-it scales: an Auto Scaling group or an ECS service. Each run decides about all requests to the policies of one owner. The largest
-wanted capacity wins, as on AWS. The result of a request is sent to the lane of metrics, for the history of the alarm.
+A policy can be an action of an alarm. While the alarm stays in the state of this action, it keeps a request to the policy. The
+owner of a policy is what the policy scales: an Auto Scaling group or an ECS service. Each run decides about all requests to the
+policies of one owner. The largest wanted capacity wins, as on AWS. The result of a request is sent to the metrics lane, for the
+history of the alarm.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Decided = tuple[str, ScalingRequest, Verdict]  # the ARN of the alarm, its reque
 class Policies(Protocol):
     """The policies of one owner, by ARN, and what they do.
 
-    Another kind of owner needs such a class, a line in `_policies_of`, and a form of ARN in `owner_of_policy`.
+    A new kind of owner needs a class with these methods, a line in `_policies_of`, and a form of ARN in `owner_of_policy`.
     """
 
     policies: dict[str, Document]
@@ -88,7 +89,7 @@ def _of_request(progress: Progress, request: ScalingRequest) -> Progress:
 
 
 def _agreed(owned: Policies, decided: list[Decided]) -> list[Decided]:
-    """Drop scale-ins of target tracking policies unless all target tracking policies that may scale in want it, as on AWS."""
+    """Drop the scale-ins of target tracking policies, unless all these policies that may scale in want one, as on AWS."""
     tracking = {arn for arn, policy in owned.policies.items() if owned.tracks_in(policy)}
     scales_in = {
         request.policy

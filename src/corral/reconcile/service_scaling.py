@@ -65,7 +65,8 @@ class ServicePolicies:
 def _repeat_s(settings: Settings) -> float:
     """Return how often a policy may be applied.
 
-    With the fast timing, the metric of the last `target_tracking_out_s` must be newer than the tasks that it has started.
+    With the fast timing of alarms, a policy uses the metric of the last `target_tracking_out_s` seconds. All these seconds must be
+    after the start of the tasks that the policy added last.
     """
     return REPEAT_S if settings.alarm_timing != "fast" else 2 * settings.scaling.target_tracking_out_s
 

@@ -172,7 +172,7 @@ def _has_failed(tx: Tx[Store], stack: Stack) -> bool:
 
 
 def _failed(stack: Stack, resource: StackResource, *statuses: ResourceStatus) -> bool:
-    """Whether a step of the present operation has failed with one of these statuses, or with any."""
+    """Whether a step of the present operation has failed with one of these statuses. Without statuses, any failure counts."""
     is_failed = resource.status in statuses if statuses else resource.status.value.endswith("_FAILED")
     return is_failed and resource.operation == stack.operation
 
@@ -330,7 +330,7 @@ def _delete(tx: Tx[Store], stack: Stack) -> bool:
 def _nested_cleanups(tx: Tx[Store], stack: Stack) -> dict[str, Stack]:
     """Return the nested stacks whose cleanup is not complete, by logical id.
 
-    The cleanup of a nested stack is part of the cleanup of its parent: what depends on the nested stack is deleted before.
+    The cleanup of a nested stack is part of the cleanup of its parent: resources that depend on the nested stack are deleted first.
     """
     if stack.status not in CLEANUPS:
         return {}
@@ -360,7 +360,7 @@ def _give_up(tx: Tx[Store], stack: Stack, failed: list[str]) -> Stack:
 
 
 def _leave_over(tx: Tx[Store], stack: Stack) -> bool:
-    """Make leftovers of the resources that were replaced, a few in each transaction. Return True if there are more."""
+    """Mark replaced resources as leftovers, which must be deleted, a few in each transaction. Return True if there are more."""
     changed = [row for row in tx.store.stacks.resources(stack.id).values() if not row.leftover and _is_unfinished(stack, row)]
     for row in changed[:ROWS_MAX]:
         before = row.before
@@ -385,7 +385,7 @@ def _to_delete(tx: Tx[Store], stack: Stack) -> list[str]:
 
 
 def _at_end(tx: Tx[Store], stack: Stack, *, failed: bool) -> dict[str, object]:
-    """What changes in a stack whose deletions have ended."""
+    """Return what changes in a stack whose deletions have ended."""
     if stack.status is StackStatus.DELETE_IN_PROGRESS:
         return {} if failed else {"deleted_at_s": tx.now_s}
     if stack.status is CLEANUP:

@@ -1,7 +1,7 @@
-"""One process of a Lambda function. It runs one invocation at a time, and its output goes to CloudWatch Logs.
+"""One process of a Lambda function. It runs one invocation at a time, and its output is written to CloudWatch Logs.
 
-The program of the process is `functions/supervisor.py`. The process ends when the server closes the lifeline, which is a pipe. So
-it also ends when the server is killed.
+The program of the process is `functions/supervisor.py`. The lifeline is a pipe from the server to the process. The process ends
+when the server closes the pipe. So it also ends when the server is killed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class FunctionLog:
             region, group, stream = self._place
             try:
                 await self._lane.submit(lambda tx: write_events(tx, region, group, stream, events))
-            except ApiError as error:  # for example, the disk is full: the function has run nevertheless
+            except ApiError as error:  # for example, the disk is full; the invocation has still succeeded
                 log.warning("the log of a function could not be written to %s: %s", group, error)
 
 
@@ -116,7 +116,7 @@ class FunctionProcess:
 
     async def start(self, code: bytes, order: InvocationOrder, stream: str) -> None:
         """Extract the code into the folder, and start the process."""
-        with ExitStack() as opened:  # the ends of pipes that only the process needs
+        with ExitStack() as opened:  # the ends of pipes that only the child process needs
             lifeline, self._lifeline = os.pipe()
             opened.callback(os.close, lifeline)
             self._output, output = os.pipe()
@@ -290,7 +290,7 @@ class FunctionProcess:
         self._on_end(self)
 
     async def close(self) -> None:
-        """End the process with everything that it has started, and wait until it has ended."""
+        """End the process and all processes that it has started, and wait until they have ended."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

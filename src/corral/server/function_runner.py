@@ -1,6 +1,7 @@
 """Runs the invocations of Lambda functions: takes queued invocations, runs them in processes, and records the results.
 
-A process serves one invocation at a time. It stays for a minute after an invocation, so that the next one starts without delay.
+A process serves one invocation at a time. After an invocation, the process is kept for a minute, so that the next invocation
+starts without delay.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from corral.server.function_process import FunctionProcess
 
 IDLE_S = 60.0  # how long an idle process is kept
-IDLE_MAX = 8  # idle processes that are kept at most, because each takes about 50 MB
+IDLE_MAX = 8  # the maximum number of idle processes, because each needs about 50 MB
 AGE_MAX_S = 6 * 3600.0  # older processes serve no further invocation: their credentials expire after twelve hours
 RETRY_S = 1.0
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when an invocation is queued or the server stops
@@ -52,7 +53,7 @@ class FunctionRunner:
 
     async def run(self) -> None:
         """Run invocations until the server stops."""
-        if self._folder.exists():  # the processes of the last server have ended with it
+        if self._folder.exists():  # the processes of the previous server have ended with the server
             await asyncio.to_thread(rmtree, self._folder, ignore_errors=True)
         await self._state.submit(_requeue)
         if not await self._state.submit(_wait_for_first):
@@ -123,7 +124,7 @@ class FunctionRunner:
         return None
 
     async def _start(self, order: InvocationOrder) -> FunctionProcess | None:
-        """Start a process. Return None if the function has another code by now."""
+        """Start a process. Return None if the code of the function was replaced meanwhile."""
 
         def read_code(tx: Tx[Store]) -> bytes | None:
             return tx.store.functions.code(order.code_id)
@@ -172,7 +173,7 @@ class FunctionRunner:
         task.add_done_callback(self._discards.discard)
 
     async def close(self) -> None:
-        """End all processes. Asynchronous invocations that run now run again after the next start."""
+        """End all processes. If asynchronous invocations are running, they run again after the next start."""
         for task in list(self._running):
             task.cancel()
         for timer in self._idle.values():

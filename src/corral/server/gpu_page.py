@@ -1,4 +1,4 @@
-"""The page `/_corral/gpu`, with which `corral gpu` simulates a fault of a simulated GPU, or ends the fault of a GPU."""
+"""The page `/_corral/gpu`. The command `corral gpu` uses it to simulate a fault of a simulated GPU, and to end a fault."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _find(tx: Tx[Store], gpu_id: str) -> tuple[str, bool]:
 
 
 def _settled(tx: Tx[Store], gpu_id: str, wanted: str, until_s: float) -> str:
-    """Return the fault of a GPU as soon as it is the wanted one. Return the present one when the time is over."""
+    """Wait until a GPU has the wanted fault, or until the time is over. Return the fault that it has then."""
     host_id, _ = _find(tx, gpu_id)
     fault = tx.store.hosts.faults(host_id).get(gpu_id)
     text = fault.text if fault is not None else ""

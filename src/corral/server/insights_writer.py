@@ -46,7 +46,7 @@ class InsightsWriter:
                 log.exception("the Container Insights events of this minute are missing")
 
     async def write(self) -> None:
-        """Write the events of this minute. Without a cluster that wants them, this is one query."""
+        """Write the events of this minute. If no cluster has this setting, this is only one query."""
         clusters: list[InsightsCluster] = await self._state.submit(_clusters, read_only=True)
         if not clusters:
             self._before = {}

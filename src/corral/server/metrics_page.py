@@ -1,6 +1,6 @@
 """The page `/metrics` for Prometheus: the GPUs, with the names and labels of NVIDIA's dcgm-exporter, and Corral itself.
 
-A scrape sends a bearer token, which allows nothing else. `corral metrics --token` prints it.
+Prometheus must send a bearer token, which `corral metrics --token` prints. The token allows access to this page only.
 """
 
 from __future__ import annotations
@@ -202,7 +202,8 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
 def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, task: Task | None) -> Labels:
     """The labels of dcgm-exporter, and what uses the GPU: the instance, and the task with its cluster, service and container.
 
-    `model_name` is `modelName` at dcgm-exporter, which promtool refuses. The configuration of `corral metrics --config` adds it.
+    dcgm-exporter has the label `modelName`. Corral uses `model_name`, because promtool refuses the other name. The configuration of
+    `corral metrics --config` adds `modelName`.
     """
     labels = {
         "gpu": str(device.index), "UUID": device.gpu_id, "device": f"nvidia{device.index}", "model_name": device.model,

@@ -32,7 +32,7 @@ log = logging.getLogger("corral")
 
 
 class WebSocket(asyncio.Protocol):
-    """`serve` is called once. It must call `accept` or `refuse` first."""
+    """A websocket. The function `serve` is called once, and must call `accept` or `refuse` first."""
 
     transport: asyncio.Transport
     _silent_s = 0  # the time since the last bytes of the client

@@ -25,7 +25,7 @@ UNKNOWN_TO_HOST = "the host no longer knows this run"
 
 
 def hello(tx: Tx[Store], message: Hello) -> None:
-    """A host has connected: apply its report, then order everything that should run on it.
+    """Apply the report of a host that has connected. Then send the orders for every run that the host should have.
 
     A host reports every run that it has started since it booted. If it does not report a run, it has not started the run, and the
     start is ordered again. There are two exceptions: the run is lost if the host has rebooted, or has reported the run as running
@@ -104,9 +104,10 @@ def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreig
 
 
 def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
-    """Store which GPUs have failed, and why. No task is placed on them. Their tasks are told, and their instances may be replaced.
+    """Store which GPUs have failed, and why. No task is placed on these GPUs.
 
-    `faults` has all faults of the host: GPU id → reason.
+    `faults` has all faults of the host: GPU id → reason. The logs of tasks that have a failed GPU get a line about it. Auto Scaling
+    groups may replace instances with a failed GPU.
     """
     changed = tx.store.hosts.put_faults(host_id, faults, tx.now_s)
     if not changed:
@@ -123,7 +124,7 @@ def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
 
 
 def gpu_key(gpu_id: str) -> str:
-    """The key that changes with the fault of a GPU."""
+    """Return the key of `Tx.changed` for the fault of a GPU."""
     return f"gpu:{gpu_id}"
 
 

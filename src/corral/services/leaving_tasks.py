@@ -45,13 +45,13 @@ def _messages(count: int) -> str:
 
 
 def named(busy: Sequence[BusyTask]) -> str:
-    """The tasks and why they are busy, as a part of a sentence."""
+    """Return the tasks and why they are busy, as a part of a sentence."""
     more = [f"{len(busy) - NAMED_MAX} more tasks"] if len(busy) > NAMED_MAX else []
     return "; ".join([*map(str, busy[:NAMED_MAX]), *more])
 
 
 def busy_of(tx: Tx[Store], task_ids: Iterable[str]) -> list[BusyTask]:
-    """Those of the tasks that are busy now. A task that is already stopping is not busy."""
+    """Return the tasks that are busy now. A task that is already stopping is not busy."""
     busy = sorted(tx.store.tasks.leaving.busy_among(task_ids, tx.now_s))
     held = tx.store.queues.held_by_each(busy, round(tx.now_s * 1000))
     found = []
@@ -68,7 +68,7 @@ def busy_on(tx: Tx[Store], instance_id: str) -> list[BusyTask]:
 
 
 def still_awaited(tx: Tx[Store], chosen: Mapping[str, float]) -> tuple[list[BusyTask], float | None]:
-    """Of tasks that were chosen at these times, return those to wait for, and when to look again if nothing changes."""
+    """Return which of the chosen tasks to wait for, and when to check again. `chosen` has the time when each task was chosen."""
     if not tx.settings.scaling.busy_wait_s:
         return [], None
     busy = [each for each in busy_of(tx, chosen) if tx.now_s < chosen[each.id] + tx.settings.scaling.busy_wait_s]
@@ -93,7 +93,7 @@ def choose(tx: Tx[Store], task_ids: Iterable[str], key: str) -> None:
 
 
 def withdraw(tx: Tx[Store], task_ids: Iterable[str], key: str) -> None:
-    """Remove the marks of `choose`: the tasks stay. Their long polls that wait since then may receive messages again."""
+    """Undo `choose`, because the tasks do not have to stop. Their waiting long polls may receive messages again."""
     for task_id in task_ids:
         tx.store.tasks.leaving.drop(task_id, key)
         tx.changed(wait_key(task_id))
@@ -105,7 +105,7 @@ def wait_key(task_id: str) -> str:
 
 
 def messages_gone(tx: Tx[Store], task_ids: Iterable[str]) -> None:
-    """Called when messages of these tasks were deleted. If a leaving task holds none now, the reconcilers that chose it run."""
+    """Run the reconcilers that chose a leaving task which no longer holds messages. Called when messages of tasks were deleted."""
     for task_id in task_ids:
         if task_id in tx.store.tasks.leaving and not tx.store.queues.held_by(task_id, round(tx.now_s * 1000)):
             mark_leaving(tx, task_id)

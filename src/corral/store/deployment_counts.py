@@ -1,4 +1,4 @@
-"""Counts in memory of the tasks of each deployment. So a service with many tasks does not have to read them at each change."""
+"""The number of tasks of each deployment, in memory. So a service does not have to read all its tasks at each change."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Hosts:
         self._renew(hello.host_id)
 
     def silent_ids(self) -> set[str]:
-        """The hosts that do not report."""
+        """Return the hosts that do not report."""
         return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE connected = 0")}
 
     def get(self, host_id: str) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ class Stacks:
     ) -> list[Stack]:
         """Return the stacks of a region, newest first. `before` is (created_at_s, id) of the last stack of the previous page.
 
-        `deleted`: also deleted stacks. A limit of -1 means no limit.
+        If `deleted` is set, include deleted stacks. A limit of -1 means no limit.
         """
         where, values = ["region = ?"], [region]
         if not deleted:
@@ -147,7 +147,7 @@ class Stacks:
         return known
 
     def remember(self, stack_id: str) -> None:
-        """Keep the resources of a stack in memory until `forget`, or until what follows in this transaction is rolled back."""
+        """Keep the resources of a stack in memory until `forget` is called or this transaction is rolled back."""
         self._database.journal.on_rollback(partial(self.forget, stack_id))
         self._resources[stack_id] = self.resources(stack_id)
 

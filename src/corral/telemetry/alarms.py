@@ -45,7 +45,7 @@ class Alarms:
             self.wake(row[0], 0.0)
 
     def _reload(self, alarm_id: int) -> None:
-        """After a rollback, read the alarm from its row again."""
+        """Read the alarm from its row again after a rollback."""
         self._uncache(alarm_id)
         self._requested.pop(alarm_id, None)
         row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()

@@ -111,7 +111,7 @@ class MetricStore(Database):
             self.flush()
 
     def note_collected(self, points: Iterable[Point], now_s: float) -> None:
-        """Note which series a collector writes. Corral publishes no values of its own in them meanwhile."""
+        """Record that a collector writes to these series. Meanwhile, Corral does not publish values in them."""
         for metric in {point.metric for point in points if point.metric.namespace == COLLECTOR_NAMESPACE}:
             self._collected.pop(metric, None)  # the series written last is at the end
             if len(self._collected) >= COLLECTED_MAX:

@@ -1,4 +1,4 @@
-"""A worker for SQS queues: batches for the GPU, S3 objects already fetched. It needs only boto3 and also runs on AWS."""
+"""A worker for SQS queues. It passes batches of messages with their S3 objects to a function. It also runs on AWS."""
 
 from corral.worker.errors import WorkerError
 from corral.worker.items import Batch, Item, S3Object

@@ -1,4 +1,4 @@
-"""Calls `predict` for a batch and decides what becomes of each item."""
+"""Calls `predict` for a batch, and decides for each item whether its message is deleted or returned to the queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.worker.results import ItemResult, ResultTarget, result_of
 from corral.worker.settlement import Fate, Settlement
 
 Predict = Callable[[Batch], Any]
-Settle = Callable[[int, list[Settlement]], None]  # a feeder's number, and what becomes of its items
+Settle = Callable[[int, list[Settlement]], None]  # called with the number of a feeder, and the settlements of its items
 GROUPS_MAX = 10_000
 TRACEBACKS_MAX = 100
 
@@ -21,8 +21,8 @@ TRACEBACKS_MAX = 100
 class BatchRun:
     """Runs batches one after the other.
 
-    In a FIFO queue an item behind a failed item of its group goes back too, for the order of the group. An item that has no
-    receive left goes to the dead-letter queue, so the items behind it can go on.
+    If an item of a FIFO queue fails, the later items of its group are returned too, so that the group stays in order. If the failed
+    item has no receive left, it moves to the dead-letter queue, and the later items are processed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class BatchRun:
         self._failures_max = failures_max
         self._settle = settle
         self._is_stopping = is_stopping
-        self._failures = 0  # messages in a row that failed by an exception, not by `fail`
+        self._failures = 0  # messages in a row that failed because of an exception, not by `fail`
         self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()  # group → feeder and receive
         self._seen: set[str] = set()
 
@@ -53,7 +53,7 @@ class BatchRun:
             batch.prepared = self._prepare(batch)
 
     def run(self, batch: Batch) -> None:
-        """Raises WorkerError if `predict` cannot be used at all."""
+        """Call `predict`, and settle the items. Raise WorkerError if `predict` cannot be used at all."""
         left = Batch(item for item in batch if self._keep(item))
         if not left:
             return
@@ -72,7 +72,7 @@ class BatchRun:
         self._succeeded(left)
 
     def _keep(self, item: Item) -> bool:
-        """False if the item is settled without `predict`."""
+        """Return False if the item was settled without `predict`."""
         if self._is_behind_failure(item):
             self._give([(item, Fate.RETURNED, None)])
         elif item.failure is not None:  # its object could not be fetched or decoded
@@ -83,7 +83,7 @@ class BatchRun:
         return False
 
     def _one_by_one(self, batch: Batch) -> None:
-        """After an exception: find the items that cause it, so that the others do not fail with them."""
+        """Call `predict` for each item alone after an exception, so that only the items that cause the exception fail."""
         for item in batch:
             if self._is_stopping() or self._is_behind_failure(item):
                 self._give([(item, Fate.RETURNED, None)])
@@ -117,7 +117,7 @@ class BatchRun:
                 item.result = result
 
     def _succeeded(self, items: Iterable[Item]) -> None:
-        """`predict` returned: items are done, except those for which it called `fail`."""
+        """Settle the items after `predict` has returned. Items for which it called `fail` have failed."""
         self._failures = 0
         settled: list[tuple[Item, Fate, ItemResult | None]] = []
         for item in items:
@@ -171,7 +171,7 @@ class BatchRun:
             self._settle(feeder, settlements)
 
     def _log_exception(self, batch: list[Item], error: Exception) -> None:
-        """With the traceback, if this exception is new."""
+        """Log an exception, with the traceback if this exception is new."""
         frames = traceback.extract_tb(error.__traceback__)
         text = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}"
         is_new = text not in self._seen and len(self._seen) < TRACEBACKS_MAX

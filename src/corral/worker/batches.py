@@ -1,4 +1,4 @@
-"""Dynamic batches: as many items as are ready, up to a maximum size and a maximum wait."""
+"""Dynamic batches. A batch has as many items as are ready, up to a maximum size and a maximum wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Taken = tuple[Batch, list[float]]
 
 
 class Batches:
-    """Items that are ready, in their order, and the batch that `predict` gets next."""
+    """The items that are ready, in their order. `take` makes the next batch from them."""
 
     def __init__(self, batch_max: int, wait_max_s: float) -> None:
         self._batch_max = batch_max
@@ -23,24 +23,24 @@ class Batches:
         self._is_closed = False
 
     def add(self, items: list[Item]) -> bool:
-        """False if closed: then the caller returns the items to the queue."""
+        """Add items. Return False after `close`: then the caller must return the items to the queue."""
         now_s = time.monotonic()
         with self._changed:
             if not self._is_closed:
                 was_empty = not self._ready
                 self._ready.extend((now_s, item) for item in items)
-                if was_empty or len(self._ready) >= self._batch_max:  # other items change nothing for the thread that waits
+                if was_empty or len(self._ready) >= self._batch_max:  # otherwise the waiting thread has nothing to do yet
                     self._changed.notify_all()
             return not self._is_closed
 
     def want(self, is_wanted: bool) -> None:
-        """Say whether `predict` is idle. While it works, only a full batch is taken: a small one can still grow."""
+        """Set whether `predict` is idle. While it works, `take` returns only full batches, because a small batch can still grow."""
         with self._changed:
             self._is_wanted = is_wanted
             self._changed.notify_all()
 
     def take(self) -> Taken | None:
-        """Wait for the next batch. Return it with the seconds that each item has waited; None when closed."""
+        """Wait for the next batch. Return it with the seconds that each item has waited. Return None after `close`."""
         with self._changed:
             while not self._is_closed:
                 pause_s = self._pause_s()
@@ -52,7 +52,7 @@ class Batches:
             return None
 
     def close(self) -> list[Item]:
-        """Take the items that no batch has."""
+        """End all waits. Return the items that are in no batch."""
         with self._changed:
             self._is_closed = True
             left = [item for _, item in self._ready]
@@ -61,7 +61,7 @@ class Batches:
             return left
 
     def _pause_s(self) -> float | None:
-        """0 if a batch can be taken now; None if only another item or an idle `predict` can change that."""
+        """Return the seconds until a batch can be taken. Return None if an item must arrive or `predict` must become idle first."""
         if len(self._ready) >= self._batch_max:
             return 0.0
         if not self._ready or not self._is_wanted:
@@ -70,7 +70,7 @@ class Batches:
 
 
 class NextBatch:
-    """A place for one batch that is prepared while `predict` works on the batch before."""
+    """A buffer for one batch, which is prepared while `predict` works on the previous batch."""
 
     def __init__(self) -> None:
         self._batch: Taken | None = None
@@ -81,7 +81,7 @@ class NextBatch:
         return self._batch is not None
 
     def put(self, batch: Taken) -> bool:
-        """Wait until the place is free. False if closed: then the caller returns the items to the queue."""
+        """Wait until the buffer is free. Return False after `close`: then the caller must return the items to the queue."""
         with self._changed:
             self._changed.wait_for(lambda: self._batch is None or self._is_closed)
             if not self._is_closed:

@@ -1,4 +1,4 @@
-"""Errors of the worker, and which errors of AWS are worth another try."""
+"""Errors of the worker, and the errors of AWS after which a request is retried."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ PAUSE_MAX_S = 10.0
 
 
 class WorkerError(Exception):
-    """The worker cannot start or cannot go on. The text says what to do."""
+    """The worker cannot start or continue. The message says what to do."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request can succeed later: the service is unreachable, overloaded or broken at the moment."""
+    """Whether the same request can succeed later, because the service is unreachable, overloaded or broken now."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or code_of(error) in TRANSIENT_CODES
@@ -60,7 +60,7 @@ def code_of(error: BaseException) -> str:
 
 
 def retried(what: str, call: Callable[[], T], stop: threading.Event, within_s: float) -> T:
-    """Call again, with growing pauses, while errors are transient, `stop` is not set and `within_s` has not passed."""
+    """Call a function. Retry it with growing pauses while errors are transient, `stop` is not set and `within_s` has not passed."""
     until_s = time.monotonic() + within_s
     pause_s = PAUSE_MIN_S
     while True:
@@ -75,7 +75,7 @@ def retried(what: str, call: Callable[[], T], stop: threading.Event, within_s: f
 
 
 def explained(what: str, error: BaseException) -> WorkerError:
-    """The error of a request to AWS, with what to do about it."""
+    """Return the error of a request to AWS as a text that says what to do."""
     if isinstance(error, NoRegionError):
         return WorkerError(f"{what}: no region is set. Set AWS_DEFAULT_REGION.")
     if isinstance(error, NoCredentialsError | PartialCredentialsError):

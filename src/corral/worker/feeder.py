@@ -1,4 +1,7 @@
-"""Receives messages, fetches their objects, decodes them, and settles them when the worker says what became of them."""
+"""A feeder receives messages, fetches and decodes their objects, and settles the messages when the worker has processed them.
+
+To settle a message is to delete it, or to return it to the queue. A feeder holds a message from its receive to its settlement.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from corral.worker.settlement import REQUESTS_MAX, Fate, HeldMessage, Settlement
 from corral.worker.visibility import VisibilityKeeper
 
 RECEIVE_MAX = 10
-ONCE_POLL_S = 1  # a long poll of a second asks every server of SQS, and says reliably that a queue is empty
+ONCE_POLL_S = 1  # a long poll reads from every server of SQS, so an empty response means that the queue is empty
 FETCH_MAX_S = 60.0
 FOREVER_S = 1e9
 SYSTEM_ATTRIBUTES = ["ApproximateReceiveCount", "MessageGroupId"]
@@ -46,20 +49,20 @@ class FeederOptions:
 
 
 class FeederEvents(Protocol):
-    """What a feeder reports. Methods are called from its threads."""
+    """The events that a feeder reports. Its threads call these methods."""
 
     def ready(self, items: list[Item]) -> None:
-        """Objects are fetched and decoded, or `failure` of the item says why not."""
+        """Items are ready: their objects are fetched and decoded, or `failure` says why not."""
 
     def holds(self, feeder: int, count: int) -> None:
-        """It holds its first messages, or none any more."""
+        """The feeder has begun to hold messages, or holds none any more."""
 
     def settled(self, fate: Fate, count: int) -> None: ...
 
     def broken(self, feeder: int, error: Exception) -> None: ...
 
     def empty(self, feeder: int) -> None:
-        """The queue is empty, the feeder holds nothing and will not receive again (`once`)."""
+        """The queue is empty, and the feeder holds no messages. With `once`, it does not receive again."""
 
 
 class Feeder:
@@ -88,12 +91,12 @@ class Feeder:
         self._pool = ThreadPoolExecutor(options.threads, "worker-fetch")
         self._in_order: queue.SimpleQueue[Future[Item | None] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._flowing = threading.Event()  # messages arrive, so that more than one receive at a time is worth it
+        self._flowing = threading.Event()  # set while messages arrive, so that several receives run at the same time
         self._changed = threading.Condition()
         self._held: dict[int, HeldMessage] = {}
-        self._processing = 0  # held messages that are not being settled
+        self._processing = 0  # the number of held messages that are not being settled
         self._receiving = 0
-        self._returns = 0  # messages that this feeder made visible again
+        self._returns = 0  # the number of messages that this feeder made visible again
         self._numbers = self._receives = 0
         self._threads = [threading.Thread(target=self._receive, args=(at == 0,), daemon=True) for at in range(options.receivers)]
         if queue_info.is_fifo:
@@ -115,7 +118,7 @@ class Feeder:
                     self._settler.add(message, settlement)
 
     def stop(self) -> None:
-        """Receive no more, and return what the worker has not been given. Does not wait."""
+        """Stop receiving, and return the messages that the worker does not have yet. This method does not wait."""
         self._stopping.set()
         self._flowing.set()
         self._prefetch.close()
@@ -123,13 +126,13 @@ class Feeder:
             self._changed.notify_all()
 
     def return_all(self) -> None:
-        """Return every message that is not being settled: the worker is gone."""
+        """Return every message that is not being settled, because the worker has ended."""
         with self._changed:
             numbers = list(self._held)
         self.settle([Settlement(number, Fate.RETURNED) for number in numbers])
 
     def close(self, within_s: float) -> None:
-        """Wait for the receives that are under way and for the settlement of all messages."""
+        """Wait until all receives have returned and all messages are settled."""
         self.stop()
         until_s = time.monotonic() + within_s
         for thread in self._threads[: self._options.receivers]:
@@ -186,7 +189,7 @@ class Feeder:
         return len(messages)
 
     def _messages(self, wanted: int, attempt: str) -> list[dict[str, Any]]:
-        """A FIFO queue returns the same messages to a repeated attempt, whose response was lost."""
+        """Receive messages. If a response of a FIFO queue was lost, the next attempt gets the same messages."""
         options = self._options
         params: dict[str, Any] = {"VisibilityTimeout": options.visibility_s} if options.visibility_s else {}
         params |= {"ReceiveRequestAttemptId": attempt} if options.queue.is_fifo else {}
@@ -210,9 +213,9 @@ class Feeder:
         return held
 
     def _end_if_empty(self, was_idle: bool, returns: int) -> None:
-        """After an empty receive: end if nothing was held before it, and nothing was received or returned meanwhile.
+        """End after an empty receive, if this feeder held no message before it, and received or returned none meanwhile.
 
-        A FIFO queue returns no message of a group while another one of the group is held, so such a receive proves nothing.
+        Otherwise an empty receive proves nothing: a FIFO queue returns no message of a group while another one of it is held.
         """
         with self._changed:
             is_empty = was_idle and not self._held and not self._receiving and self._returns == returns
@@ -225,7 +228,7 @@ class Feeder:
     # Fetching and decoding
 
     def _take(self, held: HeldMessage, item: Item | None) -> None:
-        """Start the work on a received message. Waits while the worker holds too many bytes."""
+        """Begin to fetch and decode a received message. Wait while the worker holds too many bytes."""
         if item is None:
             held.is_test = True
             self.settle([Settlement(held.number, Fate.DONE)])
@@ -240,7 +243,7 @@ class Feeder:
             work.add_done_callback(self._hand_over)
 
     def _prepare(self, held: HeldMessage, item: Item) -> Item | None:
-        """Fetch and decode. None if the message was returned because the worker stops."""
+        """Fetch and decode the objects of a message. Return None if the message was returned because the worker stops."""
         if self._stopping.is_set():
             self.settle([Settlement(held.number, Fate.RETURNED)])
             return None
@@ -278,8 +281,8 @@ class Feeder:
     def _is_processing(self) -> bool:
         """Whether further messages will be settled soon, so that the settler may wait for them.
 
-        It must not wait in a FIFO queue, where a delete lets the next message of its group be received, nor with results, which
-        are written before the delete.
+        The settler must not wait if the queue is FIFO, because only the delete of a message makes the next message of its group
+        visible. It must not wait if there are results, because they are written before the delete.
         """
         options = self._options
         return self._processing > 0 and not (options.queue.is_fifo or options.results or self._stopping.is_set())
@@ -297,7 +300,7 @@ class Feeder:
 
 
 def _bytes_of(data: Any) -> int:
-    """The size of arrays, tensors and bytes; 0 for anything else."""
+    """Return the size of an array, a tensor or bytes, and 0 for other values."""
     if isinstance(data, bytes | bytearray | str):
         return len(data)
     size = getattr(data, "nbytes", 0)
@@ -305,7 +308,7 @@ def _bytes_of(data: Any) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """The error and the line of the user's function that raised it."""
+    """Return the error, and the line of the user's function that raised it."""
     if is_transient(error):
         return f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,7 +1,7 @@
-"""A feeder in a process of its own: receiving, fetching, decoding and settling use another core than `predict`.
+"""A feeder in a separate process. So receiving, fetching, decoding and settling use another CPU core than `predict`.
 
-Parent and child send each other frames over a pair of sockets. Arrays travel as they are in memory (pickle protocol 5 with
-buffers out of band), so a decoded image is copied once.
+The parent and the child exchange frames over a pair of sockets. Arrays are sent as they are in memory (pickle protocol 5 with
+buffers out of band), so a decoded image is copied only once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from corral.worker.settlement import Fate, Settlement
 HEAD = struct.Struct("!QI")  # bytes of the pickle, number of buffers
 SIZE = struct.Struct("!Q")
 SOCKET_BYTES = 4 * 1024 * 1024
-REPORTS_MAX = 64  # in one frame
+REPORTS_MAX = 64  # items in one frame
 ABANDONED_S = 10.0
 
 
 class FeederProcess:
-    """The parent's side: the methods of a Feeder, sent to the child."""
+    """The feeder in the parent process. Each method sends a call of the same method to the child."""
 
     def __init__(self, number: int, options: FeederOptions, events: FeederEvents, context: BaseContext) -> None:
         self.number = number
@@ -79,17 +79,17 @@ class FeederProcess:
         self._socket.close()
 
     def abandon(self) -> None:
-        """Break the connection: the child returns its messages and ends."""
+        """Close the connection. Then the child returns its messages and ends."""
         self._is_closing = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # closing would not do: feeders that were forked later have copies
+            self._socket.shutdown(socket.SHUT_RDWR)  # `close` is not enough, because feeders that were forked later have copies
 
     def _order(self, *words: Any) -> None:
         try:
             with self._sending:
                 send_frame(self._socket, words)
         except OSError:
-            pass  # the child is gone: the reader reports it
+            pass  # the child has ended, which the reader reports
 
     def _read(self) -> None:
         try:
@@ -112,7 +112,7 @@ class FeederProcess:
 
 
 class _Reports:
-    """The child's side of FeederEvents: collects what is ready into frames."""
+    """The FeederEvents in the child process. It collects ready items into frames."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -149,14 +149,14 @@ class _Reports:
             try:
                 self._send_all([report for report in reports if report is not None])
             except OSError:
-                return  # the parent is gone
+                return  # the parent has ended
 
     def _send_all(self, reports: list[tuple[Any, ...]]) -> None:
         try:
             send_frame(self._connection, reports)
         except OSError:
             raise
-        except Exception:  # raised before anything was sent: find the item
+        except Exception:  # nothing was sent yet, so find the item that causes the error
             for report in reports:
                 _make_picklable(report)
             send_frame(self._connection, reports)
@@ -172,9 +172,9 @@ def _make_picklable(report: tuple[Any, ...]) -> None:
 
 
 def _child(connection: socket.socket, parents_end: socket.socket, number: int, options: FeederOptions) -> None:
-    """The process: carry out the parent's orders until it closes the connection."""
+    """The main function of the child. It executes the parent's calls until the parent closes the connection."""
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)  # the parent decides; a terminal and Corral signal the whole group
+        signal.signal(each, signal.SIG_IGN)  # a terminal and Corral send signals to the whole group; only the parent handles them
     signal.set_wakeup_fd(-1)
     parents_end.close()
     reports = _Reports(connection)
@@ -203,11 +203,11 @@ def _child(connection: socket.socket, parents_end: socket.socket, number: int, o
     reader.start()
     closing.join()
     reports.close()
-    os._exit(0)  # threads of the user's decode function cannot keep the process alive
+    os._exit(0)  # end the process even if threads of the user's decode function still run
 
 
 def _settle_until_closed(connection: socket.socket, feeder: Feeder) -> None:
-    """While the feeder closes, the parent still returns items that were on their way."""
+    """Settle the items that the parent returns while the feeder closes."""
     try:
         while (order := receive_frame(connection)) is not None:
             if order[0] == "settle":
@@ -228,7 +228,7 @@ def send_frame(connection: socket.socket, content: Any) -> None:
 
 
 def receive_frame(connection: socket.socket) -> Any:
-    """The next frame; None when the other side has closed the connection."""
+    """Return the next frame, or None if the other process has closed the connection."""
     head = _exactly(connection, HEAD.size)
     if head is None:
         return None

@@ -12,7 +12,7 @@ CREATED = ("ObjectCreated", "ObjectRestore:Completed", "Object Created", "Object
 
 @dataclass(slots=True)
 class S3Object:
-    """An object that an S3 event names. `data` has its bytes, or None: not fetched, or replaced by the result of `decode`."""
+    """An object that an S3 event names. `data` has its bytes. It is None before the fetch and after `decode`."""
 
     bucket: str
     key: str
@@ -28,7 +28,7 @@ class S3Object:
 
     @property
     def exists(self) -> bool:
-        """False if the event is about a removed object, for example."""
+        """Return False if the event is about an object that was removed."""
         return self.event.startswith(CREATED)
 
 
@@ -45,7 +45,7 @@ class Item:
     data: Any = field(default=None, repr=False)  # what `decode` returned
     result: Any = field(default=None, repr=False)
     failure: str | None = None
-    # For the worker alone: which feeder holds the message, under which number, and which receive returned it.
+    # Only the worker uses these: the feeder that holds the message, the number of the message there, and the number of its receive.
     feeder: int = field(default=0, repr=False)
     number: int = field(default=0, repr=False)
     receive: int = field(default=0, repr=False)
@@ -55,7 +55,7 @@ class Item:
         self.failure = str(reason) or "no reason given"
 
     def json(self) -> Any:
-        """The body, parsed."""
+        """Return the parsed body."""
         return json.loads(self.body)
 
 
@@ -66,7 +66,7 @@ class Batch(list[Item]):
 
 
 def item_of(message: dict[str, Any], *, feeder: int, number: int, receive: int) -> Item | None:
-    """Convert a message of ReceiveMessage. S3's test event becomes None."""
+    """Convert a message of ReceiveMessage to an item. Return None for S3's test event."""
     body, system = message["Body"], message.get("Attributes", {})
     objects = objects_of(body)
     if objects is None:
@@ -85,7 +85,7 @@ def item_of(message: dict[str, Any], *, feeder: int, number: int, receive: int) 
 
 
 def objects_of(body: str) -> list[S3Object] | None:
-    """The objects in an S3 event, directly from S3, through SNS or through EventBridge; None for S3's test event."""
+    """Return the objects in an S3 event from S3, SNS or EventBridge. Return None for S3's test event."""
     event = _parsed(body)
     if event.get("Type") == "Notification" and isinstance(event.get("Message"), str):
         event = _parsed(event["Message"])
@@ -105,7 +105,7 @@ def objects_of(body: str) -> list[S3Object] | None:
 
 
 def _is_s3(part: Any) -> bool:
-    """Whether it has the members that an S3 event has: the body of any message can have a list of records."""
+    """Whether a record has the members of an S3 event. The body of any message can have a list of records."""
     if not (isinstance(part, dict) and isinstance(part.get("bucket"), dict) and isinstance(part.get("object"), dict)):
         return False
     return isinstance(part["bucket"].get("name"), str) and isinstance(part["object"].get("key"), str)
@@ -125,7 +125,7 @@ def _object(part: dict[str, Any], key: str, event: str) -> S3Object:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """A JSON object, or an empty one if the text is anything else."""
+    """Return the JSON object in a text, or an empty dict if the text is something else."""
     if not text.lstrip().startswith("{"):
         return {}
     try:

@@ -1,8 +1,8 @@
 """Reads S3 objects with less CPU time than `get_object` of boto3.
 
 `get_object` spends most of its time on the parameters, the endpoint and the response of the call, not on the object. The endpoint
-is the same for all objects of a bucket, so it is resolved once, and a plain GET signed by botocore returns the same bytes. If the
-GET does not succeed, `get_object` is called: it follows redirects to other regions, retries, and raises the right error.
+is the same for all objects of a bucket, so this module resolves it once, and then sends plain GET requests that botocore signs. If
+a GET fails, it calls `get_object`, which follows redirects to other regions, retries, and raises the right error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANY_KEY = "k"
 
 @dataclass(frozen=True, slots=True)
 class BucketEndpoint:
-    """Where the objects of a bucket are, and the region for which requests are signed."""
+    """The URL of the objects of a bucket, and the region for which requests are signed."""
 
     url: str  # the URL of an object without its key
     region: str
@@ -53,7 +53,7 @@ class ObjectReader:
                 response = self._http.send(request.prepare())
                 if response.status_code == OK:
                     return bytes(response.content)
-                self._endpoints.pop(bucket, None)  # `get_object` may find out that the bucket is in another region
+                self._endpoints.pop(bucket, None)  # the bucket may be in another region, which `get_object` finds
             except ConnectionError:
                 cannot_connect = True
             except HTTPClientError:
@@ -71,7 +71,7 @@ class ObjectReader:
 
 
 def endpoint_of(presigned_url: str) -> BucketEndpoint | None:
-    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. None if its requests need another kind of signature."""
+    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. Return None if they need another signature."""
     parts = urlsplit(presigned_url)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     scope = query.get("X-Amz-Credential", "").split("/")

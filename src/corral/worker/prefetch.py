@@ -1,4 +1,4 @@
-"""Bounds of what a worker holds: messages, and bytes of their objects."""
+"""Limits of what a worker holds: the number of messages, and the bytes of their objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prefetch:
             self._bytes += size
 
     def add_bytes(self, more: int) -> None:
-        """Correct an estimate, for example when decoded data is larger than its object. Never waits."""
+        """Correct an estimate without waiting, for example if decoded data is larger than its object."""
         with self._changed:
             self._bytes += more
             self._changed.notify_all()
@@ -44,7 +44,7 @@ class Prefetch:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let every waiting thread go on."""
+        """End all waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Finds a queue by name, URL or ARN, and reads what the worker must know about it."""
+"""Finds a queue by name, URL or ARN, and reads the attributes that the worker needs."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def client(
 
 
 def credentials(region: str | None) -> Any:
-    """The credentials of the clients of a region; None if there are none."""
+    """Return the credentials of the clients of a region, or None if there are none."""
     with _MAKING:
         return _session(_region(region)).get_credentials()
 
 
 def _region(region: str | None) -> str | None:
-    """AWS_REGION counts too: ECS sets it, and boto3 does not read it."""
+    """Return the region. ECS sets AWS_REGION, which boto3 does not read."""
     return region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
 
 
@@ -69,12 +69,12 @@ def read_environment_again() -> None:
 
 @cache
 def _session(region: str | None) -> boto3.session.Session:
-    """Clients of one session share the service models. Forked feeders have them from the start."""
+    """Return the session of all clients. They share its service models, also in forked feeders."""
     return boto3.session.Session(region_name=region)
 
 
 def find_queue(queue: str) -> QueueInfo:
-    """The queue with its attributes. WorkerError says what to do if it does not exist."""
+    """Return the queue with its attributes. If it does not exist, raise a WorkerError that says what to do."""
     region = _region_of(queue)
     name = queue.rpartition("/")[2] if "://" in queue else queue.rpartition(":")[2]
     try:
@@ -104,7 +104,7 @@ def find_queue(queue: str) -> QueueInfo:
 
 
 def _region_of(queue: str) -> str | None:
-    """The region that an ARN or a URL of AWS names."""
+    """Return the region in an ARN or a URL of AWS."""
     if queue.startswith("arn:"):
         parts = queue.split(":")
         if len(parts) != 6 or parts[2] != "sqs":

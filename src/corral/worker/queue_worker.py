@@ -24,7 +24,7 @@ from corral.worker.task_protection import WorkerProtection
 from corral.worker.worker_metrics import Totals, WorkerMetrics
 
 MIB = 1024 * 1024
-CLOSE_MAX_S = 60.0  # for settling what is held, after the open receives have returned
+CLOSE_MAX_S = 60.0  # how long to wait for the settlement of held messages, after all receives have returned
 LIMITS: dict[str, tuple[float, float]] = {
     "batch_max": (1, 10_000),
     "wait_max_s": (0, 3600),
@@ -108,7 +108,7 @@ class QueueWorker:
         self._run: _Run | None = None
 
     def run(self) -> Totals:
-        """Work until SIGTERM, SIGINT or `stop`, or, with `once`, until the queue is empty. Returns what was done."""
+        """Process messages until SIGTERM, SIGINT or `stop`. With `once`, also end when the queue is empty. Return the totals."""
         read_environment_again()
         queue, results = find_queue(self._queue), target_of(self._results)
         if queue.receives_max is None:
@@ -155,14 +155,17 @@ class QueueWorker:
             signals.restore()
 
     def stop(self) -> None:
-        """Finish the batch in `predict`, return all other messages at once, and let `run` return. Any thread may call it."""
+        """Return all messages to the queue, except those of the batch in `predict`. `run` returns after this batch.
+
+        Any thread may call this method.
+        """
         self._stopping.set()
         if self._run is not None:
             self._run.stop()
 
 
 class _Run:
-    """One call of `QueueWorker.run`. It receives the events of its feeders."""
+    """The state of one call of `QueueWorker.run`. It receives the events of the feeders."""
 
     def __init__(self, batches: Batches, metrics: WorkerMetrics, stopping: threading.Event) -> None:
         self._batches = batches
@@ -177,13 +180,13 @@ class _Run:
         self._error: Exception | None = None
 
     def feed(self, options: FeederOptions, processes: int, start_method: str) -> None:
-        """Make the feeders. Processes are forked here, before this worker starts its first thread."""
+        """Create the feeders. Their processes are forked here, before this worker starts its first thread."""
         if not processes:
             self._feeders = [Feeder(0, options, self)]
             return
         context = multiprocessing.get_context(start_method)
         if options.fetch:
-            client("s3", None)  # loads the models of S3 once, not in every process
+            client("s3", None)  # load the models of S3 once, and not in every process
         feeders = [FeederProcess(number, options, self, context) for number in range(processes)]
         for at, feeder in enumerate(feeders):
             try:
@@ -238,7 +241,7 @@ class _Run:
         return taken
 
     def _prepare(self, batch_run: BatchRun) -> None:
-        """Prepare the next batch while `predict` works. An exception is raised again, and handled, when its turn comes."""
+        """Prepare the next batch while `predict` works. If this fails, the batch is prepared again when it is processed."""
         while (taken := self._batches.take()) is not None:
             try:
                 batch_run.prepare(taken[0])
@@ -254,7 +257,7 @@ class _Run:
             self.settle(feeder, mine)
 
     def _close(self, within_s: float) -> None:
-        """Return what is left and wait for all feeders at the same time."""
+        """Return the remaining items to the queue, and wait for all feeders at the same time."""
         for feeder in self._feeders:
             feeder.return_all()
         closing = [threading.Thread(target=feeder.close, args=(within_s,), daemon=True) for feeder in self._feeders]

@@ -1,4 +1,4 @@
-"""Results: one per item, written to S3 or to a queue before the message is deleted."""
+"""Results of `predict`. The worker writes the result of an item to S3 or to a queue before it deletes the message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.worker.items import Item
 from corral.worker.queue_lookup import QueueInfo, client, find_queue
 
 ENTRIES_MAX = 10
-BODIES_MAX_BYTES = 1024 * 1024  # of one SendMessageBatch, and of one message
+BODIES_MAX_BYTES = 1024 * 1024  # the limit of one SendMessageBatch, and of one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ItemResult:
 
 
 def target_of(results: str | None) -> ResultTarget | None:
-    """`s3://bucket/prefix/`, or the name, URL or ARN of a queue."""
+    """Parse `s3://bucket/prefix/`, or the name, URL or ARN of a queue."""
     if results is None:
         return None
     if not results.startswith("s3://"):
@@ -54,7 +54,7 @@ def target_of(results: str | None) -> ResultTarget | None:
 
 
 def result_of(item: Item, target: ResultTarget, key_of: Callable[[Item], str] | None) -> ItemResult | None:
-    """Serialize what `predict` returned for an item. None if there is no result. ValueError says what is wrong with it."""
+    """Serialize what `predict` returned for an item. Return None if there is no result. Raise ValueError if it is not valid."""
     if item.result is None:
         return None
     if target.queue is not None:
@@ -85,7 +85,7 @@ def _serialized(result: Any) -> tuple[bytes, str, str]:
 
 
 def _listed(value: Any) -> Any:
-    """Arrays and tensors become lists, their scalars numbers."""
+    """Convert arrays and tensors to lists, and their scalars to numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise ValueError(
@@ -120,7 +120,7 @@ class ResultWriter:
         return None
 
     def _send(self, results: list[ItemResult]) -> dict[int, Exception]:
-        """Send in batches that SQS accepts: ten messages, 1 MiB in all."""
+        """Send the results in batches of at most ten messages and 1 MiB, as SQS requires."""
         failed: dict[int, Exception] = {}
         batch: list[int] = []
         for at, result in enumerate(results):

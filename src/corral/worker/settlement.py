@@ -15,13 +15,13 @@ from corral.worker.errors import LOG, code_of, explained, retried
 from corral.worker.results import ItemResult, ResultWriter
 from corral.worker.visibility import VisibilityKeeper
 
-ENTRIES_MAX = 10  # of one DeleteMessageBatch or ChangeMessageVisibilityBatch
+ENTRIES_MAX = 10  # messages of one DeleteMessageBatch or ChangeMessageVisibilityBatch
 LINGER_S = 0.02  # how long an incomplete batch waits for more messages
-DELETE_LINGER_S = 0.25  # the same for messages to delete, while others are processed: `predict` finishes many at once, then none
+DELETE_LINGER_S = 0.25  # the same for messages to delete, while others are processed: `predict` finishes many at once
 REQUESTS_MAX = 4
 TRY_MAX_S = 60.0
 DELAY_MAX_S = 300
-# Every result would be refused like this: the worker stops, and its messages do not count as failed.
+# With these errors, every result would be refused. So the worker stops, and its messages do not count as failed.
 REFUSALS = {"AccessDenied", "AccessDeniedException", "NoSuchBucket", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"}
 
 
@@ -53,7 +53,7 @@ class Settlement:
 
 
 class Settler:
-    """Collects settlements into batches and sends them. `settled` is called with the messages when SQS has answered.
+    """Collects settlements into batches and sends them. It calls `settled` with the messages after SQS has responded.
 
     `expects_more` says whether other messages are being processed, so that an incomplete batch of deletes can wait for them.
     """
@@ -89,7 +89,7 @@ class Settler:
         self._waiting.put((message, settlement))
 
     def close(self) -> None:
-        """Send what waits, and wait for the answers."""
+        """Send the remaining settlements, and wait for the responses."""
         self._waiting.put(None)
         self._thread.join()
         self._pool.shutdown()
@@ -97,7 +97,7 @@ class Settler:
             self._writer.close()
 
     def _collect(self) -> None:
-        """Messages of one fate make a batch, which is sent when it has ten or when no message arrives for a moment."""
+        """Collect messages with the same fate. Send a batch when it has ten messages, or when no message arrives for a moment."""
         batches: dict[Fate, list[tuple[HeldMessage, Settlement]]] = {fate: [] for fate in Fate}
         last_s = 0.0
         while True:
@@ -163,7 +163,7 @@ class Settler:
         self._settled(written, Fate.DONE)
 
     def _give_back(self, fate: Fate, messages: list[HeldMessage]) -> None:
-        """Make messages visible: those that were not processed now, those that failed after the delay of the queue."""
+        """Make messages visible: messages that were not processed at once, and failed messages after the delay of the queue."""
         entries = []
         for at, message in enumerate(messages):
             delay_s = self._retry_delay_s(message.receive_count) if fate is Fate.FAILED else 0
@@ -182,10 +182,10 @@ class Settler:
 
 
 def delay_s(retry_delay_s: int | None, receives_max: int | None) -> Callable[[int], int]:
-    """How long a failed message stays invisible, by its number of receives.
+    """Return how long a failed message stays invisible.
 
-    A queue with a redrive policy ends the retries of a bad message. Without one the message would be received again at
-    once, for days, so the delay doubles with each receive.
+    A redrive policy of the queue ends the retries of a bad message. Without such a policy, the message would be received again and
+    again for days, so the delay doubles with each receive.
     """
     if retry_delay_s is not None:
         return lambda count: retry_delay_s

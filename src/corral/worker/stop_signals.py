@@ -14,11 +14,11 @@ END = b"\0"
 
 
 class StopSignals:
-    """Calls `stop` at the first signal, from another thread; the second signal ends the process.
+    """Calls `stop` at the first signal, in another thread. The second signal ends the process.
 
-    Python runs signal handlers in the main thread, which may compute in a library for minutes. The interpreter writes
-    to the wakeup descriptor at once, so a thread that reads it can return messages meanwhile. Outside the main thread
-    signals cannot be handled: then this does nothing.
+    Python runs signal handlers in the main thread, which may compute in a library for minutes. But the interpreter writes to the
+    wakeup descriptor at once. A thread reads this descriptor, so it can return messages meanwhile. If the worker does not run in
+    the main thread, it cannot handle signals, and this class does nothing.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class StopSignals:
         self._watcher = threading.Thread(target=self._watch, name="worker-signals", daemon=True)
 
     def install(self) -> None:
-        """Before feeders are forked, so that they do not end at a signal for the whole process group."""
+        """Install the handlers before feeders are forked, so that a signal to the whole process group does not end the feeders."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._reader, self._writer = socket.socketpair()
@@ -38,7 +38,7 @@ class StopSignals:
         self._is_installed = True
 
     def watch(self) -> None:
-        """After feeders are forked: this starts a thread."""
+        """Start the thread that reads the descriptor. Call this after feeders are forked."""
         if self._is_installed:
             self._watcher.start()
 

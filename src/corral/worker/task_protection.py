@@ -1,4 +1,4 @@
-"""Task protection: while the worker holds messages, ECS does not choose its task when a service scales in or deploys.
+"""Task protection: ECS does not stop the task of a worker that holds messages when the service scales in or deploys.
 
 The worker calls the API of the ECS agent at ECS_AGENT_URI, which ECS and Corral set in every task.
 """
@@ -16,13 +16,13 @@ from corral.worker.errors import LOG
 
 EXPIRES_MINUTES = 10
 RENEW_S = EXPIRES_MINUTES * 60 / 2
-LINGER_S = 1.0  # between two messages the protection stays: each change is a request to ECS
+LINGER_S = 1.0  # the protection stays between two messages, because each change is a request to ECS
 RETRY_S = 60.0
 REQUEST_MAX_S = 10.0
 
 
 class WorkerProtection:
-    """Protects the task of this process while `set_busy(True)` holds. Does nothing outside a task."""
+    """Protects the task of this process from `set_busy(True)` to `set_busy(False)`. It does nothing outside a task."""
 
     def __init__(self) -> None:
         agent = os.environ.get("ECS_AGENT_URI")
@@ -30,7 +30,7 @@ class WorkerProtection:
         self._changed = threading.Condition()
         self._is_busy = self._is_protected = self._is_closed = False
         self._idle_since_s = time.monotonic()
-        self._next_s = 0.0  # when to renew, or to try again
+        self._next_s = 0.0  # when to renew the protection, or to retry
         self._thread = threading.Thread(target=self._run, name="worker-protection", daemon=True)
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class WorkerProtection:
                 return
 
     def _wanted(self) -> bool | None:
-        """True to protect or renew, False to end the protection, None if all is well."""
+        """Return True to begin or renew the protection, False to end it, and None if nothing has to change."""
         now_s = time.monotonic()
         if self._is_closed:
             return False if self._is_protected else None

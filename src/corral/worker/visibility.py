@@ -10,13 +10,13 @@ from typing import Any
 
 from corral.worker.errors import LOG
 
-ENTRIES_MAX = 10  # of one ChangeMessageVisibilityBatch
+ENTRIES_MAX = 10  # messages of one ChangeMessageVisibilityBatch
 
 
 class VisibilityKeeper:
-    """Extends the visibility timeout of every held message when half of it has passed.
+    """Extends the visibility timeout of every held message when half of the timeout has passed.
 
-    All messages have the same timeout, so the order of insertion is the order in which they are due.
+    All messages have the same timeout, so the oldest entry is always due first.
     """
 
     def __init__(self, sqs: Any, queue_url: str, timeout_s: int) -> None:
@@ -40,9 +40,9 @@ class VisibilityKeeper:
             self._changed.notify()
 
     def release(self, handles: Iterable[str]) -> None:
-        """Stop extending. Afterwards no request of this keeper is under way for them.
+        """Stop extending the timeouts of messages, and wait until no request for them is pending.
 
-        Without that, an extension could arrive after the message was returned and hide it again.
+        Otherwise, an extension could arrive after a message was returned, and hide it again.
         """
         with self._extending, self._changed:
             for handle in handles:
@@ -61,7 +61,7 @@ class VisibilityKeeper:
                     self._extend(due)
 
     def _wait(self) -> bool:
-        """Wait until a message is due. False when closed."""
+        """Wait until a message is due. Return False after `close`."""
         with self._changed:
             while not self._closed:
                 pause_s = next(iter(self._due_s.values())) - time.monotonic() if self._due_s else None
@@ -71,7 +71,7 @@ class VisibilityKeeper:
             return False
 
     def _take_due(self) -> list[str]:
-        """Up to ten messages, also those that are due soon: fewer requests."""
+        """Take up to ten messages. Messages that are due soon are included, to save requests."""
         now_s = time.monotonic()
         with self._changed:
             due = [handle for handle, due_s in self._first() if due_s <= now_s + self._timeout_s / 8]

@@ -1,4 +1,4 @@
-"""Counts what a worker does: for `Totals`, for CloudWatch, and for the progress line of a terminal."""
+"""Counts the messages of a worker: for `Totals`, for CloudWatch, and for the progress line of a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from corral.worker.queue_lookup import QueueInfo, client
 from corral.worker.settlement import Fate
 
 PROGRESS_S = 0.5
-DEPTH_S = 2.0  # how often the progress line asks for the depth of the queue
+DEPTH_S = 2.0  # how often the progress line reads the number of messages in the queue
 BAR_CHARACTERS = 24
 
 
 @dataclass(slots=True)
 class ValueRange:
-    """What CloudWatch calls a statistic set."""
+    """A statistic set of CloudWatch."""
 
     count: int = 0
     total: float = 0.0
@@ -43,7 +43,7 @@ class ValueRange:
 
 @dataclass(slots=True)
 class Totals:
-    """What a worker has done: messages processed, failed, and returned unprocessed; and how long it ran."""
+    """The numbers of messages that a worker has processed, failed and returned unprocessed, and how long it ran."""
 
     done: int = 0
     failed: int = 0
@@ -122,7 +122,7 @@ class WorkerMetrics:
             except Exception as error:
                 LOG.warning("metrics were not published to CloudWatch: %s", error)
                 if not is_transient(error):
-                    return  # no permission, for example: one warning is enough
+                    return  # for example, the worker has no permission: one warning is enough
 
     def _publish(self) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """Scaling activities of ECS services: what changed a desired count, and why an alarm changed nothing.
 
-An activity that changes a desired count is in progress until as many tasks run. If the count changes before that, the activity is
-overridden.
+An activity that changes a desired count is in progress until the service has this number of running tasks. If the desired count
+changes before, the activity is overridden.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def record_not_scaled(tx: Tx[Store], region: str, target: Document, code: str, c
 
 
 def follow_activity(tx: Tx[Store], key: str) -> None:
-    """End the activity of a target when as many tasks run as it has set. `key` is REGION/RESOURCE."""
+    """End the activity of a target when the number of running tasks is the desired count. `key` is REGION/RESOURCE."""
     region, _, resource = key.partition("/")
     _, cluster, name = resource.split("/")
     service = tx.store.ecs_services.get(region, cluster, name)

@@ -15,7 +15,7 @@ from corral.services.cloudformation.api_types import AlreadyExists, tag_values
 from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.store import Store
 
-IDENTITY = ("ResourceId", "ScalableDimension", "ServiceNamespace")  # the physical id of a target has them, separated by bars
+IDENTITY = ("ResourceId", "ScalableDimension", "ServiceNamespace")  # the parts of the physical id of a target, in this order
 NO_TARGET = f"Either ScalingTargetId or all three of [{', '.join(IDENTITY)}] must be specified"
 
 
@@ -78,7 +78,7 @@ def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Proper
 
 
 def _target_of(properties: Properties) -> dict[str, str]:
-    """Return the members that name the target of a policy. A template has the physical id of the target, or its three members."""
+    """Return the three members that name the target of a policy. A template has these members, or the physical id of the target."""
     if target := properties.get("ScalingTargetId"):
         found = _place(str(target))
         if len(found) == len(IDENTITY):
@@ -110,7 +110,7 @@ def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties
 
 
 def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    with suppress(ObjectNotFoundException):  # the target deletes its policies with itself
+    with suppress(ObjectNotFoundException):  # the deletion of the target has deleted the policy
         _call(tx, caller, "DeleteScalingPolicy", {**_target_of(properties), "PolicyName": properties["PolicyName"]})
 
 

@@ -1,4 +1,4 @@
-"""Scaling policies of ECS services: put, describe, delete, and what a policy does with a value (`rule_of`).
+"""Scaling policies of ECS services: put, describe and delete them, and compute what a policy does with a value (`rule_of`).
 
 The reconciler `scaling` (`reconcile/service_scaling.py`) applies policies when alarms request it.
 """

@@ -38,7 +38,7 @@ NEXT = "_next"  # the member with the time of the next run
 
 
 def put_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Create an action, or change it. An update without a start or an end time deletes the old one."""
+    """Create or change an action. An update without a start time or an end time deletes the old time."""
     resource, name = registered(tx, caller, params)["ResourceId"], params["ScheduledActionName"]
     before = tx.store.stored.get(SERVICE, SCHEDULE, caller.region, key_of(resource, name))
     if before is None and len(list(documents_of(tx, caller.region, SCHEDULE, resource))) >= ACTIONS_MAX:
@@ -139,7 +139,7 @@ def run_due_actions(tx: Tx[Store], region: str, resource: str) -> float | None:
 
 
 def _run(tx: Tx[Store], region: str, target: Document, action: Document) -> None:
-    """Set the limits of a target. If only one limit is given and contradicts the other one, the other one is changed too."""
+    """Set the limits of a target. If the action gives one limit, and it contradicts the other limit, set both to the same value."""
     limits = action["ScalableTargetAction"]
     most = limits.get("MaxCapacity", max(target["MaxCapacity"], limits.get("MinCapacity", 0)))
     least = min(limits.get("MinCapacity", target["MinCapacity"]), most)

@@ -55,7 +55,7 @@ TAG_RULES = TagRules(ValidationException, errors={"count": TooManyTagsException}
 
 
 def register_scalable_target(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Register a target or change it. A service whose desired count is outside the limits is brought inside."""
+    """Register a target or change it. If the desired count of the service is outside the limits, set it to the nearest limit."""
     resource = resource_of(params)
     service = _active_service(tx, caller, resource)
     before = find_target(tx, caller.region, resource)

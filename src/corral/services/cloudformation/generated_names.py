@@ -1,4 +1,4 @@
-"""Names that stacks give to resources whose template names none: STACK-LOGICALID-RANDOM."""
+"""Generated names. If a template has no name for a resource, the stack names it STACK-LOGICALID-RANDOM."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The steps of a stack operation. A step creates, updates or deletes one resource, and waits until the resource is settled.
 
-The functions of a resource's type run in an attempt: if they fail, their effects are undone, and the step has failed with a reason.
-A type of another lane (logs, metrics) runs there: the step is handed over, and its result is handed back.
+A resource is settled when it is ready, for example when the tasks of a service run. The functions of a resource's type run in an
+attempt (`Tx.attempt`): if they fail, their effects are undone, and the step has failed with a reason. A lane is the thread that
+writes one database. The steps of log groups and alarms run in the lanes of logs and metrics: the step is sent to the lane by a
+hand-over, and the lane sends the result back.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, vers
 
 
 def record(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, shown: bool) -> None:
-    """Record a new declaration of a resource that stays as it is. `shown`: with events."""
+    """Record a new declaration of a resource that stays as it is. If `shown` is set, write events."""
     kept = version.but(physical_id=resource.physical_id, attributes=resource.version.attributes)
     before, reason = _before(resource), resource.status_reason
     if not shown:
@@ -152,9 +154,9 @@ def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 
 def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource, *, skips: bool = False) -> None:
-    """Go back to the resource that was replaced. The new one is deleted at the end of the rollback.
+    """Return to the resource that was replaced. The new resource is deleted at the end of the rollback.
 
-    `skips`: do not call the type, because the caller skips the resource.
+    If `skips` is set, do not call the type, because the caller skips the resource.
     """
     before, replacement = resource.before, resource.version
     assert before is not None and before.physical_id is not None
@@ -173,7 +175,7 @@ def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource, *, skips: 
 
 
 def restored(tx: Tx[Store], stack: Stack, resource: StackResource, *, shown: bool = True) -> None:
-    """Record that a resource is what it was before the update that is rolled back. `shown`: with an event."""
+    """Record that a resource is what it was before the update that is rolled back. If `shown` is set, write an event."""
     assert resource.before is not None
     version = resource.before.but(attributes=resource.version.attributes)
     reason = STORED_ONLY if resource.is_stored_only else ""
@@ -199,7 +201,7 @@ def begin_delete(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 
 def leave_over(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, is_new: bool) -> None:
-    """Remember a resource that has to be deleted, although another one has its logical id now."""
+    """Store a resource as a leftover: it must be deleted, and another resource has its logical id now."""
     resources = tx.store.stacks.resources(stack.id)
     number = 1
     while f"{resource.logical_id}/{number}" in resources:
@@ -287,7 +289,7 @@ def _step_view(tx: Tx[Store], stack: Stack, resource: StackResource) -> Resource
 
 
 def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    """Continue a step whose function has run: ask its type whether it is complete, and count signals."""
+    """Continue a step whose function has run: call `settled` or `gone` of its type, and count signals."""
     step, type_, caller = resource.step, resource_type(resource.type), caller_of(stack)
     assert step is not None
     try:
@@ -338,7 +340,7 @@ def _count(resource: StackResource, step: StackStep, signals: Mapping[str, str],
 
 
 def _with_physical_id(tx: Tx[Store], stack: Stack, resource: StackResource, physical_id: str, *, failed: bool) -> StackResource:
-    """Give a resource the physical id that its type has set. After an update, another id means that the resource was replaced."""
+    """Set the physical id that the type has returned. If the id differs after an update, the resource was replaced."""
     step, old_id = resource.step, resource.physical_id
     assert step is not None
     if physical_id == old_id or step.action == DELETE or (failed and step.action == UPDATE):
@@ -390,7 +392,7 @@ def _deleted(tx: Tx[Store], stack: Stack, resource: StackResource, status: Resou
 
 
 def _fail(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str, *, undone: bool = False) -> None:
-    """End a step that has failed. `undone`: the function of the type had no effect, so the resource is what it was."""
+    """End a step that has failed. `undone` is set if the effects of the type's function were undone, so nothing has changed."""
     step = resource.step
     assert step is not None
     tx.watch(step_key(resource), ())
@@ -404,7 +406,7 @@ def _verb(step: StackStep) -> str:
 
 
 def cancel_steps(tx: Tx[Store], stack: Stack) -> None:
-    """Cancel the steps of a stack, because its operation has failed or is deleted. A step in another lane ends there first."""
+    """Cancel the steps of a stack, because its operation has failed or the stack is deleted. A step in another lane ends first."""
     for resource in list(tx.store.stacks.resources(stack.id).values()):
         step = resource.step
         if step is None or step.action == DELETE or resource.status.value.endswith("_FAILED"):

@@ -126,7 +126,7 @@ def peak_of(values: Sequence[float], alarm: Alarm) -> float | None:
 
 
 def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = None) -> None:
-    """Tell the state lane which policies a new or changed alarm names, and withdraw the alarm's requests. An evaluation follows."""
+    """Send the policies of a new or changed alarm to the state lane, and withdraw its requests. An evaluation follows."""
     if SCALING in alarm.config or (before is not None and SCALING in before.config):
         _request(tx, alarm, [], again=True)
 

@@ -1,4 +1,4 @@
-"""Reports of alarm states to the state lane. A deployment of an ECS service watches alarms: an alarm in ALARM fails it."""
+"""Reports of alarm states to the state lane. A deployment of an ECS service watches alarms, and fails if one is in ALARM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.telemetry import MetricStore
 
 
 def receive_alarm_watches(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
-    """Replace the alarms that a watcher watches. Without alarms, the watcher is forgotten."""
+    """Replace the alarms that a deployment (the watcher) watches. Without alarms, delete the watcher."""
     watcher, region = payload["watcher"], payload["region"]
     tx.store.alarms.set_watches(watcher, region, payload["alarms"])
     if payload["alarms"]:

@@ -20,7 +20,7 @@ from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 
 STOPS_MAX = 20  # tasks that one transaction stops
-PACE_S = 0.001  # until the next of these transactions
+PACE_S = 0.001  # the time until the next of these transactions
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
 AlreadyExists = api_error("AlreadyExists")
@@ -112,9 +112,9 @@ def _delete_association(tx: Tx[Store], caller: Caller, identity: str, properties
 
 
 def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """ECS refuses to remove a capacity provider that runs tasks. If the whole stack is deleted, stop the tasks first.
+    """Remove the capacity providers from the cluster. If the whole stack is deleted, first stop the tasks of the providers.
 
-    The deletion of the Auto Scaling group, which follows, would stop them too.
+    ECS refuses to remove a capacity provider that runs tasks. The later deletion of the Auto Scaling group would stop them anyway.
     """
     cluster = short(step.physical_id)
     if not _exists(tx, caller, cluster):

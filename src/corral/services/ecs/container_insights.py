@@ -29,7 +29,7 @@ from corral.telemetry import LogStore
 NAMESPACE = "ECS/ContainerInsights"
 GROUP = "/aws/ecs/containerinsights/{}/performance"
 RETENTION_DAYS = 1  # as AWS sets it for these groups
-TASKS_MAX = 500  # of a cluster; a cluster with more tasks gets events for this many
+TASKS_MAX = 500  # a cluster with more tasks gets events for this many of them
 ENHANCED = "enhanced"
 
 CLUSTER_METRICS = {"TaskCount": "Count", "ContainerInstanceCount": "Count", "ServiceCount": "Count"}
@@ -57,7 +57,7 @@ CONTAINER_DIMENSIONS = (
 
 
 class UsedByRun(Struct, frozen=True):
-    """What a container used in the last minute: CPU units on average, and the present values of the others."""
+    """The resources that a container used in the last minute: the average of its CPU units, and the present values of the rest."""
 
     cpu_units: float
     memory_mib: float
@@ -181,7 +181,7 @@ def _task_events(
         "KnownStatus": task.state.value, "LaunchType": task.launch_type, "CreatedAt": round(task.created_at_s * 1000),
         "StartedAt": round((task.started_at_s or task.created_at_s) * 1000), "Timestamp": at_ms, **_amounts(sums, *reserved),
     }  # fmt: skip
-    if runs:  # a task whose host did not answer has no values
+    if runs:  # a task whose host did not respond has no values
         declared: list[Declared] = [(TASK_METRICS, TASK_DIMENSIONS)]
         if cluster.level == ENHANCED:
             percentages = _percentages("Task", sums, *reserved)

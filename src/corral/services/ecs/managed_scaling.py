@@ -1,4 +1,4 @@
-"""Managed scaling of capacity providers: the facts for its decisions, its metric, and the reason why a task of a provider waits.
+"""Managed scaling of capacity providers: the inputs of its decisions, its metric, and the reason why a task of a provider waits.
 
 A member is an instance of an Auto Scaling group. A slot is the capacity of one instance, as the scheduler sees it. The reconciler
 `capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
@@ -24,7 +24,7 @@ from corral.services.instances import is_impaired, reason_of_wait
 from corral.store import Store
 from corral.store.instances import launch_attributes
 
-TYPE = "capacity-provider"  # of the stored documents
+TYPE = "capacity-provider"  # the type of the stored documents
 ENABLED = "ENABLED"
 NAMESPACE, RESERVATION = "AWS/ECS/ManagedScaling", "CapacityProviderReservation"
 SCALING_STATE = "_scaling"  # the member of a provider's document that has its ScalingState
@@ -50,7 +50,7 @@ class ScalingState(Struct, frozen=True):
     """What the reconciler of a capacity provider stores between two runs."""
 
     low_since_s: float | None = None  # since when the group has more capacity than needed
-    launch: LaunchShape | None = None  # as it was when tasks last waited
+    launch: LaunchShape | None = None  # the instance that the group would have launched when tasks last waited
     refusal: str = ""  # why the group cannot launch an instance; empty: it can
     is_stepping: bool = False  # more instances are needed, but the instances of the last step still warm up
     paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later one continues
@@ -75,7 +75,7 @@ class GroupProvider(Struct, frozen=True):
         return bool(self.clusters) and self.scaling["status"] == ENABLED
 
     def scales_group(self, group: Group) -> bool:
-        """Whether managed scaling is on, and neither a deletion nor the update of a stack empties the group."""
+        """Whether managed scaling is on. It pauses while a deletion or the update of a stack empties the group."""
         return self.scales and group.status != DELETING and DRAINED not in group.settings
 
     @property
@@ -193,7 +193,7 @@ def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
 
 
 def protect_members(tx: Tx[Store], group: Group, members: Sequence[Member], need: Need) -> None:
-    """Set the scale-in protection of members. Only idle members of a group with a surplus are not protected."""
+    """Set the scale-in protection of members. All are protected, except idle members of a group with a surplus."""
     has_surplus = capacity_of(members) > group.desired
     opened = False
     for member in members:
@@ -275,7 +275,7 @@ def why_provider_waits(tx: Tx[Store], pool: str, demand: Demand) -> str:
 
 
 def _cannot_help(launch: LaunchShape, region: str, pool: str, group: str, demand: Demand) -> str | None:
-    """Why a new instance of the group could not run a task."""
+    """Return why a new instance of the group could not run a task."""
     new = launch.as_instance(region, group)
     if new.pool != pool:
         joined = f"the cluster {launch.cluster}" if launch.cluster else "no cluster"

@@ -1,7 +1,7 @@
 """Service deployments of ECS: begin, fail, roll back, stop and complete the rollout of a service.
 
-A rollout moves a service to a new deployment (a service revision). The first deployment of a service is the one that starts tasks.
-A rollback makes the last completed deployment the first one again, so its remaining tasks stay.
+A rollout moves a service to a new deployment (a service revision). Only the first deployment in the list of a service starts tasks.
+A rollback makes the last completed deployment the first one again, and keeps the tasks of that deployment that still run.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def alarm_names(configuration: dict[str, Any]) -> tuple[str, ...]:
 
 
 def watch_alarms(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, names: tuple[str, ...]) -> None:
-    """Ask the metrics lane to report the states of these alarms, or to report nothing any more."""
+    """Request reports of the states of these alarms from the metrics lane. Without alarms, end the reports."""
     if alarm_names(rollout.configuration):
         watcher = f"{service.key}/{rollout.id}"
         tx.hand_over("metrics", "alarm watches", {"watcher": watcher, "region": service.region, "alarms": names}, key=watcher)

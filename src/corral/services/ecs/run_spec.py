@@ -1,7 +1,7 @@
 """The data that a host needs to start a container: command, environment, secrets, environment files and log stream.
 
-This data is an order to start. Secrets and environment files are read when the order is made. The order carries them to the host.
-No row of a task ever holds a secret.
+This data is an order to start. Secrets and environment files are read when the order is created, and are sent to the host in the
+order. No row of a task contains a secret.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Operations on service deployments and service revisions: list, describe, stop and continue.
 
-A service deployment is a `ServiceRollout`. Each one deploys a service revision, which is a `Deployment` with its configuration.
+A service deployment is a `ServiceRollout` in the code. It deploys a service revision, which is a `Deployment` and its
+configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The health of the tasks of a service: what its containers' health checks say, and how long a task without a check runs."""
+"""The health of the tasks of a service. It follows from health checks of containers or, without a check, from the age of a task."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from corral.store import Store
 def tasks_with_health(tx: Tx[Store], service: EcsService) -> list[ServiceTask]:
     """Return the tasks of a service that should run, with their health.
 
-    A task is healthy when all essential containers with a health check are. Within `healthCheckGracePeriodSeconds` after its start,
-    an unhealthy task counts as unknown. The service is reconciled again when this time is over.
+    A task is healthy when all essential containers with a health check are healthy. Within `healthCheckGracePeriodSeconds` after
+    its start, the health of an unhealthy task counts as unknown. The service is reconciled again when this time is over.
     """
     healths = {each.id: _healths(tx, service, each) for each in service.deployments}
     settles = _settles(service)

@@ -149,7 +149,7 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             raise InvalidParameterException("The service cannot be stopped while it is scaled above 0.")
         if params.get("force"):
             key = f"service:{service.key}"
-            withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, also busy ones
+            withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, even if they are busy
         abandon_rollout(tx, service, "The service was deleted.")
         service = service.but(status=DRAINING, desired=0, is_steady=False)
         _write(tx, service)
@@ -173,7 +173,7 @@ def describe_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 def list_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     if params.get("resourceManagementType") == "ECS":
-        return {"serviceArns": []}  # the request asks for Express services, which Corral does not have
+        return {"serviceArns": []}  # the request lists Express services, which Corral does not have
 
     def listed(after: str, limit: int) -> list[str]:
         return tx.store.ecs_services.listed(

@@ -30,7 +30,7 @@ UNZIPPED_MAX_BYTES = 262_144_000
 INLINE_MAX_BYTES = 4 * 1024 * 1024
 CODE, OBJECT = "_code", "_zip"  # Corral's own members of a request: the checked code, and the bytes of the object in S3
 CFN_RESPONSE = Path(__file__).parents[2] / "functions" / "cfnresponse.py"
-LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of all files in a zip file that Corral makes, so that equal code has equal hashes
+LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of all files in a zip file that Corral creates, so that equal code has equal hashes
 
 NO_SOURCE = "Please provide a source for function code."
 TWO_SOURCES = "Please do not provide other FunctionCode parameters when providing a ZipFile."
@@ -70,7 +70,7 @@ def prepare(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The members that name the code: CreateFunction has them in `Code`, UpdateFunctionCode has them itself."""
+    """Return the members that name the code. CreateFunction has them in `Code`, UpdateFunctionCode at the top level."""
     source: Mapping[str, Any] = params.get("Code", params)
     return source
 
@@ -105,7 +105,7 @@ def object_slices(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> t
 
 
 def object_bytes(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> bytes:
-    """Read the code of a stack's function in the lane. Its file exists: blobs are erased after their rows are deleted."""
+    """Read the code of a stack's function in the lane. Its file exists, because blobs are deleted only after their rows."""
     return read_slices(tx.settings.blobs_folder, object_slices(tx, caller, source))
 
 

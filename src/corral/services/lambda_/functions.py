@@ -39,7 +39,7 @@ RESERVED = frozenset(
         "AWS_REGION", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "LAMBDA_RUNTIME_DIR", "LAMBDA_TASK_ROOT",
     }
 )  # fmt: skip
-# The members of requests that are stored and shown as they are. Those in WITHOUT_EFFECT change nothing about the run.
+# The members of requests that are stored and shown as they are. Those in WITHOUT_EFFECT do not change how the function runs.
 SETTINGS = ("Description", "Handler", "MemorySize", "Role", "Runtime", "Timeout")
 WITHOUT_EFFECT = (
     "DeadLetterConfig", "EphemeralStorage", "FileSystemConfigs", "KMSKeyArn", "Layers", "SnapStart", "TracingConfig", "VpcConfig",
@@ -49,7 +49,7 @@ PAGES = Pagination(
 )
 TAG_RULES = TagRules(InvalidParameterValueException)
 
-STACK = "_stack"  # Corral's own member of a request: it comes from a stack, which also stores functions that Corral does not run
+STACK = "_stack"  # Corral's own member of a request of a stack, which also stores functions that Corral does not run
 NO_VERSIONS = "Corral has only the version $LATEST of a function: leave out Publish."
 
 
@@ -130,7 +130,7 @@ def get_function_configuration(tx: Tx[Store], params: dict[str, Any], caller: Ca
 
 
 def describe_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """GetFunction. The response has no URL of the code, because Corral does not hand it out again."""
+    """Describe a function for GetFunction. The response has no URL of the code, because Corral does not return the code."""
     document = find_function(tx, caller, params)
     tags = {"Tags": document["_tags"]} if document["_tags"] else {}
     return {"Configuration": _shown(document), "Code": {"RepositoryType": "S3"}, **tags}
@@ -173,7 +173,7 @@ def _shown(document: Document) -> Document:
 
 
 def _with_settings(document: Document, params: Mapping[str, Any]) -> Document:
-    """The document with the settings that a request gives."""
+    """Return the document with the settings of a request."""
     changed = {member: params[member] for member in (*SETTINGS, *WITHOUT_EFFECT) if member in params}
     if "Environment" in params:
         changed["Environment"] = {"Variables": params["Environment"].get("Variables", {})}

@@ -1,8 +1,8 @@
 """Invocations: the operation Invoke, and the rows from which the server runs functions.
 
 Each invocation is a row. The server takes queued rows (`take_invocations`), runs them in processes (`server/function_runner.py`),
-and records the results (`finish_invocation`). A failed asynchronous invocation is tried again, twice. Asynchronous invocations that
-ran when Corral was killed run again after the next start, so a function can get the same event more than once, as on AWS.
+and records the results (`finish_invocation`). A failed asynchronous invocation is retried twice. If Corral is killed while
+asynchronous invocations run, they run again after the next start. So a function can get the same event more than once, as on AWS.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, A
 
 
 def _refusal(tx: Tx[Store], document: Document) -> str:
-    """Why Corral does not run a function. Empty: it does."""
+    """Return why Corral does not run a function, or an empty text if it runs the function."""
     if tx.settings.isolate:
         return ISOLATED
     return "" if is_run(document) else not_run(document["Runtime"])
@@ -214,7 +214,7 @@ def _publish(tx: Tx[Store], row: Invocation, outcome: InvocationOutcome) -> None
 
 
 def failure(message: str, type_: str = "") -> bytes:
-    """The result of an invocation that has failed without a result of the function."""
+    """Return the result of an invocation whose function could not return a result itself."""
     return orjson.dumps({**({"errorType": type_} if type_ else {}), "errorMessage": message})
 
 

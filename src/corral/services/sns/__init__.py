@@ -1,1 +1,1 @@
-"""SNS: topics, subscriptions and published messages. Messages are delivered to SQS queues."""
+"""SNS: topics, subscriptions and published messages. Messages are delivered to SQS queues and Lambda functions."""

@@ -339,7 +339,7 @@ def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notificati
 
 
 def _members(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage, body: str) -> dict[str, Any]:
-    """A message with the members that say where it comes from. Corral does not sign messages."""
+    """Return a message with the members that describe its source. Corral does not sign messages."""
     number, subject = notification.sequence_number, notification.subject
     unsubscribe = quote(subscription["SubscriptionArn"], safe=":")
     envelope: dict[str, Any] = {
