@@ -48,13 +48,17 @@ def test_the_count_restarts_when_another_task_is_healthy():
     assert count_failures(third, failed=6, healthy=0).failures == 3, "a healthy task that ends forgives nothing"
 
 
+def test_a_task_that_was_healthy_before_the_failure_forgives_nothing():
+    assert count_failures(rollout(), failed=2, healthy=1).failures == 2
+
+
 def test_the_count_can_continue():
     first = count_failures(rollout(resetOnHealthyTask=False), failed=2, healthy=0)
     assert count_failures(first, failed=3, healthy=1).failures == 3
 
 
 def test_rows_of_failed_tasks_that_were_deleted_do_not_hide_new_failures():
-    forgiven = count_failures(rollout(), failed=5, healthy=1)
+    forgiven = count_failures(count_failures(rollout(), failed=4, healthy=0), failed=5, healthy=1)
     fewer = count_failures(forgiven, failed=1, healthy=1)
     assert count_failures(fewer, failed=3, healthy=1).failures == 2
 

@@ -17,7 +17,6 @@ from corral.decide.service_plan import (
     failures_in_a_row,
     next_start_s,
     replica_plan,
-    without_starts,
 )
 from corral.model.ecs_service import ServiceTask, StoppedTask
 
@@ -124,9 +123,55 @@ def test_a_task_of_unknown_health_does_not_count_as_running():
     assert ids(old) == set(replica_plan([*old, *new], NEW, 2, Percentages()).stop)
 
 
-def test_a_failed_deployment_starts_nothing_and_keeps_unhealthy_tasks():
-    plan = replica_plan([sick(), task(), task(), task()], NEW, 2, Percentages(0, 100))
-    assert len(plan.stop) == 2 and len(without_starts(plan).stop) == 1 and without_starts(plan).start == 0
+def test_an_unhealthy_task_stays_until_its_replacement_is_up_also_if_both_reach_the_maximum():
+    ill, new = sick(), task(state="PENDING")
+    assert replica_plan([ill], NEW, 1, Percentages()).start == 1
+    assert replica_plan([ill, new], NEW, 1, Percentages()).stop == ()
+    assert replica_plan([ill, replace(new, state="RUNNING", health="UNKNOWN")], NEW, 1, Percentages()).stop == ()
+    assert replica_plan([ill, replace(new, state="RUNNING")], NEW, 1, Percentages()).stop == (ill.id,)
+
+
+def test_unhealthy_replacements_make_room_for_others():
+    ill = [sick(), sick()]
+    assert ids(ill) == set(replica_plan(ill, NEW, 1, Percentages()).stop)
+
+
+def test_a_scale_in_keeps_the_minimum_if_a_protected_task_is_not_healthy_yet():
+    well, unknown = task(), [replace(task(), health="UNKNOWN") for _ in range(2)]
+    protected = ids(unknown)
+    assert replica_plan([well, *unknown], NEW, 2, Percentages(50, 200), protected=protected).stop == ()
+    assert replica_plan([well, *unknown], NEW, 2, Percentages(0, 200), protected=protected).stop == (well.id,)
+    old = task(OLD)
+    assert len(replica_plan([old, well, *unknown], NEW, 2, Percentages(50, 200), protected=protected).stop) == 1
+
+
+def test_a_failed_deployment_starts_no_tasks_and_keeps_old_and_unhealthy_ones():
+    percentages, old = Percentages(0, 100), [task(OLD), task(OLD)]
+    ill = sick()
+    for tasks in ([ill], old, [*old, task(state="PENDING")], [ill, task()], [old[0], ill]):
+        plan = replica_plan(tasks, NEW, 2, percentages, starts=False)
+        assert (plan.start, plan.stop, plan.is_blocked) == (0, (), False)
+
+
+def test_a_failed_deployment_stops_the_tasks_above_the_desired_count():
+    old, ill, new = [task(OLD), task(OLD)], sick(), [task(), task()]
+    everything = [*old, ill, *new]
+    assert ids(everything) == set(replica_plan(everything, NEW, 0, Percentages(), starts=False).stop)
+    plan = replica_plan([*old, ill, new[0]], NEW, 2, Percentages(0, 100), starts=False)
+    assert set(plan.stop) == {ill.id, old[1].id}
+    assert replica_plan([ill, *new], NEW, 2, Percentages(), starts=False).stop == (ill.id,)
+
+
+def test_a_failed_deployment_leaves_draining_instances_within_its_minimum():
+    there, here = [task(OLD, instance="drains") for _ in range(2)], task(OLD)
+    assert len(replica_plan([*there, here], NEW, 3, Percentages(50, 200), draining={"drains"}, starts=False).stop) == 1
+    assert replica_plan([*there, here], NEW, 3, Percentages(), draining={"drains"}, starts=False).stop == ()
+
+
+def test_a_failed_daemon_deployment_keeps_its_tasks():
+    old, ill, leaves = task(OLD, instance="a"), sick(instance="b"), task(OLD, instance="c")
+    plan = daemon_plan([old, ill, leaves], NEW, {"a", "b", "d"}, Percentages(0, 100), leaving={"c"}, starts=False)
+    assert (plan.start, plan.stop) == (0, (leaves.id,))
 
 
 def test_a_rollout_that_can_neither_start_nor_stop_a_task_is_blocked():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from corral.core import Command
+from corral.handovers import receive
+from corral.reconcile.receivers import RECEIVERS
 from groups.rollout_world import RolloutWorld
 from groups.scaling_world import LOAD, ScalingWorld
 
@@ -90,6 +94,26 @@ def test_an_alarm_that_was_in_alarm_before_is_ignored(world: AlarmedWorld) -> No
         world.report()
     world.wait(61)
     assert world.rollouts()[0]["status"] == "SUCCESSFUL"
+
+
+def test_an_alarm_that_fires_before_the_first_report_arrives_counts(world: AlarmedWorld) -> None:
+    world.watched()
+    delivered, world.deliver = world.deliver, lambda: None  # type: ignore[method-assign]
+    world.update(forceNewDeployment=True)
+    take_one(world, "state")  # the metrics lane sends its first report, which waits
+    world.set_state("ALARM")
+    world.deliver = delivered  # type: ignore[method-assign]
+    world.deliver()
+    assert world.rollouts()[0]["alarms"]["triggeredAlarmNames"] == ["busy"]
+
+
+def take_one(world: AlarmedWorld, sender: str) -> None:
+    """Deliver the oldest hand-over of one lane, and none of the hand-overs that it causes."""
+    lane = world.lanes[sender]
+    handover = lane.handed.popleft()
+    take = partial(receive, receivers=RECEIVERS[handover.lane], handover=handover, finished=[])
+    world.lanes[handover.lane].batch([Command(take, lambda answer: None)])
+    lane.delivered.append(handover.id)
 
 
 def test_a_deployment_waits_for_the_first_report_of_its_alarms(world: AlarmedWorld) -> None:

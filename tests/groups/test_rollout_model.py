@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corral.decide.service_plan import Percentages
-from corral.model.ecs_service import FAILED_CHECKS
+from corral.model.ecs_service import FAILED, FAILED_CHECKS
 from groups.rollout_world import RolloutWorld
 
 ENDED = {"SUCCESSFUL", "STOPPED", "ROLLBACK_SUCCESSFUL", "ROLLBACK_FAILED"}
@@ -54,8 +54,10 @@ class RandomRollouts(RolloutWorld):
     def batch(self, commands: Any) -> Any:
         if not hasattr(self, "desired") or self.store.ecs_services.get("us-east-1", "default", "web") is None:
             return super().batch(commands)
-        up, count = self.up(), len(self.tasks())
+        up, count, before = self.up(), len(self.tasks()), self._failed()
         outcome = super().batch(commands)
+        if before is not None and (after := self._failed()) is not None and after[0] == before[0]:
+            assert after[1] <= before[1], ("a failed deployment starts no tasks", self.log)
         service = self.store.ecs_services.get("us-east-1", "default", "web")
         assert service is not None
         most = max(service.desired, self.percentages.most(service.desired))
@@ -66,6 +68,13 @@ class RandomRollouts(RolloutWorld):
         if up & set(stopped):
             assert len(self.up()) >= min(self.percentages.least(service.desired), service.desired), self.log
         return outcome
+
+    def _failed(self) -> tuple[str, int] | None:
+        """The first deployment, if it has failed, and how many tasks it has started."""
+        service = self.store.ecs_services.get("us-east-1", "default", "web")
+        if service is None or service.primary.rollout != FAILED:
+            return None
+        return service.primary.id, self.count(f"started_by = '{service.primary.id}'")
 
     def act(self) -> None:
         """Do one random thing."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from corral.model.run import Observed
+from corral.services import hosts
 from groups.group_world import refused
 from groups.rollout_world import BREAKER, RolloutWorld
 
@@ -164,11 +166,12 @@ def test_an_unhealthy_task_is_replaced(world: RolloutWorld) -> None:
     world.observe(task_id, health="UNHEALTHY")
     world.settle()
     world.report()
-    [new] = world.tasks()
-    assert new != task_id and f"(task {task_id}) failed container health checks." in world.messages()
+    old, new = world.tasks()
+    assert old == task_id, "it stops when its replacement is healthy"
+    world.observe(new, health="HEALTHY")
+    assert world.tasks() == [new] and f"(task {task_id}) failed container health checks." in world.messages()
     task = world.store.tasks.get(task_id)
     assert task is not None and task.stopped_reason == "Task failed container health checks"
-    world.observe(new, health="HEALTHY")
     world.wait(61)
     assert world.messages()[-1] == "has reached a steady state."
 
@@ -182,8 +185,10 @@ def test_the_grace_period_ignores_unhealthy_tasks(world: RolloutWorld) -> None:
     world.wait(59)
     assert world.tasks() == [task_id]
     world.wait(2)
+    assert len(world.tasks()) == 2
     world.report()
-    assert task_id not in world.tasks(), "it stops when its replacement runs"
+    world.observe(world.tasks()[1], health="HEALTHY")
+    assert task_id not in world.tasks(), "it stops when its replacement is healthy"
 
 
 def test_unhealthy_tasks_trip_the_breaker(world: RolloutWorld) -> None:
@@ -227,6 +232,99 @@ def test_a_user_aborts_a_deployment(world: RolloutWorld) -> None:
     world.call("StopServiceDeployment", "ecs", serviceDeploymentArn=arn, stopType="ABORT")
     shown = world.service()["deployments"][0]
     assert (shown["rolloutState"], world.rollouts()[0]["status"]) == ("FAILED", "STOPPED")
+
+
+def test_an_aborted_deployment_keeps_the_old_tasks(world: RolloutWorld) -> None:
+    """Without new tasks, the minimum of 0 percent must not stop the old ones."""
+    serving(world, minimumHealthyPercent=0, maximumPercent=200)
+    world.call("UpdateService", "ecs", service="web", forceNewDeployment=True, deploymentConfiguration=hook("PRE_SCALE_UP"))
+    before = set(world.tasks())
+    arn = world.rollouts()[0]["serviceDeploymentArn"]
+    world.call("StopServiceDeployment", "ecs", serviceDeploymentArn=arn, stopType="ABORT")
+    world.wait(3600)
+    assert set(world.tasks()) == before and world.rollouts()[0]["status"] == "STOPPED"
+
+
+def test_a_failed_service_with_unhealthy_tasks_can_be_scaled_to_zero(world: RolloutWorld) -> None:
+    world.define_checked()
+    world.serve(desiredCount=1, deploymentConfiguration=BREAKER)
+    while world.rollouts()[0]["status"] == "IN_PROGRESS":
+        world.report()
+        for each in world.tasks("state = 'RUNNING' AND desired = 'RUNNING'"):
+            world.observe(each, health="UNHEALTHY")
+        world.wait(1.0)
+    world.report()
+    for each in world.tasks():
+        world.observe(each, health="UNHEALTHY")
+    assert world.service()["deployments"][0]["rolloutState"] == "FAILED"
+    world.update(desiredCount=0)
+    world.report()
+    assert not world.tasks("state != 'STOPPED'")
+
+
+def test_a_rollback_writes_its_row_only_when_it_changes(world: RolloutWorld) -> None:
+    serving(world, minimumHealthyPercent=0, maximumPercent=100)
+    world.define()
+    world.update(taskDefinition="one")
+    world.report()
+    while world.rollouts()[0]["status"] == "IN_PROGRESS":
+        if not world.fail_all("state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING'"):
+            world.wait(1.0)
+    assert world.rollouts()[0]["status"] == "ROLLBACK_IN_PROGRESS"
+    before = world.rollouts()[0]["updatedAt"]
+    world.clock.advance(1.0)
+    world.run(lambda tx: tx.mark("service:us-east-1/default/web"))
+    [rollout, _] = world.rollouts()
+    assert rollout["updatedAt"] == before and rollout["deploymentCircuitBreaker"]["failureCount"] >= 3
+
+
+def test_deployments_without_tasks_are_dropped_when_a_new_one_begins(world: RolloutWorld) -> None:
+    world.define()
+    world.serve(desiredCount=1)
+    for _ in range(5):
+        world.crash(5.0)
+        world.update(forceNewDeployment=True)
+        assert len(world.service()["deployments"]) <= 3
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_tasks_that_start_without_failures_cause_no_query_of_all_tasks(world: RolloutWorld, checked: bool) -> None:
+    """A start of a large service with a circuit breaker must not read its other tasks."""
+    if checked:
+        world.define_checked()
+    else:
+        world.define()
+    world.serve(desiredCount=4, deploymentConfiguration=BREAKER)
+    first, second, third, _ = world.tasks()
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
+    for task_id in (first, second):
+        world.run(lambda tx, task_id=task_id: hosts.report(tx, "h", [started(world, task_id)]))
+    world.store.connection.set_trace_callback(None)
+    of_all = [each for each in statements if ("JOIN run" in each and "task.started_by" in each) or "min(started_at)" in each]
+    assert not of_all
+    world.observe(third, exit_code=1)
+    assert world.rollouts()[0]["deploymentCircuitBreaker"]["failureCount"] == 1
+
+
+def test_a_health_report_reads_no_list_of_all_tasks(world: RolloutWorld) -> None:
+    world.define_checked()
+    world.serve(desiredCount=3)
+    world.report()
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
+    for task_id in world.tasks():
+        assert world.service()["deployments"][0]["rolloutState"] == "IN_PROGRESS"
+        world.observe(task_id, health="HEALTHY")
+    world.store.connection.set_trace_callback(None)
+    assert not [each for each in statements if each.startswith("SELECT task.id, run.container")]
+    assert world.service()["deployments"][0]["rolloutState"] == "COMPLETED"
+
+
+def started(world: RolloutWorld, task_id: str) -> Observed:
+    task = world.store.tasks.get(task_id)
+    assert task is not None
+    return Observed(task.runs[0].attempt_id, 1, world.clock.now_s(), None, None)
 
 
 def test_a_first_deployment_cannot_be_rolled_back(world: RolloutWorld) -> None:
@@ -280,6 +378,42 @@ def test_a_pause(world: RolloutWorld, stage: str, action: str) -> None:
         world.report()
     world.wait(10)
     assert world.rollouts()[0]["status"] == ("SUCCESSFUL" if action == "CONTINUE" else "ROLLBACK_SUCCESSFUL")
+
+
+def test_a_paused_deployment_keeps_the_old_tasks_running(world: RolloutWorld) -> None:
+    serving(world)
+    old = world.service()["deployments"][0]["id"]
+    first, second = world.tasks()
+    world.update(forceNewDeployment=True, deploymentConfiguration=hook("PRE_SCALE_UP"))
+    world.clock.advance(100)
+    world.observe(first, exit_code=1)
+    world.settle()
+    world.report()
+    world.wait(3600)
+    shown = world.service()
+    assert [(each["id"] == old, each["runningCount"]) for each in shown["deployments"]] == [(False, 0), (True, 2)]
+    assert second in world.tasks() and world.messages().count("has reached a steady state.") == 1
+    world.update(desiredCount=1)
+    world.report()
+    assert len(world.tasks()) == 1
+    [rollout, _] = world.rollouts()
+    [paused] = rollout["lifecycleHookDetails"]
+    assert paused["status"] == "AWAITING_ACTION"
+    arn = rollout["serviceDeploymentArn"]
+    world.call("ContinueServiceDeployment", "ecs", serviceDeploymentArn=arn, hookId=paused["hookId"])
+    for _ in range(3):
+        world.report()
+        world.wait(10)
+    assert world.rollouts()[0]["status"] == "SUCCESSFUL" and world.service()["runningCount"] == 1
+
+
+def test_hooks_apply_to_later_deployments_only(world: RolloutWorld) -> None:
+    serving(world)
+    world.update(forceNewDeployment=True)
+    world.update(deploymentConfiguration=hook("PRE_SCALE_UP"))
+    assert world.rollouts()[0]["lifecycleHookDetails"] == [] and world.rollouts()[0]["lifecycleStage"] == "SCALE_UP"
+    world.update(forceNewDeployment=True)
+    assert [each["status"] for each in world.rollouts()[0]["lifecycleHookDetails"]] == ["AWAITING_ACTION"]
 
 
 @pytest.mark.parametrize(("action", "status"), [("CONTINUE", "SUCCESSFUL"), ("ROLLBACK", "ROLLBACK_SUCCESSFUL")])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from corral.reconcile.ecs_service_tasks import STARTS_MAX
+from groups.busy_world import BusyWorld
 from groups.group_world import refused
 from groups.rollout_world import RolloutWorld
 
@@ -83,6 +86,66 @@ def test_a_task_that_ends_is_replaced_and_a_restart_changes_nothing(world: TaskS
     world.observe(task_id, exit_code=1)
     world.settle()
     assert len(world.tasks()) == 1 and world.tasks() != [task_id]
+
+
+def test_task_sets_start_and_stop_a_bounded_number_of_tasks_per_transaction() -> None:
+    world, many = TaskSetWorld(), STARTS_MAX + 5
+    world.external(many)
+    for where in ("desired = 'RUNNING'", "desired = 'STOPPED'"):
+        done, task_sets = [0], list(world.sets())
+        for at in range(2):
+            if task_sets:  # in the second round
+                world.call("DeleteTaskSet", "ecs", cluster="default", service="web", taskSet=task_sets[at], force=True)
+            else:
+                world.call("CreateTaskSet", "ecs", cluster="default", service="web", taskDefinition="one", externalId=str(at))
+            done.append(world.count(where))
+        while world.step():
+            done.append(world.count(where))
+        assert done[-1] == 2 * many and max(after - before for before, after in pairwise(done)) <= STARTS_MAX
+        world.report()
+
+
+class BusySets(BusyWorld, TaskSetWorld):
+    pass
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_busy_task_of_a_task_set_finishes_its_messages(forced: bool) -> None:
+    world = BusySets()
+    world.external(1)
+    blue, green = world.create(), world.create(0)
+    world.report()
+    url = world.call("CreateQueue", "sqs", QueueName="work")["QueueUrl"]
+    [worker] = world.tasks()
+    world.send(url)
+    [message] = world.receive(worker, url)
+    if forced:
+        world.on_set("DeleteTaskSet", taskSet=blue, force=True)
+        assert world.state_of(worker) == ("RUNNING", "STOPPED")
+        return
+    world.on_set("UpdateTaskSet", taskSet=blue, scale={"value": 0, "unit": "PERCENT"})
+    world.on_set("UpdateTaskSet", taskSet=green, scale={"value": 100, "unit": "PERCENT"})
+    assert world.state_of(worker) == ("RUNNING", "RUNNING") and world.receive(worker, url) == []
+    assert any(f"is waiting to stop task {worker}" in each for each in world.messages())
+    world.delete(worker, url, message)
+    assert world.state_of(worker) == ("RUNNING", "STOPPED")
+
+
+def test_a_refused_launch_writes_one_event(world: TaskSetWorld) -> None:
+    world.create(25)
+    world.report()
+    [task_id] = world.tasks()
+    world.run(lambda tx: tx.store.execute("DELETE FROM task_definition") and None)
+    world.observe(task_id, exit_code=0)
+    world.wait(200)
+    assert sum("unable to place a task" in each for each in world.messages()) == 1
+
+
+def test_updates_of_an_external_service_are_checked(world: TaskSetWorld) -> None:
+    constraint = {"type": "memberOf", "expression": "not an expression ("}
+    assert refused(lambda: world.update(placementConstraints=[constraint]))
+    world.update(deploymentConfiguration={"maximumPercent": 150})
+    assert world.service()["deploymentConfiguration"] == {"maximumPercent": 150, "minimumHealthyPercent": 100}
 
 
 def test_deletion_of_the_service_stops_all_task_sets(world: TaskSetWorld) -> None:

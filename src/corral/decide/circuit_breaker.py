@@ -36,10 +36,10 @@ def count_failures(rollout: ServiceRollout, failed: int, healthy: int) -> Servic
     """Update the failures of a rollout.
 
     `failed` is the number of all failed tasks of the deployment, `healthy` the number of its healthy tasks. Unless the breaker has
-    `resetOnHealthyTask: false`, the count restarts at zero when another task has become healthy.
+    `resetOnHealthyTask: false`, the count restarts at zero when another task has become healthy after a failure that counts.
     """
     resets = (breaker_of(rollout.configuration) or {}).get("resetOnHealthyTask", True)
-    forgiven = failed if resets and healthy > rollout.healthy else min(rollout.forgiven, failed)
+    forgiven = failed if resets and rollout.failures and healthy > rollout.healthy else min(rollout.forgiven, failed)
     if (forgiven, healthy, failed - forgiven) == (rollout.forgiven, rollout.healthy, rollout.failures):
         return rollout
     return rollout.but(forgiven=forgiven, healthy=healthy, failures=failed - forgiven)

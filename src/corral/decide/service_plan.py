@@ -43,50 +43,59 @@ class Percentages(Struct, frozen=True):
 
 def replica_plan(
     tasks: Sequence[ServiceTask], primary: str, desired: int, percentages: Percentages, *,
-    draining: Collection[str] = (), protected: Collection[str] = (), late: Mapping[str, int] | None = None,
+    draining: Collection[str] = (), protected: Collection[str] = (), late: Mapping[str, int] | None = None, starts: bool = True,
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy REPLICA, which keeps a number of tasks running.
 
     `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments, tasks on
     draining instances and unhealthy tasks, within the percentages. It never stops `protected` tasks. `late` is the rank of tasks
-    that should stop after others, for example because they are busy; all other tasks have the rank 0.
+    that should stop after others, for example because they are busy; all other tasks have the rank 0. A failed deployment starts no
+    tasks: with `starts` False, tasks of older deployments and unhealthy tasks stop only if the service has more than it needs.
     """
     own = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
     current = [task for task in own if task.health != UNHEALTHY]
     kept = {task.id for task in current}
-    old = [task for task in tasks if task.id not in kept]
+    old = _stop_order([task for task in tasks if task.id not in kept], protected, late or {})
+    waits = any(task.id in protected and task.id not in kept for task in tasks) or not all(_up(current))
     most = max(desired, percentages.most(desired))
-    start = max(0, min(desired - len(current), most - len(tasks)))
-    excess = _stop_order(current, protected, late or {})[: max(0, len(current) - desired)]
-    # A replacement of an unhealthy task starts first, if there is room for it.
-    replaced_first = len(tasks) < most and all(task.state != TaskState.PROVISIONING.value for task in current)
-    awaited = {task.id for task in own if task.health == UNHEALTHY and replaced_first and sum(_up(current)) < desired}
-    candidates = [task for task in _stop_order(old, protected, late or {}) if task.id not in awaited]
-    replaceable = _replaceable(candidates, [*old, *current], current, desired, percentages)
-    waits = any(task.id in protected for task in old) or not all(_up(current))
+    start = max(0, min(desired - len(current), most - len(tasks))) if starts else 0
+    spare = sum(_up(tasks)) - min(percentages.least(desired), desired)  # how many tasks that are up can stop
+    excess = _within(_stop_order(current, protected, late or {})[: max(0, len(current) - desired)], spare)
+    if not starts:
+        old = _surplus(old, tasks, excess, desired, draining)
+    # The replacement of an unhealthy task starts first, if there is room for it. The task stops when the replacement is up.
+    elif (len(tasks) < most or len(current) >= desired) and all(task.state != TaskState.PROVISIONING.value for task in current):
+        awaited = {task.id for task in own if task.health == UNHEALTHY and sum(_up(current)) < desired}
+        old = [task for task in old if task.id not in awaited]
+    stays_up = sum(_up(current)) - sum(_up(excess))
+    replaceable = _within(old, len(old) if stays_up >= desired else spare - sum(_up(excess)))
     plan = _plan(start, [*replaceable, *excess])
-    blocked = not start and not plan.stop and not waits and len(current) < desired
+    blocked = starts and not start and not plan.stop and not waits and len(current) < desired
     return replace(plan, is_blocked=blocked)
 
 
 def daemon_plan(
     tasks: Sequence[ServiceTask], primary: str, eligible: Collection[str], percentages: Percentages, *,
-    leaving: Collection[str] = (), late: Mapping[str, int] | None = None,
+    leaving: Collection[str] = (), late: Mapping[str, int] | None = None, starts: bool = True,
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
     A task that waits for capacity has no instance yet. It counts as the task of an eligible instance without a task. The plan stops
     unhealthy tasks and the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old
-    task of an instance stops before the new one starts. Tasks with a high rank in `late` stop last.
+    task of an instance stops before the new one starts. Tasks with a high rank in `late` stop last. A failed deployment starts no
+    tasks: with `starts` False, old and unhealthy tasks stay.
     """
     current = [task for task in tasks if task.deployment == primary]
     old = [task for task in tasks if task.deployment != primary]
     occupied = {task.instance_id for task in tasks if task.instance_id is not None}
     waiting = [task for task in current if task.instance_id is None]
     vacant = sum(instance_id not in occupied for instance_id in eligible)
-    stop = [task for task in current if task.instance_id in leaving or task.health == UNHEALTHY]
+    stop = [task for task in tasks if task.instance_id in leaving]
     stop += waiting[: max(0, len(waiting) - vacant)]
-    stop += [task for task in old if task.instance_id is None or task.instance_id in leaving]
+    if not starts:
+        return _plan(0, stop)
+    stop += [task for task in current if task.health == UNHEALTHY]
+    stop += [task for task in old if task.instance_id is None]
     running_old = [task for task in old if task.instance_id is not None and task.instance_id not in leaving]
     up = [task for task in running_old if task.is_up]
     stop += _oldest(up, late or {})[: max(0, sum(_up(tasks)) - percentages.least(len(eligible)))]
@@ -94,29 +103,33 @@ def daemon_plan(
     return _plan(max(0, vacant - len(waiting)), stop)
 
 
-def without_starts(plan: ServicePlan) -> ServicePlan:
-    """Return the plan of a failed deployment: it starts no tasks, so it does not stop unhealthy ones either."""
-    return ServicePlan(0, tuple(task_id for task_id in plan.stop if task_id not in plan.unhealthy))
-
-
 def _plan(start: int, stop: Iterable[ServiceTask]) -> ServicePlan:
     chosen = {task.id: task for task in stop}
     return ServicePlan(start, tuple(chosen), tuple(each.id for each in chosen.values() if each.health == UNHEALTHY))
 
 
-def _replaceable(
-    candidates: Sequence[ServiceTask], tasks: Sequence[ServiceTask], current: Sequence[ServiceTask], desired: int,
-    percentages: Percentages,
-) -> list[ServiceTask]:  # fmt: skip
-    """Return the old tasks that can stop now: tasks that are not up, and tasks above the minimum number of those that are up.
+def _within(tasks: Sequence[ServiceTask], spare: int) -> list[ServiceTask]:
+    """Return the tasks that are not up, and at most `spare` of those that are up. A task is up when it runs and is healthy."""
+    up = [task for task in tasks if task.is_up]
+    return [task for task in tasks if not task.is_up] + up[: max(0, spare)]
 
-    `candidates` are old tasks in the order in which they stop. A task is up when it runs and is healthy.
+
+def _surplus(
+    old: Sequence[ServiceTask], tasks: Sequence[ServiceTask], excess: Sequence[ServiceTask], desired: int,
+    draining: Collection[str],
+) -> list[ServiceTask]:  # fmt: skip
+    """Return the old tasks that a failed deployment stops: those on draining instances, and those above the desired count.
+
+    A task that is up counts as above the desired count only if the other tasks that are up are enough.
     """
-    up = [task for task in candidates if task.is_up]
-    spare = max(0, sum(_up(tasks)) - min(percentages.least(desired), desired))
-    if sum(_up(current)) >= desired:
-        spare = len(up)
-    return [task for task in candidates if not task.is_up] + up[:spare]
+    left = len(tasks) - len(excess) - desired
+    up_left = sum(_up(tasks)) - sum(_up(excess)) - desired
+    chosen = []
+    for task in old:
+        if task.instance_id in draining or (up_left if task.is_up else left) > 0:
+            chosen.append(task)
+            left, up_left = left - 1, up_left - task.is_up
+    return chosen
 
 
 def _up(tasks: Iterable[ServiceTask]) -> list[bool]:

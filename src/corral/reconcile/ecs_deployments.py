@@ -53,8 +53,8 @@ def check_rollout(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]
             rollout = put(tx, service, _shown(rollout, counted))
             reason = f"{BREAKER}: {TASKS_FAILED}."
             return fail_rollout(tx, service, rollout, TASKS_FAILED, reason, rolls_back=breaker.get("rollback", False)), True
-        if counted != rollout:
-            rollout = put(tx, service, _shown(rollout, counted))
+        if (shown := _shown(rollout, counted)) != rollout:
+            rollout = put(tx, service, shown)
     service, paused = _pause(tx, service, rollout, PRE_SCALE_UP)
     return service, not paused
 
@@ -74,8 +74,10 @@ def try_complete(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
 
 
 def _count(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) -> ServiceRollout:
+    """Update the failures of a rollout. `healthy_count` reads all tasks, so it is called only if there are failures to count."""
     failed = tx.store.ecs_services.failed_count(service, SHORT_RUN_S)
-    return count_failures(rollout, failed, healthy_count(tx, service))
+    healthy = healthy_count(tx, service) if failed > rollout.forgiven else rollout.healthy
+    return count_failures(rollout, failed, healthy)
 
 
 def _shown(rollout: ServiceRollout, counted: ServiceRollout) -> ServiceRollout:
@@ -122,7 +124,7 @@ def _pause(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, stage: s
         if configured is None:
             return service, False
         known = _new_hook(tx, stage, configured.get("timeoutConfiguration") or {})
-        put(tx, service, rollout, hooks=(*rollout.hooks, known), stage=stage)
+        rollout = put(tx, service, rollout, hooks=(*rollout.hooks, known), stage=stage)
         text = f"deployment is paused at {stage}: call ContinueServiceDeployment with the hook {known.id}."
         write_event(tx, service, f"(deployment {service.primary.id}) {text}")
     if known.status != "AWAITING_ACTION":
@@ -131,7 +133,7 @@ def _pause(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, stage: s
         tx.due(f"service:{service.key}", known.expires_at_s)
         return service, True
     timed_out = tuple(replace(hook, status="TIMED_OUT") if hook is known else hook for hook in rollout.hooks)
-    rollout = put(tx, service, rollout, hooks=timed_out)
+    rollout = put(tx, service, rollout, hooks=timed_out, stage="SCALE_UP" if stage == PRE_SCALE_UP else stage)
     if known.timeout_action == "CONTINUE":
         return service, False
     reason = f"The pause at {stage} timed out."

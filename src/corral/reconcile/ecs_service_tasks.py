@@ -1,8 +1,8 @@
-"""Tasks of ECS services: the request that launches them, their stop, and their names in events."""
+"""Tasks of ECS services: the request that launches them, the wait for busy tasks, their stop, and their names in events."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from corral.core import Tx
@@ -12,8 +12,10 @@ from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.launch import LaunchRequest
 from corral.services.ecs.lookup import find_definition
+from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.tags import merge_tags
 from corral.services.ecs.task_progress import begin_stop
+from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
 
 STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
@@ -79,6 +81,39 @@ def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]
             protected.add(each.id)
             tx.due(f"service:{service.key}", until_s)
     return protected
+
+
+def wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
+    """Mark the busy tasks among the chosen tasks as leaving (`services/leaving_tasks.py`). Return the tasks that can stop now.
+
+    The service is reconciled again when a busy task becomes idle, and when the service has waited for it long enough.
+    """
+    key = f"service:{service.key}"
+    since = tx.store.tasks.leaving.chosen_by(key)
+    awaited, again_s = still_awaited(tx, {task_id: since.get(task_id, tx.now_s) for task_id in chosen})
+    if again_s is not None:
+        tx.due(key, again_s)
+    new = [each for each in awaited if each.id not in since]
+    if new:
+        choose(tx, [each.id for each in new], key)
+        write_event(tx, service, f"is waiting to stop {named(new)}.")
+    waiting = {each.id for each in awaited}
+    stopped = [task_id for task_id in chosen if task_id not in waiting]
+    if late := busy_of(tx, [task_id for task_id in stopped if task_id in since]):
+        write_event(tx, service, f"has waited for {tx.settings.scaling.busy_wait_s:g} s, and stops {named(late)}.")
+    return stopped
+
+
+def withdraw_others(tx: Tx[Store], service: EcsService, chosen: Collection[str]) -> None:
+    """Let busy tasks continue if they were chosen to stop earlier, but do not have to stop any more."""
+    key, kept = f"service:{service.key}", set(chosen)
+    withdraw(tx, [task_id for task_id in tx.store.tasks.leaving.chosen_by(key) if task_id not in kept], key)
+
+
+def busy_ranks(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
+    """Return the ranks of busy tasks, by which tasks stop: first idle tasks, then leaving tasks, then other busy tasks."""
+    busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
+    return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 
 
 def task_names(task_ids: Sequence[str]) -> str:

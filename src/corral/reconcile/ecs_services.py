@@ -20,7 +20,6 @@ from corral.decide.service_plan import (
     failures_in_a_row,
     next_start_s,
     replica_plan,
-    without_starts,
 )
 from corral.errors import ApiError
 from corral.model.ecs_service import (
@@ -45,11 +44,14 @@ from corral.reconcile.ecs_service_tasks import (
     RETRY_S,
     STARTS_MAX,
     STOPS_MAX,
+    busy_ranks,
     definition_of,
     launch_request,
     protected_tasks,
     stop_task,
     task_names,
+    wait_for_busy,
+    withdraw_others,
 )
 from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.caller import Caller
@@ -59,10 +61,10 @@ from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ, service_arn
-from corral.services.ecs.service_health import healthy_count, tasks_with_health
+from corral.services.ecs.service_health import all_healthy, tasks_with_health
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_spec import task_spec
-from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
+from corral.services.leaving_tasks import still_awaited
 from corral.store import Store
 
 INACTIVE_SHOWN_S = 3600.0
@@ -86,17 +88,35 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.status == DRAINING:
         _drain(tx, service)
         return
+    paused = False
     if service.primary.rollout == IN_PROGRESS:
         service, continues = check_rollout(tx, service)
-        if not continues:
-            return
+        paused = not continues
     caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
     if service.is_external:
         step_task_sets(tx, caller, service)
-    elif service.strategy == DAEMON:
+    elif paused:
+        _step_older(tx, caller, service)
+    else:
+        _step(tx, caller, service)
+
+
+def _step(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
+    if service.strategy == DAEMON:
         _step_daemon(tx, caller, service)
     else:
         _step_replica(tx, caller, service)
+
+
+def _step_older(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
+    """Keep the tasks of the older deployments running, while the first deployment is paused and has no tasks yet."""
+    if len(service.deployments) < 2:
+        return
+    _step(tx, caller, service.but(deployments=service.deployments[1:], is_steady=True))
+    written = tx.store.ecs_services.get(service.region, service.cluster, service.name)
+    assert written is not None
+    if written.primary.id != service.primary.id:
+        tx.store.ecs_services.put(written.but(deployments=(service.primary, *written.deployments), is_steady=False))
 
 
 def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
@@ -124,18 +144,17 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
     is_plain = not draining and not counts.keys() - {service.primary.id} and not tx.store.ecs_services.has_unhealthy(service)
+    starts = service.primary.rollout != FAILED
     if current <= service.desired and is_plain:
-        plan = ServicePlan(service.desired - current)  # no task has to stop, so the plan needs only their number
+        plan = ServicePlan(service.desired - current if starts else 0)  # no task has to stop, so the plan needs only their number
     else:
         tasks = tasks_with_health(tx, service)
         protected = protected_tasks(tx, service, tasks)
         plan = replica_plan(
             tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected,
-            late=_late(tx, tasks),
+            late=busy_ranks(tx, tasks), starts=starts,
         )  # fmt: skip
-    if service.primary.rollout == FAILED:
-        plan = without_starts(plan)
-    _withdraw(tx, service, plan.stop)
+    withdraw_others(tx, service, plan.stop)
     if plan.is_blocked:
         service = _report(tx, service, BLOCKED)
     capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), current) if plan.start else None
@@ -160,13 +179,11 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
         large = [slot for slot in slots if covers(slot, demand) or group in slot.tasks]
         pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
-    if service.primary.rollout == FAILED:
-        plans = {pool: without_starts(plan) for pool, plan in plans.items()}
     eligible_count = sum(len(eligible) for _, eligible in pools.values())
     if service.desired != eligible_count:
         service = service.but(desired=eligible_count, is_steady=False)
         tx.store.ecs_services.put(service)
-    _withdraw(tx, service, [task_id for plan in plans.values() for task_id in plan.stop])
+    withdraw_others(tx, service, [task_id for plan in plans.values() for task_id in plan.stop])
     for pool, plan in plans.items():
         service = _apply(tx, caller, service, plan, Capacity("EC2", (pool,), waits=True))
 
@@ -175,11 +192,13 @@ def _daemon_plans(
     tx: Tx[Store], service: EcsService, pools: Mapping[str, tuple[list[Slot], set[str]]]
 ) -> dict[str, ServicePlan]:  # fmt: skip
     tasks, plans = tasks_with_health(tx, service), dict[str, ServicePlan]()
-    late = _late(tx, tasks)
+    late, starts = busy_ranks(tx, tasks), service.primary.rollout != FAILED
     for pool, (slots, eligible) in pools.items():
         in_pool = [task for task in tasks if task.pool == pool]
         leaving = _leaving(slots, in_pool, eligible)
-        plans[pool] = daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving, late=late)
+        plans[pool] = daemon_plan(
+            in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving, late=late, starts=starts
+        )  # fmt: skip
     return plans
 
 
@@ -198,7 +217,7 @@ def _vacancies(
     for pool, (slots, eligible) in pools.items():
         occupied = [slot.tasks[group] for slot in slots if group in slot.tasks and slot.id in eligible]
         on_eligible += sum(occupied)
-        plans[pool] = ServicePlan(len(eligible) - len(occupied))
+        plans[pool] = ServicePlan(len(eligible) - len(occupied) if service.primary.rollout != FAILED else 0)
     return plans if on_eligible == current.total else None
 
 
@@ -222,11 +241,12 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 
 def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
     """Stop and start the tasks of a plan, a limited number at a time, and write events."""
-    idle = [*plan.unhealthy, *_wait_for_busy(tx, service, [each for each in plan.stop if each not in plan.unhealthy])]
+    unhealthy = set(plan.unhealthy)
+    idle = [*plan.unhealthy, *wait_for_busy(tx, service, [each for each in plan.stop if each not in unhealthy])]
     for task_id in idle[:STOPS_MAX]:
-        if task_id in plan.unhealthy:
+        if task_id in unhealthy:
             write_event(tx, service, f"(task {task_id}) failed container health checks.")
-        stop_task(tx, service, task_id, FAILED_CHECKS if task_id in plan.unhealthy else "")
+        stop_task(tx, service, task_id, FAILED_CHECKS if task_id in unhealthy else "")
     if idle:
         write_event(tx, service, f"has stopped {len(idle[:STOPS_MAX])} running tasks: {task_names(idle[:STOPS_MAX])}.")
     started = 0
@@ -240,39 +260,6 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
             tx.store.ecs_services.put(service)
         return service
     return _settle(tx, service)
-
-
-def _wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
-    """Mark the busy tasks among the chosen tasks as leaving (`services/leaving_tasks.py`). Return the tasks that can stop now.
-
-    The service is reconciled again when a busy task becomes idle, and when the service has waited for it long enough.
-    """
-    key = f"service:{service.key}"
-    since = tx.store.tasks.leaving.chosen_by(key)
-    awaited, again_s = still_awaited(tx, {task_id: since.get(task_id, tx.now_s) for task_id in chosen})
-    if again_s is not None:
-        tx.due(key, again_s)
-    new = [each for each in awaited if each.id not in since]
-    if new:
-        choose(tx, [each.id for each in new], key)
-        write_event(tx, service, f"is waiting to stop {named(new)}.")
-    waiting = {each.id for each in awaited}
-    stopped = [task_id for task_id in chosen if task_id not in waiting]
-    if late := busy_of(tx, [task_id for task_id in stopped if task_id in since]):
-        write_event(tx, service, f"has waited for {tx.settings.scaling.busy_wait_s:g} s, and stops {named(late)}.")
-    return stopped
-
-
-def _withdraw(tx: Tx[Store], service: EcsService, chosen: Collection[str]) -> None:
-    """Let busy tasks continue if they were chosen to stop earlier, but do not have to stop any more."""
-    key, kept = f"service:{service.key}", set(chosen)
-    withdraw(tx, [task_id for task_id in tx.store.tasks.leaving.chosen_by(key) if task_id not in kept], key)
-
-
-def _late(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
-    """Return the ranks of busy tasks, by which tasks stop: first idle tasks, then leaving tasks, then other busy tasks."""
-    busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
-    return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 
 
 def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
@@ -338,7 +325,7 @@ def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
         if each is service.primary or each.id in counts or (rolls_back and each.rollout == FAILED)
     )
     steady = not counts.keys() - {service.primary.id} and current.running == service.desired == current.total
-    steady = steady and (service.is_steady or healthy_count(tx, service) >= service.desired)
+    steady = steady and (service.is_steady or all_healthy(tx, service))
     changed = service.but(deployments=deployments)
     if steady and not service.is_steady and service.primary.rollout != FAILED and _recovered(tx, service):
         done = service.primary.rollout == COMPLETED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
@@ -13,10 +14,13 @@ from corral.reconcile.ecs_service_tasks import (
     RETRY_S,
     STARTS_MAX,
     STOPS_MAX,
+    busy_ranks,
     launch_request,
     protected_tasks,
     stop_task,
     task_names,
+    wait_for_busy,
+    withdraw_others,
 )
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import service_capacity
@@ -28,25 +32,48 @@ from corral.services.ecs.service_health import tasks_with_health
 from corral.store import Store
 
 
+class Budget(Struct):
+    """How many tasks the transaction may still start and stop, and the problems that it has found."""
+
+    starts: int = STARTS_MAX
+    stops: int = STOPS_MAX
+    is_spent: bool = False  # a later transaction has to continue
+    problems: list[str] = field(default_factory=list)
+
+
 def step_task_sets(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
-    kept = []
+    kept, budget = [], Budget()
+    steps: list[tuple[TaskSet, EcsService, list[ServiceTask], ServicePlan]] = []
     for each in service.task_sets:
         # The functions for services see the task set as a service with one deployment.
         alone = service.but(deployments=(service.deployment(each.id),), desired=each.desired(service.desired), task_sets=())
         tasks = tasks_with_health(tx, alone)
         protected = set() if each.status == DRAINING else protected_tasks(tx, alone, tasks)
-        plan = replica_plan(tasks, each.id, alone.desired, Percentages(), draining=draining, protected=protected)
-        _apply(tx, caller, alone, plan, tasks)
+        plan = replica_plan(
+            tasks, each.id, alone.desired, Percentages(), draining=draining, protected=protected, late=busy_ranks(tx, tasks)
+        )  # fmt: skip
+        steps.append((each, alone, tasks, plan))
+    withdraw_others(tx, service, {task_id for *_, plan in steps for task_id in plan.stop})
+    for each, alone, tasks, plan in steps:
+        _apply(tx, caller, alone, plan, tasks, budget, waits=not each.details.get("force"))
         if each.status != DRAINING or tasks:
             kept.append(_with_stability(tx, service, each, alone.desired, plan, tasks))
     steady = all(each.is_steady for each in kept)
     left = {each.id for each in kept}
+    problem = "" if steady else " ".join(budget.problems) or service.problem
+    for text in budget.problems:
+        if text not in service.problem:
+            write_event(tx, service, text)
     changed = service.but(
         task_sets=tuple(kept),
         deployments=tuple(each for each in service.deployments if each.id in left),
         is_steady=steady,
+        problem=problem,
+        paced_at_s=tx.now_s if budget.is_spent else service.paced_at_s,
     )
+    if budget.is_spent:
+        tx.due(f"service:{service.key}", tx.now_s + PACE_S)
     if steady and not service.is_steady:
         write_event(tx, service, "has reached a steady state.")
     if changed != service:
@@ -64,24 +91,33 @@ def _with_stability(
     return replace(each, is_steady=steady, stability_at_s=tx.now_s)
 
 
-def _apply(tx: Tx[Store], caller: Caller, alone: EcsService, plan: ServicePlan, tasks: list[ServiceTask]) -> None:
-    """Stop and start the tasks of a plan, a limited number at a time."""
-    key, stopping = f"service:{alone.key}", plan.stop[:STOPS_MAX]
+def _apply(
+    tx: Tx[Store], caller: Caller, alone: EcsService, plan: ServicePlan, tasks: list[ServiceTask], budget: Budget, *,
+    waits: bool,
+) -> None:  # fmt: skip
+    """Stop and start the tasks of a plan, as far as the budget allows. `waits`: busy tasks may finish their messages."""
+    others = [each for each in plan.stop if each not in plan.unhealthy]
+    idle = [*plan.unhealthy, *(wait_for_busy(tx, alone, others) if waits else others)]
+    stopping = idle[: budget.stops]
     for task_id in stopping:
         stop_task(tx, alone, task_id, FAILED_CHECKS if task_id in plan.unhealthy else "")
     if stopping:
         write_event(tx, alone, f"(taskSet {alone.primary.id}) has stopped {len(stopping)} running tasks: {task_names(stopping)}.")
-    started = _start(tx, caller, alone, min(plan.start, STARTS_MAX), len(tasks)) if plan.start else 0
-    if len(plan.stop) > STOPS_MAX or (started and plan.start > started):
-        tx.due(key, tx.now_s + PACE_S)
+    count = min(plan.start, budget.starts)
+    started = _start(tx, caller, alone, count, len(tasks), budget) if count else 0
+    budget.stops -= len(stopping)
+    budget.starts -= started
+    if len(stopping) < len(idle) or (count < plan.start and started == count):
+        budget.is_spent = True
 
 
-def _start(tx: Tx[Store], caller: Caller, alone: EcsService, count: int, running: int) -> int:
+def _start(tx: Tx[Store], caller: Caller, alone: EcsService, count: int, running: int, budget: Budget) -> int:
     """Launch tasks. Return how many were launched or wait."""
-    key = f"service:{alone.key}"
+    key, task_set = f"service:{alone.key}", f"(taskSet {alone.primary.id})"
     start_s = next_start_s(tx.store.ecs_services.newest_stopped(alone, STOPPED_READ), alone.desired)
     if start_s > tx.now_s:
         tx.due(key, start_s)
+        budget.problems.append(f"{task_set} is unable to consistently start tasks successfully: DescribeTasks says why.")
         return 0
     _, about = cluster_record(tx, caller, alone.cluster) or ("ACTIVE", {})
     try:
@@ -89,8 +125,7 @@ def _start(tx: Tx[Store], caller: Caller, alone: EcsService, count: int, running
         launched = launch(tx, launch_request(tx, caller, alone, count, capacity)).tasks
     except ApiError as refused:
         tx.due(key, tx.now_s + RETRY_S)
-        write_event(tx, alone, f"(taskSet {alone.primary.id}) was unable to place a task. Reason: {refused}")
+        budget.problems.append(f"{task_set} was unable to place a task. Reason: {refused}")
         return 0
-    names = task_names([task.id for task in launched])
-    write_event(tx, alone, f"(taskSet {alone.primary.id}) has started {len(launched)} tasks: {names}.")
+    write_event(tx, alone, f"{task_set} has started {len(launched)} tasks: {task_names([task.id for task in launched])}.")
     return len(launched)

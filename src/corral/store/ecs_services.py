@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -228,6 +229,17 @@ class EcsServices:
             "AND task.state = 'RUNNING' AND run.essential",
             (service.region, service.cluster, deployment),
         ).fetchall()
+
+    def has_not_healthy(self, service: EcsService, containers: Collection[str]) -> bool:
+        """Return whether one of these containers of a running task of the primary deployment is not healthy, newest tasks first."""
+        marks = ", ".join("?" * len(containers))
+        row = self._execute(
+            "SELECT 1 FROM task CROSS JOIN run ON run.task_id = task.id WHERE task.region = ? AND task.cluster = ? "
+            "AND task.desired = 'RUNNING' AND task.started_by = ? AND task.state = 'RUNNING' "
+            f"AND run.health IS NOT 'HEALTHY' AND run.container IN ({marks}) ORDER BY task.family DESC, task.rowid DESC LIMIT 1",
+            (service.region, service.cluster, service.primary.id, *containers),
+        ).fetchone()
+        return row is not None
 
     def has_unhealthy(self, service: EcsService) -> bool:
         """Return whether a container of the service is unhealthy. The index has only the unhealthy containers, which are few."""

@@ -15,20 +15,21 @@ def receive_alarm_watches(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
     watcher, region = payload["watcher"], payload["region"]
     tx.store.alarms.set_watches(watcher, region, payload["alarms"])
     if payload["alarms"]:
-        _report(tx, watcher, region)
+        # Without a key, so that a later report does not replace it: the watcher ignores alarms that are in ALARM at the start.
+        _report(tx, watcher, region, key=None)
 
 
 def report_to_watchers(tx: Tx[MetricStore], alarm: Alarm) -> None:
     """Report a changed state to all watchers of the alarm."""
     for watcher in tx.store.alarms.watchers_of(alarm.region, alarm.name):
-        _report(tx, watcher, alarm.region)
+        _report(tx, watcher, alarm.region, key=watcher)
 
 
-def _report(tx: Tx[MetricStore], watcher: str, region: str) -> None:
+def _report(tx: Tx[MetricStore], watcher: str, region: str, *, key: str | None) -> None:
     found = [alarm for name in tx.store.alarms.watches(watcher) if (alarm := tx.store.alarms.get(region, name)) is not None]
     in_alarm = [alarm.name for alarm in found if alarm.state is AlarmState.ALARM]
     window_s = max((_window_s(alarm) for alarm in found), default=0)
-    tx.hand_over("state", "watched alarms", {"watcher": watcher, "in_alarm": in_alarm, "window_s": window_s}, key=watcher)
+    tx.hand_over("state", "watched alarms", {"watcher": watcher, "in_alarm": in_alarm, "window_s": window_s}, key=key)
 
 
 def _window_s(alarm: Alarm) -> int:

@@ -15,6 +15,7 @@ from corral.decide.service_plan import SHORT_RUN_S
 from corral.model.ecs_service import COMPLETED, FAILED, IN_PROGRESS, STARTED_BY, Deployment, EcsService, PauseHook, ServiceRollout
 from corral.services.caller import Caller
 from corral.services.ecs.lookup import find_definition
+from corral.services.ecs.service_health import healthy_count
 from corral.store import Store
 
 BREAKER = "ECS deployment circuit breaker"
@@ -116,8 +117,8 @@ def roll_back(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, reaso
     changed = service.but(deployments=deployments, is_steady=False, problem="")
     hooks = tuple(_ended(hook, "FAILED") for hook in rollout.hooks)
     put(
-        tx, service, rollout, status="ROLLBACK_IN_PROGRESS", reason=reason, stage="", hooks=hooks, bake_until_s=None, healthy=0,
-        rollback_reason=reason, rollback_at_s=tx.now_s, rollback_to=target.revision,
+        tx, service, rollout, status="ROLLBACK_IN_PROGRESS", reason=reason, stage="", hooks=hooks, bake_until_s=None,
+        rollback_reason=reason, rollback_at_s=tx.now_s, rollback_to=target.revision, healthy=healthy_count(tx, changed),
         forgiven=tx.store.ecs_services.failed_count(changed, SHORT_RUN_S),
     )  # fmt: skip
     watch_alarms(tx, service, rollout, ())
@@ -175,6 +176,6 @@ def receive_watched_alarms(tx: Tx[Store], payload: dict[str, Any]) -> None:
         return
     in_alarm = tuple(payload["in_alarm"])
     ignored = in_alarm if rollout.ignored_alarms is None else rollout.ignored_alarms
-    triggered = tuple(each for each in in_alarm if each not in ignored)
+    triggered = tuple(dict.fromkeys((*rollout.triggered_alarms, *(each for each in in_alarm if each not in ignored))))
     put(tx, service, rollout, ignored_alarms=ignored, triggered_alarms=triggered, alarm_window_s=payload["window_s"])
     tx.mark(f"service:{service.key}")

@@ -60,6 +60,14 @@ def healthy_count(tx: Tx[Store], service: EcsService) -> int:
     return running - count
 
 
+def all_healthy(tx: Tx[Store], service: EcsService) -> bool:
+    """Return whether all running tasks of the primary deployment are healthy. The query ends at the first that is not."""
+    if checked := _checked_containers(tx, service, service.primary):
+        return not tx.store.ecs_services.has_not_healthy(service, checked)
+    running = tx.store.tasks.deployment_counts.of(service).get(service.primary.id, TaskCount()).running
+    return healthy_count(tx, service) >= running
+
+
 def _settles(service: EcsService) -> bool:
     """Return whether a running task without a health check counts as healthy only after some time."""
     configuration: Mapping[str, Any] = service.details["deploymentConfiguration"]
@@ -68,10 +76,7 @@ def _settles(service: EcsService) -> bool:
 
 def _healths(tx: Tx[Store], service: EcsService, deployment: Deployment) -> dict[str, str] | None:
     """Return the health of each running task of a deployment. Return None if no essential container has a health check."""
-    family, revision = split_definition(deployment.definition_arn)
-    found = tx.store.definitions.get(service.region, family, revision)
-    containers = found[2]["containerDefinitions"] if found is not None else ()
-    checked = {each["name"] for each in containers if each.get("essential", True) and health_check(each) is not None}
+    checked = _checked_containers(tx, service, deployment)
     if not checked:
         return None
     verdicts: dict[str, list[str | None]] = {}
@@ -79,6 +84,14 @@ def _healths(tx: Tx[Store], service: EcsService, deployment: Deployment) -> dict
         if container in checked:
             verdicts.setdefault(task_id, []).append(health)
     return {task_id: _worst(each) for task_id, each in verdicts.items()}
+
+
+def _checked_containers(tx: Tx[Store], service: EcsService, deployment: Deployment) -> set[str]:
+    """Return the names of the essential containers with a health check."""
+    family, revision = split_definition(deployment.definition_arn)
+    found = tx.store.definitions.get(service.region, family, revision)
+    containers = found[2]["containerDefinitions"] if found is not None else ()
+    return {each["name"] for each in containers if each.get("essential", True) and health_check(each) is not None}
 
 
 def _worst(verdicts: list[str | None]) -> str:

@@ -46,6 +46,7 @@ DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
 }
+FIXED_MEMBERS = ("alarms", "lifecycleHooks")  # of a deployment configuration: a rollout in progress keeps them
 PAUSE_STAGES = ("PRE_SCALE_UP", "POST_SCALE_UP")
 BAKE_MINUTES_MAX = 1440
 NOT_IDEMPOTENT = "Creation of service was not idempotent."
@@ -111,9 +112,12 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     _refuse_unserved(params)
     if service.strategy == DAEMON:
         _check_daemon(params)
+    details = {**service.details, **{key: params[key] for key in (*EFFECTIVE, *STORED_ONLY) if key in params}}
+    if "deploymentConfiguration" in params:
+        details["deploymentConfiguration"] = _deployment_configuration(params, service.strategy, service.details)
     if service.is_external:
         _check_external(params)
-        details = {**service.details, **{key: params[key] for key in EFFECTIVE if key in params}}
+        _check_placement(caller, cluster, service.name, details, {})
         changed = set_desired_count(tx, service.but(details=details), params.get("desiredCount", service.desired))
         return {"service": service_description(tx, changed)}
     primary = service.primary
@@ -122,14 +126,13 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         settings.pop("launchType", None)
     given = params.get("taskDefinition") or primary.definition_arn
     definition_arn = definition_arn_of(tx, caller, given, settings, unchanged=not params.get("taskDefinition"))
-    details = {**service.details, **{key: params[key] for key in (*EFFECTIVE, *STORED_ONLY) if key in params}}
-    if "deploymentConfiguration" in params:
-        details["deploymentConfiguration"] = _deployment_configuration(params, service.strategy, service.details)
     _check_placement(caller, cluster, service.name, details, settings)
     changed = service.but(details=details)
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
-        deployments = (new_deployment(tx, definition_arn, settings), *service.deployments)
-        changed = begin_rollout(tx, caller, changed.but(deployments=deployments), service.deployments)
+        counts = tx.store.tasks.deployment_counts.of(service)
+        older = tuple(each for each in service.deployments if each is primary or each.id in counts)
+        deployments = (new_deployment(tx, definition_arn, settings), *older)
+        changed = begin_rollout(tx, caller, changed.but(deployments=deployments), older)
     elif "deploymentConfiguration" in params:
         _reconfigure(tx, changed)
     changed = set_desired_count(tx, changed, params.get("desiredCount", service.desired))
@@ -201,11 +204,13 @@ def _write(tx: Tx[Store], service: EcsService) -> None:
 
 
 def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
-    """Apply a new deployment configuration to the rollout in progress. It keeps its alarms, which are already watched."""
+    """Apply a new deployment configuration to the rollout in progress. It keeps its alarms, which are watched, and its hooks."""
     rollout = current_rollout(tx, service)
     if rollout is not None and rollout.is_ongoing:
-        new = {**service.details["deploymentConfiguration"], "alarms": rollout.configuration.get("alarms") or {}}
-        put(tx, service, rollout, configuration=new)
+        given = service.details["deploymentConfiguration"]
+        kept = {member: rollout.configuration[member] for member in FIXED_MEMBERS if member in rollout.configuration}
+        new = {member: value for member, value in given.items() if member not in FIXED_MEMBERS}
+        put(tx, service, rollout, configuration={**new, **kept})
 
 
 def deployment_settings(

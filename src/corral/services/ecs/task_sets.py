@@ -58,12 +58,13 @@ def update_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def delete_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Delete a task set. It is described as DRAINING until its last task has stopped."""
+    """Delete a task set. It is described as DRAINING until its last task has stopped. With `force`, busy tasks stop at once."""
     service, _ = _external(tx, params, caller)
     found = _find(service, params["taskSet"])
     if found.desired(service.desired) and not params.get("force"):
         raise InvalidParameterException("The task set cannot be deleted while it is scaled above 0: scale it to 0, or use force.")
-    return _change(tx, service, found, status=DRAINING, scale=0.0)
+    details = {**found.details, "force": True} if params.get("force") else found.details
+    return _change(tx, service, found, status=DRAINING, scale=0.0, details=details)
 
 
 def update_service_primary_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
