@@ -6,7 +6,7 @@ CDK := examples/cdk-gpu-service/node_modules
 unexport PYTHONDONTWRITEBYTECODE
 
 # More test processes than cores, because many tests wait for tasks and timers.
-JOBS ?= 3
+JOBS ?= 4
 
 .PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages clean
 demo: .venv/.run
