@@ -172,7 +172,7 @@ class Hello(Struct, frozen=True):
 
 
 class GpuFault(Struct, frozen=True):
-    """A fault of a GPU, because of which no task gets the GPU."""
+    """A fault of a GPU. While a GPU has a fault, no task gets it."""
 
     text: str
     at_s: float
