@@ -26,7 +26,7 @@ class Route(Struct, frozen=True):
     fixed: Mapping[str, str]  # query parameters that must have these values
     queries: frozenset[str]  # the query parameters of required members
     headers: frozenset[str]  # the headers of required members, in lower case
-    deprecated: bool  # some routes of S3 have two operations: a current one and a deprecated one
+    deprecated: bool  # in S3, a current and a deprecated operation can have the same method and path
 
 
 class RouteTable(Struct, frozen=True):

@@ -45,7 +45,10 @@ class PauseHook(Struct, frozen=True):
 
 
 class ServiceRollout(Struct, frozen=True):
-    """A service deployment of ECS: a service moves to the service revision `target`, and may return to another if it fails."""
+    """The move of a service to the service revision `target`. If it fails, the service may return to an earlier revision.
+
+    ECS calls it a service deployment.
+    """
 
     id: str
     target: str  # the number of a service revision
@@ -62,7 +65,7 @@ class ServiceRollout(Struct, frozen=True):
     stage: str = ""  # lifecycleStage
     failures: int = 0  # failed tasks that count for the circuit breaker
     forgiven: int = 0  # failed tasks of the deployment that do not count any more
-    healthy: int = 0  # healthy tasks at the last change; when this number grows, failures are counted from 0 again
+    healthy: int = 0  # healthy tasks when this record was last written; when the number grows, failures are counted from 0 again
     ignored_alarms: tuple[str, ...] | None = None  # alarms that were in ALARM at the start; None: not known yet
     triggered_alarms: tuple[str, ...] = ()
     alarm_window_s: float = 0.0  # the longest window of the alarms; it is the bake time if the configuration sets none
@@ -92,7 +95,7 @@ class ServiceRollout(Struct, frozen=True):
 ONGOING = ("PENDING", "IN_PROGRESS", "STOP_REQUESTED", "ROLLBACK_REQUESTED", "ROLLBACK_IN_PROGRESS")
 
 
-# Stands for the deployment of a service with the deployment controller EXTERNAL that has no task sets.
+# A service with the deployment controller EXTERNAL and without task sets has this deployment.
 NO_DEPLOYMENT = Deployment("", "", 0.0, 0.0, rollout=COMPLETED)
 
 
@@ -147,7 +150,7 @@ class EcsService(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """REGION/CLUSTER/NAME: the key of the reconciler `service`."""
+        """REGION/CLUSTER/NAME, which follows `service:` in the key of the reconciler."""
         return service_key(self.region, self.cluster, self.name)
 
     @property
@@ -181,7 +184,7 @@ class ServiceTask(Struct, frozen=True):
     pool: str
     created_at_s: float
     started_at_s: float | None = None
-    health: str = HEALTHY  # a RUNNING task counts as healthy only with HEALTHY
+    health: str = HEALTHY  # UNKNOWN does not count as healthy
 
     @property
     def is_up(self) -> bool:
