@@ -5,7 +5,7 @@ from typing import Any
 
 from corral.core import OncePerBatch, Reconciler, Tx
 from corral.reconcile.hosts import reconcile_host
-from corral.reconcile.instances import drop_terminated_instances, reconcile_instance
+from corral.reconcile.instances import drop_terminated_instances, reconcile_daemons, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
 from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
 from corral.reconcile.scheduler import reconcile_pool
@@ -32,7 +32,7 @@ STATE: dict[str, Reconciler] = {
     "deletion": drop_deleted_definitions,
     "service": OncePerBatch(_once_needed("ecs_services", "reconcile_service")),
     "services": _once_needed("ecs_services", "drop_inactive_services"),
-    "daemons": OncePerBatch(_once_needed("ecs_services", "reconcile_daemons")),
+    "daemons": OncePerBatch(reconcile_daemons),
     "expiry": _once_needed("object_expiry", "expire_due"),
     "lifecycle": _once_needed("object_expiry", "rescan_bucket"),
     "piles": _once_needed("queues", "clear_piles"),

@@ -35,7 +35,6 @@ from corral.model.ecs_service import (
     ServiceTask,
     TaskCount,
 )
-from corral.model.instance import HOST_POOL
 from corral.model.placement import Slot
 from corral.model.task import Task, TaskState
 from corral.reconcile.ecs_deployments import check_rollout, try_complete
@@ -117,17 +116,6 @@ def _step_older(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     assert written is not None
     if written.primary.id != service.primary.id:
         tx.store.ecs_services.put(written.but(deployments=(service.primary, *written.deployments), is_steady=False))
-
-
-def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
-    """Reconcile the DAEMON services of a cluster, because the slots of its pool have changed."""
-    if pool == HOST_POOL:
-        services = [(region, tx.settings.cluster, name) for region, name in tx.store.ecs_services.daemons(tx.settings.cluster)]
-    else:
-        region, _, cluster = pool.partition("/")
-        services = [(region, cluster, name) for region, name in tx.store.ecs_services.daemons(cluster, region)]
-    for region, cluster, name in services:
-        tx.mark(f"service:{region}/{cluster}/{name}")
 
 
 def drop_inactive_services(tx: Tx[Store], _: str) -> None:

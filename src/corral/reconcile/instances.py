@@ -1,8 +1,12 @@
-"""Completes the stop or termination of instances after their last task, and drops old terminated instances."""
+"""Completes the stop or termination of instances after their last task, and drops old terminated instances.
+
+`reconcile_daemons` is here and not in `ecs_services.py`, so that a server without services does not load that module.
+"""
 
 from __future__ import annotations
 
 from corral.core import Tx
+from corral.model.instance import HOST_POOL
 from corral.services import instances
 from corral.store import Store
 
@@ -22,3 +26,14 @@ def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
     hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)
     if max(dropped, hours) >= ROWS_MAX:
         tx.due("terminated:", tx.now_s)
+
+
+def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
+    """Reconcile the DAEMON services of a cluster, because the slots of its pool have changed."""
+    if pool == HOST_POOL:
+        services = [(region, tx.settings.cluster, name) for region, name in tx.store.ecs_services.daemons(tx.settings.cluster)]
+    else:
+        region, _, cluster = pool.partition("/")
+        services = [(region, cluster, name) for region, name in tx.store.ecs_services.daemons(cluster, region)]
+    for region, cluster, name in services:
+        tx.mark(f"service:{region}/{cluster}/{name}")
