@@ -294,6 +294,20 @@ CREATE TABLE job_child (
     PRIMARY KEY (job, position),
     CHECK ((state IN ('STARTING', 'RUNNING')) <= (task_id != ''))
 ) WITHOUT ROWID;
+CREATE TABLE job_definition (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,            -- the name of the job definition
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    document      TEXT NOT NULL,            -- JSON, in Batch's own shape
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+CREATE TABLE job_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
 CREATE TABLE job_dependency (
     needs     INTEGER NOT NULL,             -- job.number
     position  INTEGER NOT NULL,             -- the index of the needed child; -1: the whole job; -2: N_TO_N
@@ -712,6 +726,7 @@ CREATE INDEX stack_event_stack ON stack_event (stack_id);
 CREATE INDEX stack_export_stack ON stack_export (stack_id);
 CREATE INDEX stack_import_stack ON stack_import (stack_id);
 CREATE INDEX invocation_due ON invocation (state, due_at, number);
+CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);
 CREATE INDEX job_of_queue ON job (region, queue, state);
 CREATE INDEX job_by_name ON job (region, queue, name COLLATE NOCASE);
 CREATE INDEX job_by_definition ON job (region, queue, definition);
