@@ -50,6 +50,7 @@ STATE: dict[str, Reconciler] = {
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
     "invocations": _once_needed("functions", "drop_ended_invocations"),
+    "job-queue": _once_needed("job_queues", "reconcile_queue"),
     "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
     "target-activity": OncePerBatch(_once_needed("service_scaling", "follow_activity")),
     "target-activities": _once_needed("service_scaling", "drop_old_activities"),
