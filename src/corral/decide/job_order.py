@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp
 
-from corral.model.job_line import ShareUse
+from corral.model.job_line import JobPlace, ShareUse
 from corral.model.placement import Rank
 from corral.model.task import Demand
 from corral.model.units import CPU_UNITS_PER_CORE
@@ -78,11 +78,11 @@ def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vc
     return sum(held.values()) + vcpus <= most_vcpus * (1 - (reservation / 100) ** active)
 
 
-def job_rank(seniority_s: float, queue_priority: int, level: float, priority: int, since_s: float, index: int) -> Rank:
-    """Return the rank of a line of jobs in a pool.
+def job_rank(seniority_s: float, queue_priority: int, level: float, place: JobPlace) -> Rank:
+    """Return the rank of a line of jobs in a pool. `place` is the place of its first job.
 
     Its first two elements are comparable with the ranks of tasks and instances (`claim_rank` in `decide/placement.py`): all job
     claims of a pool have the seniority of the oldest waiting job. The others order the job claims among each other: the priority of
-    the queue, the level of the share, the scheduling priority, the time at which the job was submitted, and its array index.
+    the queue, the level of the share, the scheduling priority, and the order in which the jobs were submitted.
     """
-    return (0, seniority_s, -queue_priority, level, -priority, since_s, index)
+    return (0, seniority_s, -queue_priority, level, place.priority, place.number, place.index)

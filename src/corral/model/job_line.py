@@ -17,9 +17,10 @@ class JobPlace(NamedTuple):
     """The place of a job in its line. The job with the smallest place is the first."""
 
     priority: int  # the negated scheduling priority; 0 in a FIFO queue
-    since_s: float  # when the job was submitted
-    number: int  # the index of an array child
+    number: int  # the number of the job, or of the array of a child; a job that was submitted later has a larger number
+    index: int  # of a child of an array, otherwise 0
     job_id: str
+    since_s: float  # when the job was created
 
 
 class LineKey(Struct, frozen=True):

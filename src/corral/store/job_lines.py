@@ -22,7 +22,9 @@ from corral.model.task import Demand
 from corral.store.fleet import Fleet
 
 QueueName = tuple[str, str]  # region and name of a job queue
-FIRST = "SELECT priority, since, number, job_id FROM waiting_job WHERE line = ? ORDER BY priority, since, number, job_id LIMIT ?"
+FIRST = (
+    "SELECT priority, number, position, job_id, since FROM waiting_job WHERE line = ? ORDER BY priority, number, position LIMIT ?"
+)
 
 
 class JobLines:
@@ -109,10 +111,9 @@ class JobLines:
     def count_before(self, line_id: int, place: JobPlace, most: int) -> int:
         """Return how many jobs of the line are before a place. Count at most `most`."""
         sql = (
-            "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, since, number, job_id) < (?, ?, ?, ?) "
-            "LIMIT ?)"
+            "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, number, position) < (?, ?, ?) LIMIT ?)"
         )
-        found: int = self._execute(sql, (line_id, *place, most)).fetchone()[0]
+        found: int = self._execute(sql, (line_id, *place[:3], most)).fetchone()[0]
         return found
 
     def _first(self, line_id: int) -> JobPlace | None:
@@ -126,7 +127,7 @@ class JobLines:
         before = self.find(key)
         if before is None:
             return self._new_line(key, place), True
-        self._execute("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?)", (before.id, *place))
+        self._execute("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", (before.id, *place))
         first = place < before.first
         line = replace(before, count=before.count + 1, first=place if first else before.first)
         self._change(line)
@@ -140,8 +141,8 @@ class JobLines:
         before = self.find(key)
         if before is None:
             return None
-        sql = "DELETE FROM waiting_job WHERE line = ? AND priority = ? AND since = ? AND number = ? AND job_id = ?"
-        if not self._execute(sql, (before.id, *place)).rowcount:
+        sql = "DELETE FROM waiting_job WHERE line = ? AND priority = ? AND number = ? AND position = ?"
+        if not self._execute(sql, (before.id, *place[:3])).rowcount:
             return before
         queue = key.region, key.queue
         self._on_rollback(partial(_restore, self.moved_at, queue, self.moved_at.get(queue)))
@@ -153,7 +154,7 @@ class JobLines:
             self._on_rollback(partial(self._put, replace(before, pools=())))
             return None
         line = replace(before, count=before.count - 1)
-        if place == before.first:
+        if place[:3] == before.first[:3]:
             first = self._first(before.id)
             assert first is not None
             line = replace(line, first=first)
@@ -167,7 +168,7 @@ class JobLines:
             "INSERT INTO job_line VALUES (?, ?, ?, ?, ?, ?, ?, '[]')",
             (line.id, key.region, key.queue, key.share, _demand_text(key.demand), _text(key.resources), key.by_image),
         )
-        self._execute("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?)", (line.id, *place))
+        self._execute("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", (line.id, *place))
         self._put(line)
         self._on_rollback(partial(self._drop, line.id))
         return line

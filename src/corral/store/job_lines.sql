@@ -15,10 +15,11 @@ CREATE TABLE job_line (
 CREATE TABLE waiting_job (
     line     INTEGER NOT NULL,
     priority INTEGER NOT NULL,                  -- the negated scheduling priority
-    since    REAL NOT NULL,                     -- when the job was submitted
-    number   INTEGER NOT NULL,                  -- the index of an array child
+    number   INTEGER NOT NULL,                  -- of the job, or of the array of a child
+    position INTEGER NOT NULL,                  -- the index of a child of an array
     job_id   TEXT NOT NULL,
-    PRIMARY KEY (line, priority, since, number, job_id)
+    since    REAL NOT NULL,                     -- when the job was created
+    PRIMARY KEY (line, priority, number, position)
 ) WITHOUT ROWID;
 
 -- What the current attempt of a job holds, from its dispatch to its end.

@@ -24,6 +24,7 @@ from corral.store.job_lines import JobLines
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
+from corral.store.revisions import Revisions
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
@@ -31,7 +32,8 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "job_lines.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "job_definitions.sql",
+    "job_lines.sql",
 )  # fmt: skip
 
 
@@ -57,6 +59,7 @@ class Store(Database):
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
+        self.job_definitions = Revisions(self, "job_definition")
         self.ecs_services = EcsServices(self)
         self.tokens = ClientTokens(self)
         self.stored = StoredResources(self)

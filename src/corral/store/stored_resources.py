@@ -49,6 +49,10 @@ class StoredResources:
         row = self._database.execute(sql, (service, type_, region, name)).fetchone()
         return row[0] if row else None
 
+    def count(self, service: str, type_: str, region: str) -> int:
+        sql = "SELECT count(*) FROM stored_resource WHERE service = ? AND type = ? AND region = ?"
+        return int(self._database.execute(sql, (service, type_, region)).fetchone()[0])
+
     def listed(self, service: str, type_: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
         """Return (name, document) pairs with names greater than `after`, sorted by name. `limit` -1 means no limit."""
         sql = (

@@ -69,7 +69,7 @@ def line_key(job: Job, queue: JobQueue | None) -> LineKey:
 def job_place(job: Job, queue: JobQueue | None) -> JobPlace:
     """Return the place of a job in its line. As on AWS, only fair share queues use the scheduling priority."""
     priority = job.spec.priority if queue is not None and queue.policy_arn else 0
-    return JobPlace(-priority, job.created_at_s, job.index or 0, job.id)
+    return JobPlace(-priority, job.number, job.index or 0, job.id, job.created_at_s)
 
 
 def _with_gpu(demand: Demand) -> Demand:
@@ -145,8 +145,7 @@ def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: fl
     if policy is not None:
         use = tx.store.job_holdings.share(queue.region, queue.name, line.share)
         level = share_level(use, policy.weight_of(line.share), policy.decay_s, tx.now_s)
-    priority, since_s, index, _ = line.first
-    return job_rank(seniority_s, queue.priority, level, -priority, since_s, index)
+    return job_rank(seniority_s, queue.priority, level, line.first)
 
 
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
