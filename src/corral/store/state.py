@@ -22,6 +22,7 @@ from corral.store.instances import Instances
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
+from corral.store.revisions import Revisions
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
@@ -29,7 +30,7 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "job_definitions.sql",
 )  # fmt: skip
 
 
@@ -55,6 +56,7 @@ class Store(Database):
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
+        self.job_definitions = Revisions(self, "job_definition")
         self.ecs_services = EcsServices(self)
         self.tokens = ClientTokens(self)
         self.stored = StoredResources(self)

@@ -50,6 +50,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     enable_execute_command: bool = False
     placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
+    job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -234,6 +235,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "overrides": request.overrides,
         "platformVersion": platform_version,
         "tags": request.tags,
+        "jobEnvironment": request.job_environment,
     }
     return {name: value for name, value in details.items() if value}
 

@@ -50,7 +50,12 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         container=run.container,
         image=pull.image if pull is not None else container.image,
         command=container.command,
-        environment={**container.environment, **secrets, **task_environment(tx.settings, task, run)},
+        environment={
+            **container.environment,
+            **secrets,
+            **task_environment(tx.settings, task, run),
+            **task.details.get("jobEnvironment", {}),
+        },
         gpu_ids=list(run.gpu_ids),
         working_directory=container.definition.get("workingDirectory"),
         stop_grace_s=container.stop_grace_s,

@@ -1,0 +1,7 @@
+"""The operations of AWS Batch and their handlers."""
+
+from __future__ import annotations
+
+from corral.services import Handler
+
+HANDLERS: dict[str, Handler] = {}
