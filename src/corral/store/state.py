@@ -19,6 +19,7 @@ from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
+from corral.store.jobs import Jobs
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
@@ -30,7 +31,7 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "job_definitions.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "job_definitions.sql", "jobs.sql",
 )  # fmt: skip
 
 
@@ -72,6 +73,7 @@ class Store(Database):
         self.stacks = Stacks(self)
         self.change_sets = ChangeSets(self)
         self.functions = LambdaFunctions(self)
+        self.jobs = Jobs(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it
         else:

@@ -12,6 +12,7 @@ from corral.decide.task_lifecycle import advance, startable
 from corral.model.ecs_service import STARTED_BY, service_key
 from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
+from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
@@ -59,6 +60,7 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
     mark_service(tx, task)
+    mark_job(tx, task)
     mark_provider(tx, task, placement.slot_id)
 
 
@@ -72,6 +74,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     tx.store.tasks.change(before, progress.task)
     tx.changed(f"task:{before.id}")
     mark_service(tx, before)
+    mark_job(tx, before)
     for run in progress.start:
         start_run(tx, progress.task, run, spec_of(tx, before))
     if progress.stop:
@@ -107,6 +110,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         tx.changed(f"task:{task.id}")
         tx.mark(f"pool:{task.pool}")  # a slot that was reserved for this task is free for other claims now
         mark_service(tx, task)
+        mark_job(tx, task)
         mark_provider(tx, task)
     else:
         apply_progress(tx, task, stopping, task.runs)
@@ -132,3 +136,9 @@ def mark_service(tx: Tx[Store], task: Task) -> None:
     """Reconcile the service of a task that has changed."""
     if task.started_by is not None and task.started_by.startswith(STARTED_BY):
         tx.mark(f"service:{service_key(task.region, task.cluster, task.group.removeprefix('service:'))}")
+
+
+def mark_job(tx: Tx[Store], task: Task) -> None:
+    """Reconcile the Batch job of a task that has changed."""
+    if task.started_by is not None and task.started_by.startswith(STARTED_BY_BATCH):
+        tx.mark(f"job:{task.started_by.removeprefix(STARTED_BY_BATCH)}")
