@@ -106,7 +106,12 @@ OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
         ([slot("a", 8, 2), slot("b", 8, 0)], Demand(1), Reservation(OLD, {"a": OLD.demand}), "GPU"),
         ([slot("a", 8, 2, memory=1500)], Demand(0, 0, 1000), Reservation(OLD, {"a": OLD.demand}), "MEMORY"),
         ([slot("a", 8, 2, cpu=1500)], Demand(0, 1000, 0), Reservation(OLD, {"a": OLD.demand}), "CPU"),  # memory is plentiful
-        ([slot("a", 8, 2), slot("b", 8, 2, memory=10)], Demand(1, 0, 20), Reservation(OLD, {"a": OLD.demand}), "MEMORY"),  # a is reserved
+        (
+            [slot("a", 8, 2), slot("b", 8, 2, memory=10)],
+            Demand(1, 0, 20),
+            Reservation(OLD, {"a": OLD.demand}),
+            "MEMORY",
+        ),  # a is reserved
     ],
 )
 def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Reservation | None, word: str) -> None:

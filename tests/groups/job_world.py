@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.core import Core
 from corral.ids import RandomIds
+from corral.journal import Journal
 from corral.model.job import Job, JobState
 from corral.model.run import Observed
 from corral.reconcile import STATE
@@ -13,10 +14,9 @@ from corral.services import hosts
 from corral.services.batch import job_definitions, queue_requests, resource_requests, scheduling_policies, submit
 from corral.services.ecs import clusters
 from corral.store import Store
+from corral.store.fleet import Fleet
 from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
-from corral.store.fleet import Fleet
-from corral.journal import Journal
 from groups.group_world import CALLER, REGION, GroupWorld
 from store.rows import hello
 
