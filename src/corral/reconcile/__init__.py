@@ -50,6 +50,7 @@ STATE: dict[str, Reconciler] = {
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
     "invocations": _once_needed("functions", "drop_ended_invocations"),
+    "job-queue": _once_needed("job_queues", "reconcile_queue"),
     "job": _once_needed("jobs", "reconcile_job"),
     "job-array": _once_needed("jobs", "reconcile_array"),
     "job-dependents": _once_needed("jobs", "reconcile_dependents"),

@@ -188,7 +188,8 @@ def _new_policy(tx: Tx[Store], caller: Caller, queue: Document, given: str) -> s
     """Return the ARN of the policy that replaces the policy of a queue."""
     if "schedulingPolicyArn" not in queue:
         raise ClientException(
-            f"Job queue {queue['jobQueueName']} was created without a scheduling policy, so it can't get one: create another job queue."
+            f"Job queue {queue['jobQueueName']} was created without a scheduling policy, so it can't get one. Create another "
+            "job queue."
         )
     if not given:
         raise ClientException(f"The scheduling policy of job queue {queue['jobQueueName']} can be replaced, but can't be removed.")

@@ -128,7 +128,7 @@ def name_filter(filters: list[dict[str, Any]], names: tuple[str, ...]) -> dict[s
 
 def _summary(tx: Tx[Store], caller: Caller, document: Document) -> Document:
     members = ("consumableResourceArn", "consumableResourceName", "totalQuantity", "resourceType")
-    in_use = tx.store.job_lines.in_use(caller.region, document["consumableResourceName"])
+    in_use = tx.store.job_holdings.in_use(caller.region, document["consumableResourceName"])
     return {**{member: document[member] for member in members}, "inUseQuantity": in_use}
 
 

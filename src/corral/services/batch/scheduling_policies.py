@@ -73,7 +73,9 @@ def _read(text: str) -> FairShare:
     return FairShare(
         decay_s=float(policy.get("shareDecaySeconds") or DECAY_DEFAULT_S),
         reservation=policy.get("computeReservation", 0),
-        weights=tuple((each["shareIdentifier"], each.get("weightFactor", WEIGHT_DEFAULT)) for each in policy.get("shareDistribution", ())),
+        weights=tuple(
+            (each["shareIdentifier"], each.get("weightFactor", WEIGHT_DEFAULT)) for each in policy.get("shareDistribution", ())
+        ),
     )
 
 
@@ -169,6 +171,8 @@ def _check_overlaps(shares: list[str]) -> None:
     before = None
     for share in sorted(shares, key=lambda each: (each.rstrip("*"), not each.endswith("*"))):
         if before is not None and (share == before or (before.endswith("*") and share.rstrip("*").startswith(before[:-1]))):
-            raise refused("shareDistribution", share, f"it overlaps with {before!r}. The share identifiers of a policy can't overlap.")
+            raise refused(
+                "shareDistribution", share, f"it overlaps with {before!r}. The share identifiers of a policy can't overlap."
+            )
         if before is None or not before.endswith("*") or not share.startswith(before[:-1]):
             before = share
