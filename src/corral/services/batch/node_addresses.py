@@ -6,7 +6,7 @@ plain process or a container:
 - A plain process gets a loopback address, 127.x.y.z. Linux accepts the whole network 127.0.0.0/8 on the loopback interface. So the
   programs of several nodes can listen on the same port of one machine, each at its own address. A job gets a block of 1,024
   addresses when its first attempt is launched, and keeps the block until it ends. Living jobs have different blocks.
-- A container has the address that Docker gives it (`services/ecs/node_tasks.py`).
+- A container has the address that Docker gives it (`services/ecs/run_spec.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ipaddress import IPv4Address
 
 from corral.core import Tx
 from corral.model.job import Job
-from corral.services.ecs.node_tasks import has_network, main_address
+from corral.model.task import TaskState
+from corral.services.ecs import run_spec
 from corral.services.ecs.task_progress import start_runs
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
@@ -52,12 +53,15 @@ def start_waiting_nodes(tx: Tx[Store], job: Job) -> None:
 
     Only nodes in containers wait: `start_runs` does not start them earlier.
     """
+    if tx.settings.runtime == "process":
+        return
     for node in range(job.size):
         child = tx.store.jobs.get(f"{job.id}#{node}")
         task = tx.store.tasks.get(child.task_id) if child is not None and child.task_id else None
-        if task is None or not has_network(tx, task, spec := spec_of(tx, task)):
-            return  # all nodes run in the same way
-        if node != job.spec.main_node and main_address(tx, task, spec):
+        if task is None or task.state is not TaskState.PENDING or task.desired is TaskState.STOPPED:
+            continue
+        spec = spec_of(tx, task)
+        if run_spec.has_network(tx, task, spec) and run_spec.main_node_address(tx, task, spec):
             start_runs(tx, task, spec)
 
 

@@ -17,7 +17,7 @@ from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
-from corral.services.ecs.run_spec import start_order
+from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
 from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
@@ -35,6 +35,8 @@ def start_run(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
 
 def start_runs(tx: Tx[Store], task: Task, spec: TaskSpec) -> None:
     """Start every container of a placed task that has not started and waits for no other container."""
+    if waits_for_main_node(tx, task, spec):
+        return  # services/batch/node_addresses.py starts it when the main node has an address
     host_id = host_of(tx, task)
     for run in startable(task.runs):
         tx.start(host_id, start_order(tx, task, run, spec))
