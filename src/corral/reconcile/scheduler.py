@@ -21,7 +21,9 @@ GRANTS_MAX = 100  # claims per batch: about 5 ms of work
 
 
 def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    import_module("corral.reconcile.job_dispatch").dispatch_job(tx, claim, placement)  # so a server without jobs does not load Batch
+    import_module("corral.reconcile.job_dispatch").dispatch_job(
+        tx, claim, placement
+    )  # so a server without jobs does not load Batch
 
 
 # Kind of claim → the function that gives the capacity to such a claim.

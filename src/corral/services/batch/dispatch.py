@@ -138,9 +138,7 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
     return tasks
 
 
-def _free_gpus(
-    tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]
-) -> tuple[str, ...]:
+def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]) -> tuple[str, ...]:
     """Return the GPUs for a task whose image asks for GPUs: those of its placement, and all others that are free.
 
     The other nodes of the job keep the GPUs of their placements. Fargate tasks get no GPUs.

@@ -10,7 +10,8 @@ from msgspec import Struct
 from corral.core import Tx
 from corral.model.job import JobKind
 from corral.services.batch.errors import ClientException, missing
-from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, SERVICE, TAGS, split_definition
+from corral.services.batch.job_definitions import split_definition
+from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, SERVICE, TAGS
 from corral.services.caller import Caller
 from corral.services.stored_resources import Params
 from corral.services.tags import Tags
