@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from corral.core import Tx
 from corral.model.numbers import whole_number
-from corral.services.batch import names
 from corral.services.batch.definition_rules import check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
-from corral.services.batch.names import DEFINITION, PAGES, arn, checked_tags, shown
+from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
 from corral.services.batch.task_documents import register_tasks
 from corral.services.caller import Caller
 from corral.store import Store
@@ -61,7 +60,7 @@ class JobDefinition(Struct, frozen=True):
 
 def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["jobDefinitionName"]
-    if not names.NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ClientException(f"Provided name {name[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
     check_job_definition(params)
     document = {
@@ -137,10 +136,11 @@ def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 def split_definition(region: str, given: str) -> tuple[str, int | None]:
     """Split NAME, NAME:REVISION or an ARN of either into name and revision. The revision may be None."""
-    name, revision = names.split_definition(region, given)
-    if not names.NAME.fullmatch(name):
+    name, colon, revision = short(DEFINITION, region, given).partition(":")
+    number = whole_number(revision, REVISION_MAX) if colon else None
+    if not NAME.fullmatch(name) or (colon and not number):
         raise ClientException(f"Provided name {given[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
-    return name, revision
+    return name, number
 
 
 def find_definition(tx: Tx[Store], region: str, given: str) -> JobDefinition | None:
