@@ -150,7 +150,7 @@ def test_node_ranges(world: JobWorld) -> None:
         ({"containerProperties": container(image="")}, "image is required"),
         ({"containerProperties": container(vcpus=1)}, "Specify either vcpus or the resource requirement VCPU"),
         ({"containerProperties": container(environment=[{"name": "AWS_BATCH_X", "value": ""}])}, "reserves names"),
-        ({"containerProperties": container(networkConfiguration={"assignPublicIp": "ENABLED"})}, "only applicable to jobs on Fargate"),
+        ({"containerProperties": container(networkConfiguration={"assignPublicIp": "ENABLED"})}, "only applicable to jobs"),
         ({"containerProperties": container(mountPoints=[{"sourceVolume": "none"}])}, "Unknown volume 'none'"),
         ({"retryStrategy": {"attempts": 11}}, "attempts 11 is not valid"),
         ({"retryStrategy": {"evaluateOnExit": [{"onReason": "x*", "action": "RETRY"}]}}, "needs retryStrategy.attempts"),
