@@ -94,7 +94,7 @@ def test_queues_are_listed_in_pages(world: QueueWorld) -> None:
         ({"state": "ON"}, "state 'ON' is not valid"),
         ({"computeEnvironmentOrder": []}, "computeEnvironmentOrder must have 1 to 3"),
         ({"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "no"}]}, "Compute environment no does not exist."),
-        ({"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "new"}]}, "must be in the status VALID: its status is CREATING"),
+        ({"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "new"}]}, "the status VALID: its status is CREATING"),
         (
             {"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "ce"}, {"order": 2, "computeEnvironment": "fargate"}]},
             "EC2 and Fargate compute environments can't be mixed in one job queue: ce (EC2), fargate (FARGATE_SPOT).",
