@@ -142,8 +142,8 @@ def test_a_list_file_is_shared_and_resumed(bucket, variables):
     children = []
     for index in range(4):
         variables(AWS_BATCH_JOB_ARRAY_INDEX=index, ARRAY_SIZE=4)
-        children.append(share_of_list_file(results="s3://shares/done/"))
-    assert sum(children, []) == lines
+        children += share_of_list_file(results="s3://shares/done/")
+    assert children == lines
 
     variables(AWS_BATCH_JOB_ARRAY_INDEX=3, ARRAY_SIZE=4)
     for other in ("done/" + item_key(lines[0]), "done/" + item_key(lines[7]) + "0", item_key(lines[7])):
@@ -164,7 +164,7 @@ def test_errors_of_list_files_say_what_to_do(bucket, monkeypatch, variables):
     with pytest.raises(WorkerError, match="not valid UTF-8"):
         share_of_list_file()
     bucket.put_object(Bucket="shares", Key="list.txt", Body=b"a\n")
-    with pytest.raises(WorkerError, match="cannot be listed: .*NoSuchBucket"):
+    with pytest.raises(WorkerError, match=r"cannot be listed: .*NoSuchBucket"):
         share_of_list_file(results="s3://missing/x")
     for wrong in ("/local/list.txt", "s3://", "https://shares/list.txt"):
         monkeypatch.setenv("LIST_FILE_S3_PATH", wrong)

@@ -77,8 +77,8 @@ def _place(environment: Mapping[str, str]) -> tuple[int, int]:
     if index is None:
         if whole is not None and whole > 1:
             raise WorkerError(
-                f"{WHOLE_SIZE}={whole}, but {INDEX} is not set, so {whole - 1} of {whole} shares would have no child. Submit an array "
-                f"job (arrayProperties.size={whole}), or do not set {WHOLE_SIZE}."
+                f"{WHOLE_SIZE}={whole}, but {INDEX} is not set, so {whole - 1} of {whole} shares would have no child. Submit an "
+                f"array job (arrayProperties.size={whole}), or do not set {WHOLE_SIZE}."
             )
         return 0, 1
     if whole is not None and size is not None and whole != size:
@@ -104,7 +104,8 @@ def _replaced(text: str, position: int, whole: int | None) -> tuple[int, int]:
             return _checked(first + left, whole, INDEXES, WHOLE_SIZE)
         left -= last - first + 1
     raise WorkerError(
-        f"{INDEXES}={_short(text)} has {position - left} indexes, but {INDEX} is {position}. Submit as many children as there are indexes."
+        f"{INDEXES}={_short(text)} has {position - left} indexes, but {INDEX} is {position}. Submit as many children as there are "
+        "indexes."
     )
 
 
@@ -117,8 +118,8 @@ def _ranges(text: str, whole: int) -> list[tuple[int, int]]:
         last = int(matched[2] or matched[1]) if matched else -1
         if not (found[-1][1] if found else -1) < first <= last < whole:
             raise WorkerError(
-                f"{INDEXES}={_short(text)}: {_short(word)!r} is not valid. Use indexes below {WHOLE_SIZE}={whole} in ascending order, "
-                "for example 3,7,12-15."
+                f"{INDEXES}={_short(text)}: {_short(word)!r} is not valid. Use indexes below {WHOLE_SIZE}={whole} in ascending "
+                "order, for example 3,7,12-15."
             )
         found.append((first, last))
     return found
