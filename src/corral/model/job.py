@@ -14,6 +14,14 @@ from msgspec import Struct, field
 from corral.model.task import Changeable, Demand
 
 STARTED_BY = "batch:"  # the prefix of `Task.started_by`; the job id follows
+WAITS = -1  # the value of `Job.expanded` while an array waits for other jobs
+INDEX_DIGITS = 5  # in the id of a child or node
+
+# Status reasons, as AWS words them
+DEPENDENCY_FAILED = "Dependent Job failed"
+CHILD_FAILED = "Array Child Job failed"
+TIMED_OUT = "Job attempt duration exceeded timeout"
+HOST_TERMINATED = "Host EC2 (instance {}) terminated."
 
 
 class JobState(StrEnum):
@@ -27,6 +35,17 @@ class JobState(StrEnum):
 
 
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED})
+_BEFORE_START = frozenset({JobState.PENDING, JobState.RUNNABLE, JobState.FAILED})
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.SUBMITTED: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent may end before its children were seen
+    JobState.PENDING: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent is PENDING until its last child has ended
+    JobState.RUNNABLE: frozenset({JobState.STARTING, JobState.FAILED}),
+    # A short task may end before the server knows that it was running.
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.RUNNABLE, JobState.SUCCEEDED, JobState.FAILED}),
+    JobState.RUNNING: frozenset({JobState.RUNNABLE, JobState.SUCCEEDED, JobState.FAILED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+}
 
 
 class JobKind(StrEnum):
@@ -37,7 +56,7 @@ class JobKind(StrEnum):
     NODE = "node"
 
 
-class ExitRule(Struct, frozen=True):
+class ExitRule(Struct, frozen=True, array_like=True):
     """One element of `evaluateOnExit`. An empty pattern matches everything. The first rule that matches decides."""
 
     retries: bool  # the action is RETRY; otherwise EXIT
@@ -46,7 +65,7 @@ class ExitRule(Struct, frozen=True):
     on_exit_code: str = ""
 
 
-class Dependency(Struct, frozen=True):
+class Dependency(Struct, frozen=True, array_like=True):
     """A dependency of a job: on the end of a whole job, or of children with the same index."""
 
     job_id: str  # empty for SEQUENTIAL
@@ -85,7 +104,7 @@ class JobSpec(Struct, frozen=True):
     request: dict[str, Any] = field(default_factory=dict)  # members of SubmitJob that DescribeJobs returns unchanged
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct, frozen=True, array_like=True):
     """One execution of a job that has ended."""
 
     task_id: str  # empty: the job ended before a task existed
@@ -121,4 +140,62 @@ class Job(Changeable, frozen=True):
     task_id: str = ""  # the ECS task of the current attempt
     environment: str = ""  # the compute environment of the current attempt
     attempts: tuple[Attempt, ...] = ()  # ended attempts
-    cancelled: bool = False  # CancelJob or TerminateJob was called
+    cancelled: bool = False  # CancelJob has ended it, or ends the children of this array
+    terminated: bool = False  # TerminateJob has ended it, or is ending it
+    number: int = 0  # of its row, or of the parent's row for a child or node; a newer job has a larger number
+    expanded: int = 0  # of an array: the number of children that have rows; WAITS: the array waits for other jobs
+    check_from: int | None = None  # of an array: children from this index on must be checked again; None: all were checked
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether CancelJob or TerminateJob was called for the job."""
+        return self.cancelled or self.terminated
+
+    @property
+    def definition(self) -> str:
+        """The name and the revision of its job definition, NAME:REVISION."""
+        return self.spec.definition_arn.rpartition("/")[2]
+
+
+class ListedJob(Struct, frozen=True):
+    """What a list of jobs shows of a job."""
+
+    id: str
+    name: str
+    kind: JobKind
+    state: JobState
+    definition: str  # NAME:REVISION
+    created_at_s: float
+    started_at_s: float | None
+    stopped_at_s: float | None
+    status_reason: str
+    share: str
+    size: int
+    index: int | None
+    cancelled: bool
+    terminated: bool
+    attempt: Attempt | None  # the last one that ended
+    cursor: tuple[str | float, ...]  # the position in the list; the next page begins after it
+
+
+def child_id(parent: Job, index: int) -> str:
+    """Return the id of a child of an array, or of a node of a multi-node job."""
+    return f"{parent.id}{':' if parent.kind is JobKind.ARRAY else '#'}{index}"
+
+
+def parent_and_index(job_id: str) -> tuple[str, int] | None:
+    """Return the id of the parent and the index in the id of a child or node. Return None for other ids."""
+    for mark in ":#":
+        parent_id, found, index = job_id.partition(mark)
+        if found:
+            # int() also accepts signs, spaces and leading zeros, which are not in the id of a child.
+            return (
+                (parent_id, int(index))
+                if len(index) <= INDEX_DIGITS and str(int(index) if index.isdecimal() else "") == index
+                else None
+            )
+    return None

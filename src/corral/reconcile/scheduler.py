@@ -1,4 +1,4 @@
-"""The scheduler. It gives free capacity to claims. A claim is a task or an instance that waits for capacity in a pool.
+"""The scheduler. It gives free capacity to claims. A claim is a task, an instance or a Batch job that waits for capacity in a pool.
 
 The scheduler runs when capacity becomes free, when an instance joins the pool, or when a claim is added.
 """
@@ -6,11 +6,12 @@ The scheduler runs when capacity becomes free, when an instance joins the pool, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from itertools import islice
 
 from corral.core import Tx
 from corral.decide.placement import serve
-from corral.model.placement import INSTANCE, TASK, Claim, Placement
+from corral.model.placement import INSTANCE, JOB, TASK, Claim, Placement
 from corral.services import instances
 from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
@@ -18,17 +19,51 @@ from corral.store import Store
 
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
 
+
+def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    import_module("corral.reconcile.job_dispatch").dispatch_job(tx, claim, placement)  # so a server without jobs does not load Batch
+
+
 # Kind of claim → the function that gives the capacity to such a claim.
-GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {TASK: place_waiting_task, INSTANCE: instances.grant}
+GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {
+    TASK: place_waiting_task,
+    INSTANCE: instances.grant,
+    JOB: _dispatch_job,
+}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
+    """Serve the claims of a pool. Pools that jobs prefer to this pool are served first: a job uses the first one with room."""
     left = GRANTS_MAX
+    preferred = _preferred(tx, pool_name)
+    for name in (*preferred, pool_name):
+        left = _serve(tx, name, left)
+        if left <= 0:
+            tx.due(f"pool:{pool_name}", tx.now_s)
+            return
+
+
+def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
+    """Serve at most `left` claims of a pool. Return how many more claims may be served in this batch."""
+    if tx.store.job_lines.in_pool(pool_name):
+        import_module("corral.services.batch.line_claims").rank_claims(tx, pool_name)
     while left > 0:
         for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), left):
             GRANTS[claim.kind](tx, claim, placement)
             left -= 1
         if left and not fetch_roaming(tx, pool_name):
-            return
+            break
         left -= 1  # moving a claim from another pool counts like a grant
-    tx.due(f"pool:{pool_name}", tx.now_s)
+    return left
+
+
+def _preferred(tx: Tx[Store], pool_name: str) -> list[str]:
+    """Return the pools that jobs with a claim in this pool prefer to it, and the pools that are preferred to those."""
+    found: dict[str, None] = {}
+    todo = [pool_name]
+    while todo:
+        for name in sorted(tx.store.job_lines.pools_before(todo.pop())):
+            if name != pool_name and name not in found:
+                found[name] = None
+                todo.append(name)
+    return list(reversed(found))
