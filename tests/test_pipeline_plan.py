@@ -244,12 +244,12 @@ def test_indexes_as_text(indexes: tuple[int, ...], text: str) -> None:
 
 @pytest.mark.parametrize("child, index", [("0", "3"), ("1", "7"), ("2", "12"), ("4", "14"), (None, "3")])
 def test_the_command_sees_its_original_index(child: str | None, index: str) -> None:
-    environment = {"PATH": os.environ["PATH"], "CORRAL_ARRAY_INDEXES": "3,7,12-14"}
-    environment |= {"AWS_BATCH_JOB_ARRAY_INDEX": child} if child else {}
-    script = 'echo "$AWS_BATCH_JOB_ARRAY_INDEX ${CORRAL_ARRAY_INDEXES-none} $1"; exit 5'
+    environment = {"PATH": os.environ["PATH"], "CORRAL_ARRAY_INDEXES": "3,7,12-14", "ARRAY_SIZE": "20"}
+    environment |= {"AWS_BATCH_JOB_ARRAY_INDEX": child, "AWS_BATCH_JOB_ARRAY_SIZE": "5"} if child else {}
+    script = 'echo "$AWS_BATCH_JOB_ARRAY_INDEX of $AWS_BATCH_JOB_ARRAY_SIZE ${CORRAL_ARRAY_INDEXES-none} $1"; exit 5'
     command = ["/bin/sh", "-c", RESTORE_INDEX, "corral-pipeline", "/bin/sh", "-c", script, "x", "a * b"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == (f"{index} none a * b\n", 5)
+    assert (done.stdout, done.returncode) == (f"{index} of 20 none a * b\n", 5)
 
 
 def test_a_child_without_an_index_fails() -> None:
