@@ -1,15 +1,15 @@
 """`corral pipeline`: runs a pipeline of AWS Batch jobs from a YAML file, and watches, lists, stops and retries its runs.
 
 All commands use only AWS's APIs (Batch, S3, CloudWatch Logs), so they also work on AWS. `pipeline_file.py` reads the file,
-`pipeline_plan.py` decides what is submitted, `pipeline_runs.py` finds runs by the tags of their jobs.
+`pipeline_plan.py` decides what is submitted, `pipeline_runs.py` finds runs by the tags of their jobs. These modules
+are imported when a command runs, so that other commands start quickly.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,23 +18,12 @@ from corral.cli.endpoint import Endpoint, client, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.logs import TAIL_MAX
 from corral.cli.output import console, count, print_json, print_line, print_message
-from corral.cli.pipeline_file import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, read_pipeline
-from corral.cli.pipeline_plan import JobRequest, PipelinePlan, PlannedStep, format_indexes, job_requests, make_plan, submit_request
-from corral.cli.pipeline_runs import (
-    FoundRun,
-    count_lines,
-    existing_definitions,
-    find_run,
-    find_runs,
-    load_plan,
-    read_state,
-    record_request,
-    server_now,
-)  # fmt: skip
-from corral.cli.pipeline_state import RunState, run_state
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from corral.cli.pipeline_runs import FoundRun
+    from corral.cli.pipeline_state import RunState
 
 LIST_DEFAULT = 10
 RUN_HELP = "RUN is the id of a run, or the name of a pipeline for its last run. Default: the last run of all."
@@ -44,6 +33,7 @@ def _complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) 
     from click.shell_completion import CompletionItem
 
     from corral.cli.completion import without_errors
+    from corral.cli.pipeline_runs import find_runs
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
         return [CompletionItem(found.id) for found in find_runs(endpoint) if found.id.startswith(prefix)]
@@ -55,6 +45,7 @@ def _complete_steps(ctx: click.Context, parameter: click.Parameter, prefix: str)
     from click.shell_completion import CompletionItem
 
     from corral.cli.completion import without_errors
+    from corral.cli.pipeline_runs import find_run, load_plan
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
         plan = load_plan(endpoint, find_run(endpoint, ctx.params.get("run_id")))
@@ -100,14 +91,23 @@ def run_(
 
     The exit code is 1 if the run fails.
     """
+    from secrets import token_hex
+
+    from corral.cli.pipeline_file import read_pipeline
+    from corral.cli.pipeline_plan import make_plan
+    from corral.cli.pipeline_runs import count_lines, existing_definitions
+
     read = read_pipeline(file, _parameters(given), name)
     endpoint = find_endpoint(data)
     counts = count_lines(endpoint, read)
     plan = make_plan(read, token_hex(4), counts, existing_definitions(endpoint, read))
     if dry_run:
-        print_json(_plan_document(plan, counts)) if as_json else _print_plan(plan)
+        from corral.cli.pipeline_dry_run import plan_document, print_plan
+
+        print_json(plan_document(plan, counts)) if as_json else print_plan(plan)
         return
     from corral.cli.pipeline_submit import start_run
+    from corral.cli.pipeline_watch import watch_to_the_end
 
     jobs = start_run(endpoint, plan, counts)
     later = [step.name for step in plan.deferred]
@@ -119,7 +119,7 @@ def run_(
             )
         return
     print_message(f"submitted {count(sum(map(len, jobs.values())), 'job')} as {plan.id}.")
-    _watch(endpoint, plan, as_json=as_json)
+    watch_to_the_end(endpoint, plan, as_json=as_json)
 
 
 def _parameters(given: tuple[str, ...]) -> dict[str, str]:
@@ -127,71 +127,6 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
         if "=" not in each:
             raise click.BadParameter(f"'{each}' is not KEY=VALUE.", param_hint="--parameter")
     return dict(each.split("=", 1) for each in given)
-
-
-def _watch(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -> None:
-    from corral.cli.pipeline_watch import follow, print_result, report, run_document
-
-    state = follow(endpoint, plan, quiet=as_json)
-    if state.ended:
-        usage, earlier = report(endpoint, state)
-        print_json(run_document(state, usage, earlier)) if as_json else print_result(endpoint, state, usage, earlier)
-    if state.ended and state.state != "SUCCEEDED":
-        raise SystemExit(1)
-
-
-# Dry run
-
-
-def _requests(plan: PipelinePlan) -> list[tuple[PlannedStep, JobRequest]]:
-    """Return one request per step, as if all earlier steps had been submitted."""
-    wanted = {step.name: range(step.size) for step in plan.steps}
-    return [(plan.step(request.step), request) for request in job_requests(plan, wanted, {})]
-
-
-def _plan_document(plan: PipelinePlan, counts: dict[str, int]) -> dict[str, Any]:
-    pairs = _requests(plan)
-    names = {number: f"JOB-OF-{planned.name}" for number, (planned, _) in enumerate(pairs)}
-    steps = []
-    for planned, request in pairs:
-        definition = planned.step.job_definition or f"{plan.pipeline.name}-{planned.name}"
-        tolerant = {name for name in planned.deferred_by if plan.step(name).allowed_failed}
-        sent = submit_request(plan, request, definition, 1, "RECORD", names)
-        sent["dependsOn"] = [each for each in sent.get("dependsOn", []) if each["jobId"].removeprefix("JOB-OF-") not in tolerant]
-        steps.append(
-            {
-                "step": planned.name,
-                "size": planned.size,
-                "deferredBy": list(planned.deferred_by),
-                "allowedFailed": planned.allowed_failed,
-                "registerJobDefinition": planned.definition,
-                "submitJob": sent,
-            }
-        )
-    record = record_request(plan.pipeline, counts)["jobDefinitionName"]
-    return {"id": plan.id, "name": plan.pipeline.name, "record": record, "steps": steps}
-
-
-def _print_plan(plan: PipelinePlan) -> None:
-    from corral.cli.pipeline_screen import plan_table
-
-    rows = []
-    for planned in plan.steps:
-        step, named = planned.step, planned.step.job_definition
-        rows.append(
-            {
-                "step": step.name,
-                "size": planned.size,
-                "queue": planned.queue,
-                "vcpus": step.vcpus or ("" if named else DEFAULT_VCPUS),
-                "memory": f"{step.memory_mib or DEFAULT_MEMORY_MIB} MiB" if step.memory_mib or not named else "",
-                "gpus": planned.gpus,
-                "after": ", ".join(f"each {after.step}" if after.each else after.step for after in step.after),
-                "deferredBy": planned.deferred_by,
-            }
-        )
-    console().print(plan_table(rows))
-    print_message(f"nothing was submitted: this is what `corral pipeline run {plan.pipeline.file}` would submit.")
 
 
 # Runs
@@ -207,15 +142,16 @@ def _print_plan(plan: PipelinePlan) -> None:
 @click.option("--once", is_flag=True, help="Print the present state once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the present state as JSON and exit.")
 def watch(run_id: str | None, data: DataFolder, once: bool, as_json: bool) -> None:
+    from corral.cli.pipeline_runs import find_run, load_plan, read_state
+    from corral.cli.pipeline_screen import frame
+    from corral.cli.pipeline_watch import earlier_times, report, run_document, watch_to_the_end
+
     endpoint = find_endpoint(data)
     found = find_run(endpoint, run_id)
     plan = load_plan(endpoint, found)
     if not once and not as_json:
-        _watch(endpoint, plan, as_json=False)
+        watch_to_the_end(endpoint, plan, as_json=False)
         return
-    from corral.cli.pipeline_screen import frame
-    from corral.cli.pipeline_watch import earlier_times, report, run_document
-
     state, now_s = read_state(endpoint, plan, earlier_times(endpoint, plan))
     if as_json:
         usage, earlier = report(endpoint, state) if state.ended else (None, [])
@@ -240,6 +176,7 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
     Batch keeps jobs that have ended for seven days. Older runs are not shown.
     """
     from corral.cli.pipeline_cost import Prices, run_usage
+    from corral.cli.pipeline_runs import find_runs, server_now
     from corral.cli.pipeline_screen import runs_table
     from corral.cli.pipeline_watch import list_row
 
@@ -259,6 +196,9 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
 
 
 def _state_of(endpoint: Endpoint, found: FoundRun) -> RunState:
+    from corral.cli.pipeline_runs import load_plan
+    from corral.cli.pipeline_state import run_state
+
     return run_state(load_plan(endpoint, found), found.jobs)
 
 
@@ -278,6 +218,8 @@ def logs(
     After a retry, it is the log of the newest job with this index.
     """
     from corral.cli.pipeline_logs import find_log_job, print_log
+    from corral.cli.pipeline_runs import find_run, load_plan
+    from corral.cli.pipeline_state import run_state
 
     endpoint = find_endpoint(data)
     found = find_run(endpoint, run_id)
@@ -294,6 +236,7 @@ def logs(
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def stop(run_id: str | None, data: DataFolder, as_json: bool) -> None:
+    from corral.cli.pipeline_runs import find_run, server_now
     from corral.cli.pipeline_submit import describe_stop, stop_run
 
     endpoint = find_endpoint(data)
@@ -327,7 +270,10 @@ def stop(run_id: str | None, data: DataFolder, as_json: bool) -> None:
     "--json", "as_json", is_flag=True, help="Print the run as JSON when it has ended, or with --detach what was submitted."
 )
 def retry(run_id: str | None, data: DataFolder, failed: bool, wraps: bool, watches: bool, as_json: bool) -> None:
+    from corral.cli.pipeline_plan import format_indexes
+    from corral.cli.pipeline_runs import find_run, load_plan, read_state
     from corral.cli.pipeline_submit import retry_run
+    from corral.cli.pipeline_watch import watch_to_the_end
 
     endpoint = find_endpoint(data)
     found = find_run(endpoint, run_id)
@@ -341,7 +287,7 @@ def retry(run_id: str | None, data: DataFolder, failed: bool, wraps: bool, watch
         part = f" of {planned.size}: {format_indexes(each['indexes'])}" if len(each["indexes"]) < planned.size else ""
         print_message(f"submitted {name} again ({count(len(each['indexes']), 'job')}{part}).")
     if watches:
-        _watch(endpoint, plan, as_json=as_json)
+        watch_to_the_end(endpoint, plan, as_json=as_json)
     elif as_json:
         print_json({"id": found.id, "steps": submitted})
     else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from corral.cli.endpoint import Endpoint, is_aws
 from corral.cli.errors import INTERRUPTED, CliError, error_line
-from corral.cli.output import console, count, print_line, print_message
+from corral.cli.output import console, count, print_json, print_line, print_message
 from corral.cli.pipeline_cost import Prices, RunUsage, StepUsage, parse_usage, run_usage
 from corral.cli.pipeline_estimate import StepTimes
 from corral.cli.pipeline_plan import TAG_USAGE, PipelinePlan
@@ -108,6 +108,16 @@ def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes
 
 
 # Results
+
+
+def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -> None:
+    """Follow a run, and print its result. Exit with code 1 if it has failed or was stopped."""
+    state = follow(endpoint, plan, quiet=as_json)
+    if state.ended:
+        usage, earlier = report(endpoint, state)
+        print_json(run_document(state, usage, earlier)) if as_json else print_result(endpoint, state, usage, earlier)
+    if state.ended and state.state != "SUCCEEDED":
+        raise SystemExit(1)
 
 
 def report(endpoint: Endpoint, state: RunState) -> tuple[RunUsage, list[RunUsage]]:
