@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forkserver
 from command import Cli
 from corral.decide.templates import read_template
 from eventually import eventually
-from forkserver import forkserver
 
 TEMPLATES = Path(__file__).parent.parent.parent / "templates"
 CLUSTER, TASKS = TEMPLATES / "gpu-cluster.yaml", TEMPLATES / "gpu-tasks.yaml"
@@ -19,7 +19,7 @@ CLUSTER, TASKS = TEMPLATES / "gpu-cluster.yaml", TEMPLATES / "gpu-tasks.yaml"
 
 def deploy(cli: Cli, name: str, template: Path, *words: str) -> None:
     command = [
-        forkserver().program("aws"),
+        forkserver.program("aws"),
         "cloudformation",
         "deploy",
         "--stack-name",
@@ -37,7 +37,7 @@ def resources(cli: Cli, name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_the_shipped_templates_pass_cfn_lint() -> None:
-    files = [str(path) for path in sorted(TEMPLATES.glob("*.yaml"))]
+    files = [str(path) for path in sorted(TEMPLATES.rglob("*.yaml"))]
     done = subprocess.run([Path(sys.executable).with_name("cfn-lint"), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -88,6 +88,7 @@ def test_gpus_are_given_in_their_order_on_the_host() -> None:
 
 
 OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
+RESERVED = Reservation(OLD, {"a": OLD.demand})
 
 
 @pytest.mark.parametrize(
@@ -102,14 +103,14 @@ OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
         ([slot("a", 8, cpu=100, memory=100)], Demand(1, 200, 200), None, "MEMORY"),  # ECS names memory first
         ([slot("a", 0), slot("b", 1, memory=10)], Demand(1, 0, 20), None, "MEMORY"),  # the large memory is where no GPU is
         ([slot("a", 2, cpu=1), slot("b", 2, memory=1)], Demand(1, 10, 10), None, "CPU"),
-        ([slot("a", 8, 2)], Demand(1), Reservation(OLD, {"a": OLD.demand}), "GPU"),  # two are free, and reserved
-        ([slot("a", 8, 2), slot("b", 8, 0)], Demand(1), Reservation(OLD, {"a": OLD.demand}), "GPU"),
-        ([slot("a", 8, 2, memory=1500)], Demand(0, 0, 1000), Reservation(OLD, {"a": OLD.demand}), "MEMORY"),
-        ([slot("a", 8, 2, cpu=1500)], Demand(0, 1000, 0), Reservation(OLD, {"a": OLD.demand}), "CPU"),  # memory is plentiful
+        ([slot("a", 8, 2)], Demand(1), RESERVED, "GPU"),  # two are free, and reserved
+        ([slot("a", 8, 2), slot("b", 8, 0)], Demand(1), RESERVED, "GPU"),
+        ([slot("a", 8, 2, memory=1500)], Demand(0, 0, 1000), RESERVED, "MEMORY"),
+        ([slot("a", 8, 2, cpu=1500)], Demand(0, 1000, 0), RESERVED, "CPU"),  # memory is plentiful
         (
             [slot("a", 8, 2), slot("b", 8, 2, memory=10)],
             Demand(1, 0, 20),
-            Reservation(OLD, {"a": OLD.demand}),
+            RESERVED,
             "MEMORY",
         ),  # a is reserved
     ],
@@ -148,19 +149,19 @@ def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Re
         (
             [slot("a", 8, 2)],
             Demand(1),
-            Reservation(OLD, {"a": OLD.demand}),
+            RESERVED,
             "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
         ),
         (  # without the reservation it would not fit either: that is not the reason
             [slot("a", 8, 1), slot("b", 8, 1)],
             Demand(2),
-            Reservation(OLD, {"a": OLD.demand}),
+            RESERVED,
             "needs 2 GPUs; 2 of 16 GPUs free on 2 hosts, but not all on one host",
         ),
         (
             [slot("a", 8, 2)],
             Demand(0, 4000, 0),
-            Reservation(OLD, {"a": OLD.demand}),
+            RESERVED,
             "needs 4000 CPU units; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
         ),
     ],

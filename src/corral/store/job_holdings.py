@@ -124,4 +124,4 @@ def _add(sums: dict[K, float], key: K, change: float) -> None:
 
 
 def _holding(row: tuple[Any, ...]) -> Holding:
-    return Holding(*row[:7], resources=tuple((name, quantity) for name, quantity in orjson.loads(row[7])))
+    return Holding(*row[:7], tuple((name, quantity) for name, quantity in orjson.loads(row[7])))
