@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from corral.model.job import JobState
 from corral.services.batch.job_queues import find_queue, queues_of_environment
 from corral.services.batch.scheduling_policies import fair_share
 from groups.group_world import REGION, GroupWorld, refused
+from groups.job_world import JobWorld
 
 ACCOUNT = "123456789012"
 POLICY = f"arn:aws:batch:{REGION}:{ACCOUNT}:scheduling-policy/fair"
@@ -243,3 +245,23 @@ def test_a_consumable_resource_is_created_changed_and_deleted(world: QueueWorld)
     world.batch_call("DeleteConsumableResource", consumableResource="licence")
     error = refused(lambda: world.batch_call("DescribeConsumableResource", consumableResource="licence"))
     assert error.message == "Consumable resource licence does not exist."
+
+
+def test_the_deletion_of_a_queue_terminates_its_jobs() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    jobs.queue("other")
+    running, waiting, stays = jobs.submit(), jobs.submit(), jobs.submit(queue="other")
+    ended = jobs.submit("pending", dependsOn=[{"jobId": waiting}])
+    assert jobs.state(running) is JobState.STARTING and jobs.state(waiting) is JobState.RUNNABLE
+    jobs.call("UpdateJobQueue", "batch", jobQueue="q", state="DISABLED")
+    assert "DISABLED" in refused(lambda: jobs.submit()).message
+    jobs.call("DeleteJobQueue", "batch", jobQueue="q")
+    [shown] = jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"]
+    assert shown["status"] == "DELETING" and jobs.state(waiting) is JobState.FAILED and jobs.state(ended) is JobState.FAILED
+    assert jobs.job(waiting).status_reason == "JobQueue deleted"
+    assert refused(lambda: jobs.call("UpdateJobQueue", "batch", jobQueue="q", state="ENABLED")).code == "ClientException"
+    jobs.finish(running, code=143)
+    jobs.wait(2)
+    assert jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"] == []
+    assert jobs.state(running) is JobState.FAILED and jobs.state(stays) is JobState.STARTING
