@@ -265,3 +265,30 @@ def test_the_deletion_of_a_queue_terminates_its_jobs() -> None:
     jobs.wait(2)
     assert jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"] == []
     assert jobs.state(running) is JobState.FAILED and jobs.state(stays) is JobState.STARTING
+
+
+def test_the_jobs_that_need_a_resource_are_listed() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    jobs.resource("licence", 1)
+    jobs.define("licensed", resources={"licence": 1})
+    jobs.define("named", command=["licence", "x"])  # contains the name, but does not need the resource
+    ids = [jobs.submit(name, "licensed") for name in ("first", "second", "Other")]
+    jobs.submit("no", "named")
+
+    def listed(**more: Any) -> list[str]:
+        page = jobs.call("ListJobsByConsumableResource", "batch", consumableResource="licence", **more)
+        token = {"nextToken": page["nextToken"]} if "nextToken" in page else None
+        names = [each["jobName"] for each in page["jobs"]]
+        return names + (listed(**{**more, **token}) if token else [])
+
+    assert listed() == listed(maxResults=1) == ["Other", "second", "first"]
+    assert listed(filters=[{"name": "JOB_NAME", "values": ["oth*"]}]) == ["Other"]
+    assert listed(filters=[{"name": "JOB_STATUS", "values": ["RUNNABLE"]}]) == ["Other", "second"]
+    [first] = jobs.call("ListJobsByConsumableResource", "batch", consumableResource="licence", filters=[
+        {"name": "JOB_NAME", "values": ["FIRST"]}])["jobs"]  # fmt: skip
+    assert first["jobArn"].endswith(ids[0]) and first["quantity"] == 1 and first["jobQueueArn"].endswith("job-queue/q")
+    shown = jobs.call("DescribeConsumableResource", "batch", consumableResource="licence")
+    assert (shown["inUseQuantity"], shown["availableQuantity"]) == (1, 0)
+    for more in ({"filters": [{"name": "JOB_STATUS", "values": ["X"]}]}, {"nextToken": "eA=="}, {"maxResults": 0}):
+        assert refused(lambda more=more: listed(**more)).code == "ClientException"
