@@ -101,6 +101,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     if holding is None:
         return
     tx.store.job_holdings.drop(holding)
+    tx.mark(environment_key(holding.region, holding.environment))  # its instance may be idle now
     queue = find_queue(tx, holding.region, holding.queue)
     _change_share(tx, queue, holding, -holding.weighted_vcpus)
     for name, quantity in holding.resources:

@@ -52,12 +52,14 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
             instance = tx.store.instances.get(member.instance_id)
             if instance is None or instance.state not in (InstanceState.RUNNING, InstanceState.PENDING):
                 continue
+            shape = None  # of an instance whose host does not report: it counts, but takes no jobs
             if instance.id in pool:
                 slot = pool.slot(instance.id)
-                if not slot.takes_tasks:
+                if slot.draining:
                     continue
-                is_empty = not (slot.running or slot.pending)
-                shape = FreeShape(len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, 1, type_, is_empty)
+                if slot.connected:
+                    is_empty = not (slot.running or slot.pending)
+                    shape = FreeShape(len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, 1, type_, is_empty)
             elif instance.state is InstanceState.PENDING:
                 shape = FreeShape(instance.gpus, instance.cpu_units, instance.memory_mib, instance.gpus, 1, type_, True, True)
             else:
@@ -65,7 +67,8 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
             here.vcpus += instance.cpu_units // CPU_UNITS
             here.gpus += instance.gpus
             here.members[instance.id] = member
-            found.setdefault(shape, []).append(instance.id)
+            if shape is not None:
+                found.setdefault(shape, []).append(instance.id)
         missing = max(0, group.desired - counted) if group is not None else 0
         if missing:
             known = next((each for each in launchable(tx, environment)[0] if each.name == type_), None)
