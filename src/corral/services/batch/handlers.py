@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corral.services import Fetch, Handler
 from corral.services.batch import (
+    compute_environments,
     image_configs,
     job_definitions,
     job_description,
@@ -19,13 +20,16 @@ from corral.services.batch import (
 
 HANDLERS: dict[str, Handler] = {
     "CancelJob": job_requests.cancel_job,
+    "CreateComputeEnvironment": compute_environments.create_compute_environment,
     "CreateConsumableResource": resource_requests.create_consumable_resource,
     "CreateJobQueue": queue_requests.create_job_queue,
     "CreateSchedulingPolicy": scheduling_policies.create_scheduling_policy,
+    "DeleteComputeEnvironment": compute_environments.delete_compute_environment,
     "DeleteConsumableResource": resource_requests.delete_consumable_resource,
     "DeleteJobQueue": queue_requests.delete_job_queue,
     "DeleteSchedulingPolicy": scheduling_policies.delete_scheduling_policy,
     "DeregisterJobDefinition": job_definitions.deregister_job_definition,
+    "DescribeComputeEnvironments": compute_environments.describe_compute_environments,
     "DescribeConsumableResource": resource_requests.describe_consumable_resource,
     "DescribeJobDefinitions": job_definitions.describe_job_definitions,
     "DescribeJobQueues": queue_requests.describe_job_queues,
@@ -41,6 +45,7 @@ HANDLERS: dict[str, Handler] = {
     "TagResource": resource_tags.tag_resource,
     "TerminateJob": job_requests.terminate_job,
     "UntagResource": resource_tags.untag_resource,
+    "UpdateComputeEnvironment": compute_environments.update_compute_environment,
     "UpdateConsumableResource": resource_requests.update_consumable_resource,
     "UpdateJobQueue": queue_requests.update_job_queue,
     "UpdateSchedulingPolicy": scheduling_policies.update_scheduling_policy,
