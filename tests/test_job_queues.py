@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from corral.model.job import JobState
 from corral.services.batch.job_queues import find_queue, queues_of_environment
 from corral.services.batch.scheduling_policies import fair_share
 from groups.group_world import REGION, GroupWorld, refused
+from groups.job_world import JobWorld
 
 ACCOUNT = "123456789012"
 POLICY = f"arn:aws:batch:{REGION}:{ACCOUNT}:scheduling-policy/fair"
@@ -94,7 +96,7 @@ def test_queues_are_listed_in_pages(world: QueueWorld) -> None:
         ({"state": "ON"}, "state 'ON' is not valid"),
         ({"computeEnvironmentOrder": []}, "computeEnvironmentOrder must have 1 to 3"),
         ({"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "no"}]}, "Compute environment no does not exist."),
-        ({"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "new"}]}, "must be in the status VALID: its status is CREATING"),
+        ({"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "new"}]}, "the status VALID: its status is CREATING"),
         (
             {"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "ce"}, {"order": 2, "computeEnvironment": "fargate"}]},
             "EC2 and Fargate compute environments can't be mixed in one job queue: ce (EC2), fargate (FARGATE_SPOT).",
@@ -149,7 +151,9 @@ def test_a_fair_share_queue_keeps_a_policy(world: QueueWorld) -> None:
     error = refused(lambda: world.batch_call("DeleteSchedulingPolicy", arn=POLICY))
     assert error.message.startswith("Cannot delete, found existing JobQueue relationship: q.")
     assert "can't be removed" in refused(lambda: world.batch_call("UpdateJobQueue", jobQueue="q", schedulingPolicyArn="")).message
-    assert "can't get one" in refused(lambda: world.batch_call("UpdateJobQueue", jobQueue="fifo", schedulingPolicyArn=POLICY)).message
+    assert (
+        "can't get one" in refused(lambda: world.batch_call("UpdateJobQueue", jobQueue="fifo", schedulingPolicyArn=POLICY)).message
+    )
     world.batch_call("UpdateSchedulingPolicy", arn=POLICY, fairsharePolicy={"shareDecaySeconds": 0})
     assert world.run(lambda tx: fair_share(tx, REGION, POLICY)).decay_s == 600.0
     world.batch_call("UpdateJobQueue", jobQueue="q", state="DISABLED")
@@ -207,3 +211,84 @@ def test_tags_of_each_kind_are_changed_by_arn(world: QueueWorld) -> None:
     ):
         error = refused(lambda arn=arn, tags=tags: world.batch_call("TagResource", resourceArn=arn, tags=tags))
         assert error.code == "ClientException" and text in error.message
+
+
+RESOURCE = f"arn:aws:batch:{REGION}:{ACCOUNT}:consumable-resource/licence"
+
+
+def test_a_consumable_resource_is_created_changed_and_deleted(world: QueueWorld) -> None:
+    made = world.batch_call("CreateConsumableResource", consumableResourceName="licence", totalQuantity=5, tags={"a": "1"})
+    assert made == {"consumableResourceName": "licence", "consumableResourceArn": RESOURCE}
+    shown = world.batch_call("DescribeConsumableResource", consumableResource="licence")
+    assert (shown["totalQuantity"], shown["inUseQuantity"], shown["availableQuantity"]) == (5, 0, 5)
+    assert shown["resourceType"] == "REPLENISHABLE" and shown["tags"] == {"a": "1"} and shown["createdAt"] == 1_767_225_600_000
+
+    def update(operation: str, quantity: int, **more: Any) -> int:
+        given = {"consumableResource": RESOURCE, "operation": operation, "quantity": quantity, **more}
+        return int(world.batch_call("UpdateConsumableResource", **given)["totalQuantity"])
+
+    assert [update("ADD", 3, clientToken="t"), update("ADD", 3, clientToken="t"), update("ADD", 1, clientToken="t")] == [8, 8, 9]
+    world.wait(8 * 3600 + 1)
+    assert [update("ADD", 3, clientToken="t"), update("REMOVE", 2), update("SET", 4)] == [12, 10, 4]
+    assert "quantity -1 is not valid" in refused(lambda: update("REMOVE", 5)).message
+    assert "operation 'DOUBLE' is not valid" in refused(lambda: update("DOUBLE", 5)).message
+    world.batch_call("CreateConsumableResource", consumableResourceName="Tokens", resourceType="NON_REPLENISHABLE")
+
+    def listed(*values: str) -> list[str]:
+        filters = [{"name": "CONSUMABLE_RESOURCE_NAME", "values": list(values)}] if values else []
+        found = world.batch_call("ListConsumableResources", filters=filters)["consumableResources"]
+        return [each["consumableResourceName"] for each in found]
+
+    assert listed() == ["Tokens", "licence"] and listed("tok*") == ["Tokens"] and listed("LICENCE") == ["licence"]
+    assert listed("lic") == []
+    assert refused(lambda: world.batch_call("ListConsumableResources", filters=[{"name": "X"}])).code == "ClientException"
+    world.batch_call("DeleteConsumableResource", consumableResource="licence")
+    error = refused(lambda: world.batch_call("DescribeConsumableResource", consumableResource="licence"))
+    assert error.message == "Consumable resource licence does not exist."
+
+
+def test_the_deletion_of_a_queue_terminates_its_jobs() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    jobs.queue("other")
+    running, waiting, stays = jobs.submit(), jobs.submit(), jobs.submit(queue="other")
+    ended = jobs.submit("pending", dependsOn=[{"jobId": waiting}])
+    assert jobs.state(running) is JobState.STARTING and jobs.state(waiting) is JobState.RUNNABLE
+    jobs.call("UpdateJobQueue", "batch", jobQueue="q", state="DISABLED")
+    assert "DISABLED" in refused(lambda: jobs.submit()).message
+    jobs.call("DeleteJobQueue", "batch", jobQueue="q")
+    [shown] = jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"]
+    assert shown["status"] == "DELETING" and jobs.state(waiting) is JobState.FAILED and jobs.state(ended) is JobState.FAILED
+    assert jobs.job(waiting).status_reason == "JobQueue deleted"
+    assert refused(lambda: jobs.call("UpdateJobQueue", "batch", jobQueue="q", state="ENABLED")).code == "ClientException"
+    jobs.finish(running, code=143)
+    jobs.wait(2)
+    assert jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"] == []
+    assert jobs.state(running) is JobState.FAILED and jobs.state(stays) is JobState.STARTING
+
+
+def test_the_jobs_that_need_a_resource_are_listed() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    jobs.resource("licence", 1)
+    jobs.define("licensed", resources={"licence": 1})
+    jobs.define("named", command=["licence", "x"])  # contains the name, but does not need the resource
+    ids = [jobs.submit(name, "licensed") for name in ("first", "second", "Other")]
+    jobs.submit("no", "named")
+
+    def listed(**more: Any) -> list[str]:
+        page = jobs.call("ListJobsByConsumableResource", "batch", consumableResource="licence", **more)
+        token = {"nextToken": page["nextToken"]} if "nextToken" in page else None
+        names = [each["jobName"] for each in page["jobs"]]
+        return names + (listed(**{**more, **token}) if token else [])
+
+    assert listed() == listed(maxResults=1) == ["Other", "second", "first"]
+    assert listed(filters=[{"name": "JOB_NAME", "values": ["oth*"]}]) == ["Other"]
+    assert listed(filters=[{"name": "JOB_STATUS", "values": ["RUNNABLE"]}]) == ["Other", "second"]
+    [first] = jobs.call("ListJobsByConsumableResource", "batch", consumableResource="licence", filters=[
+        {"name": "JOB_NAME", "values": ["FIRST"]}])["jobs"]  # fmt: skip
+    assert first["jobArn"].endswith(ids[0]) and first["quantity"] == 1 and first["jobQueueArn"].endswith("job-queue/q")
+    shown = jobs.call("DescribeConsumableResource", "batch", consumableResource="licence")
+    assert (shown["inUseQuantity"], shown["availableQuantity"]) == (1, 0)
+    for more in ({"filters": [{"name": "JOB_STATUS", "values": ["X"]}]}, {"nextToken": "eA=="}, {"maxResults": 0}):
+        assert refused(lambda more=more: listed(**more)).code == "ClientException"

@@ -36,6 +36,7 @@ class FreeShape(Struct, frozen=True):
     count: int = 1
     type: str = ""
     is_empty: bool = True  # no task is on these instances
+    is_starting: bool = False
 
 
 class EnvironmentSize(Struct, frozen=True):

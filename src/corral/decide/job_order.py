@@ -1,8 +1,8 @@
 """The order of Batch jobs: which waiting job gets free capacity first.
 
 Jobs of a queue with a higher priority are first. In a fair share queue, each job belongs to a share, and the share with the lowest
-level is first. The level of a share is the capacity that it uses, multiplied by its weight: AWS's formula is T * weightFactor, where
-T is the use of vCPUs over time. In one share, jobs with a higher scheduling priority are first, then older jobs.
+level is first. The level of a share is the capacity that it uses, multiplied by its weight: AWS's formula is T * weightFactor. T is
+the use of vCPUs over time. In one share, jobs with a higher scheduling priority are first, then older jobs.
 
 Use over time decays: with the decay time D, use that is D seconds old counts e times less. So a share that holds V vCPUs for a long
 time has a use of V * D vCPU seconds, or V vCPUs on average.
@@ -18,8 +18,8 @@ from corral.model.placement import Rank
 from corral.model.task import Demand
 from corral.model.units import CPU_UNITS_PER_CORE
 
-# AWS counts vCPUs only. A job with GPUs counts as if it had this many vCPUs per GPU, or its own vCPUs if they are more. The smallest
-# GPU instances of AWS have four vCPUs per GPU. So a share cannot take all GPUs with jobs that ask for few vCPUs.
+# AWS counts vCPUs only. A job with GPUs counts as if it had this many vCPUs per GPU, or its own vCPUs if they are more. So a share
+# cannot take all GPUs with jobs that ask for few vCPUs. The smallest GPU instances of AWS have four vCPUs per GPU.
 VCPUS_PER_GPU = 4
 
 
@@ -69,8 +69,8 @@ def share_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> f
 def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vcpus: float, reservation: int) -> bool:
     """Whether a share may start a job now, according to the computeReservation of its policy (percent).
 
-    `held` has the vCPUs of each share, `most_vcpus` is the capacity of the queue. A part of the capacity is reserved for shares that
-    run no job: reservation ** (number of shares that run jobs). A share that runs no job may use the reserved part.
+    `held` has the vCPUs of each share, `most_vcpus` is the capacity of the queue. A part of the capacity is reserved for shares
+    that run no job: reservation ** (number of shares that run jobs). A share that runs no job may use the reserved part.
     """
     active = sum(1 for each in held.values() if each > 0)
     if not reservation or held.get(share, 0.0) <= 0 or not active:
@@ -85,4 +85,4 @@ def job_rank(seniority_s: float, queue_priority: int, level: float, place: JobPl
     claims of a pool have the seniority of the oldest waiting job. The others order the job claims among each other: the priority of
     the queue, the level of the share, the scheduling priority, and the order in which the jobs were submitted.
     """
-    return (0, seniority_s, -queue_priority, level, place.priority, place.number, place.index)
+    return (0, seniority_s, -queue_priority, level, place.priority, place.number, place.position)

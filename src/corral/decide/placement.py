@@ -38,8 +38,9 @@ def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, se
 def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
     """Place waiting claims, oldest first. The caller must apply each placement to the pool before it requests the next.
 
-    The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever. Younger claims can use the other slots,
-    so that little capacity stays idle. If the head of a line does not fit, the other claims of the line do not fit either.
+    The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever.
+    Younger claims can use the other slots, so that little capacity stays idle. If the head of a line does not fit, the other claims
+    of the line do not fit either.
     """
     while True:
         reservation: Reservation | None = None

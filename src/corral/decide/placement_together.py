@@ -1,7 +1,7 @@
 """Placement of multi-node jobs: choose slots for all nodes at once, or for none.
 
-A slot is the capacity of one instance, as the scheduler sees it. Several nodes can run on the same slot. If the nodes do not all fit
-now, the job reserves as many slots as it needs, so that smaller claims cannot delay it for ever.
+A slot is the capacity of one instance, as the scheduler sees it. Several nodes can run on the same slot. If not all nodes fit now,
+the job reserves as many slots as it needs, so that smaller claims cannot delay it for ever.
 """
 
 from __future__ import annotations

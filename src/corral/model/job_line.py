@@ -18,7 +18,7 @@ class JobPlace(NamedTuple):
 
     priority: int  # the negated scheduling priority; 0 in a FIFO queue
     number: int  # the number of the job, or of the array of a child; a job that was submitted later has a larger number
-    index: int  # of a child of an array, otherwise 0
+    position: int  # the index of a child of an array, otherwise 0
     job_id: str
     since_s: float  # when the job was created
 

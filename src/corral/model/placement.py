@@ -1,7 +1,7 @@
 """Input and output of the scheduler, which decides where tasks and instances run.
 
 A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim waits for capacity in a pool: it
-is a task, an instance launch, or the first job of a line of equal Batch jobs. A demand is what a claim needs: GPUs, CPU, memory, and
+is a task, an instance launch, or the first job of a line of equal Batch jobs. A demand is what a claim needs: GPUs, CPU, memory and
 placement rules. Claims with equal demands wait in one line. A withheld GPU is a GPU that tasks may not get.
 """
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from corral.core import Tx
-from corral.decide.slot_fit import covers
 from corral.decide.placement_rules import matching
 from corral.decide.service_plan import (
     SHORT_RUN_S,
@@ -21,6 +20,7 @@ from corral.decide.service_plan import (
     next_start_s,
     replica_plan,
 )
+from corral.decide.slot_fit import covers
 from corral.errors import ApiError
 from corral.model.ecs_service import (
     ACTIVE,

@@ -14,9 +14,11 @@ from corral.decide.group_capacity import COUNTED, CapacityRequest, Why, capacity
 from corral.decide.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
 from corral.decide.lifecycle_hooks import verdict
 from corral.decide.termination_policies import ScaleIn
+from corral.model.compute_environment import environment_key
 from corral.model.group import (
     ABANDON,
     DELETING,
+    ENVIRONMENT,
     LAUNCH_STATES,
     TERMINATION_STATES,
     Group,
@@ -59,6 +61,8 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         elif (followed := _follow(tx, group, member, instance, again, silent, failed, draining)) is not None:
             members.append(followed)
     group = tx.store.groups.get(region, name) or group
+    if owner := group.settings.get(ENVIRONMENT):
+        tx.mark(environment_key(region, owner))
     if group.status == DELETING:
         if not members:
             group_changes.delete(tx, group)

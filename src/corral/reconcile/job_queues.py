@@ -9,7 +9,7 @@ from __future__ import annotations
 from corral.core import Tx
 from corral.services.batch import dispatch, job_progress
 from corral.services.batch.job_queues import find_queue
-from corral.services.batch.names import DELETING, QUEUE, SERVICE
+from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key
 from corral.store import Store
 
 JOBS_PER_TRANSACTION = 50
@@ -17,17 +17,19 @@ AGAIN_S = 1.0  # how often a queue that is being deleted looks for jobs that hav
 REASON = "JobQueue deleted"
 
 
-def reconcile_queue(tx: Tx[Store], key: str) -> None:
-    region, _, name = key.partition(":")[2].partition("/")
+def reconcile_queue(tx: Tx[Store], place: str) -> None:
+    """Reconcile a queue. `place` is REGION/NAME."""
+    region, _, name = place.partition("/")
     queue = find_queue(tx, region, name)
     if queue is not None:
         dispatch.refresh_queue(tx, region, name)
         if queue.status == DELETING:
-            _end_jobs(tx, key, region, name)
+            _end_jobs(tx, region, name)
 
 
-def _end_jobs(tx: Tx[Store], key: str, region: str, name: str) -> None:
+def _end_jobs(tx: Tx[Store], region: str, name: str) -> None:
     """Terminate the next jobs of a queue. Delete the queue if it has none."""
+    key = queue_key(region, name)
     jobs = tx.store.jobs.not_ended(region, name, JOBS_PER_TRANSACTION)
     if not jobs:
         tx.store.stored.drop(SERVICE, QUEUE, region, name)

@@ -21,7 +21,8 @@ GRANTS_MAX = 100  # claims per batch: about 5 ms of work
 
 
 def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    import_module("corral.reconcile.job_dispatch").dispatch_job(tx, claim, placement)  # so a server without jobs does not load Batch
+    """Import Batch only when a job gets capacity, so that a server without jobs does not load it."""
+    import_module("corral.services.batch.dispatch").grant(tx, claim, placement)
 
 
 # Kind of claim → the function that gives the capacity to such a claim.

@@ -390,7 +390,7 @@ _CONDITION_MEMBERS = {
 
 
 def _batch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARNs of the request's resources, the roles of its jobs and compute environments, and the access of its jobs to the host."""
+    """The ARNs of the resources, the roles of jobs and compute environments, and the permission to run jobs on the host."""
     share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
     needed = _each("batch", operation, arns_of(tx, caller, operation, params), {**share, **_tags(params)})
     tasks = tasks_of(tx, caller, operation, params)

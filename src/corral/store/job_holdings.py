@@ -87,8 +87,7 @@ class JobHoldings:
             self._execute("DELETE FROM job_share WHERE region = ? AND queue = ? AND share = ?", (region, queue, share))
         else:
             self._execute(
-                "INSERT INTO job_share VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET used = excluded.used, at = excluded.at",
+                "INSERT INTO job_share VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET used = excluded.used, at = excluded.at",
                 (region, queue, share, use.used, use.at_s),
             )
         before = self._shares.get((region, queue), {}).get(share)
@@ -125,4 +124,4 @@ def _add(sums: dict[K, float], key: K, change: float) -> None:
 
 
 def _holding(row: tuple[Any, ...]) -> Holding:
-    return Holding(*row[:7], resources=tuple((name, quantity) for name, quantity in orjson.loads(row[7])))
+    return Holding(*row[:7], tuple((name, quantity) for name, quantity in orjson.loads(row[7])))

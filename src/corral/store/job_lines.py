@@ -53,8 +53,9 @@ class JobLines:
             key = LineKey(region, queue, share, _demand_of(demand), _pairs(resources), bool(by_image))
             first = self._first(id)
             assert first is not None, "a line without jobs"
-            self._put(WaitingLine(id, key, counts[id], first, tuple((pool, bool(without)) for pool, without in orjson.loads(pools))))
-            self._by_key[key] = id
+            self._put(
+                WaitingLine(id, key, counts[id], first, tuple((pool, bool(without)) for pool, without in orjson.loads(pools)))
+            )
             self._last_id = max(self._last_id, id)
             for pool, without in self._lines[id].pools:
                 place = self._lines[id].first
@@ -110,9 +111,7 @@ class JobLines:
 
     def count_before(self, line_id: int, place: JobPlace, most: int) -> int:
         """Return how many jobs of the line are before a place. Count at most `most`."""
-        sql = (
-            "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, number, position) < (?, ?, ?) LIMIT ?)"
-        )
+        sql = "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, number, position) < (?, ?, ?) LIMIT ?)"
         found: int = self._execute(sql, (line_id, *place[:3], most)).fetchone()[0]
         return found
 

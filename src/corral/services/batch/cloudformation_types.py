@@ -7,8 +7,8 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.batch.environments import find_environment
+from corral.services.batch.job_definitions import split_definition
 from corral.services.batch.names import (
-    DEFINITION,
     DISABLED,
     ENABLED,
     ENVIRONMENT,
@@ -179,14 +179,14 @@ def _definition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wa
 
 def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
     """Deregister a revision. With SkipDeregisterOnUpdate, a revision that has a successor stays active."""
-    name, _, revision = short(DEFINITION, caller.region, identity).rpartition(":")
+    name, revision = split_definition(caller.region, identity)
     active = {"jobDefinitionName": name, "status": "ACTIVE"}
     found = _call(tx, caller, "DescribeJobDefinitions", {"jobDefinitions": [identity]})["jobDefinitions"]
     if not found or found[0]["status"] != "ACTIVE":
         return
     if properties.get("ResourceRetentionPolicy", {}).get("SkipDeregisterOnUpdate"):
         others = _call(tx, caller, "DescribeJobDefinitions", active)["jobDefinitions"]
-        if any(each["revision"] > int(revision) for each in others):
+        if any(each["revision"] > (revision or 0) for each in others):
             return
     _call(tx, caller, "DeregisterJobDefinition", {"jobDefinition": identity})
 

@@ -7,8 +7,6 @@ resources, until its attempt ends.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from corral.core import Tx
 from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
 from corral.decide.placement import spare_gpus
@@ -18,25 +16,18 @@ from corral.model.job import Job, JobState
 from corral.model.job_line import Holding, WaitingLine
 from corral.model.placement import Claim, Placement
 from corral.model.task import Task
+from corral.services.batch import job_progress
 from corral.services.batch.consumable_resources import consume
 from corral.services.batch.environments import find_environment
+from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.job_states import started
 from corral.services.batch.line_claims import Offer, affected, job_place, line_key, offers, refresh_lines, takes
 from corral.services.batch.scheduling_policies import fair_share
-from corral.services.batch.job_launch import launch_request
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
 
 # A launch that raises one of these errors fails its job. Errors of the database are not among them: they undo the transaction.
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-
-
-class Refusal(Struct, frozen=True):
-    """A job whose launch was refused. It is in no line any more, and its caller must end it."""
-
-    job: Job
-    reason: str
 
 
 def enqueue(tx: Tx[Store], job: Job) -> None:
@@ -78,30 +69,28 @@ def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
     refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> Refusal | None:
+def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     """Dispatch the first job of a line: the scheduler has found a placement for its claim.
 
-    The job leaves the line. If its launch is refused, return the reason.
+    The job leaves the line. If its launch is refused, the job fails with the reason.
     """
-    refusal: Refusal | None = None
     line, pool = tx.store.job_lines.line_of(claim)
     queue = find_queue(tx, line.key.region, line.queue)
     job, offer = tx.store.jobs.get(line.head), _offer(tx, line, queue, pool)
     if offer is None:  # the environments have changed, and nothing has set the claims again
         tx.store.job_lines.set_claims(line, {})
-        return None
+        return
     tx.store.job_lines.remove(line.key, line.first, tx.now_s)
     if job is not None and job.state is JobState.RUNNABLE:
         try:
             tasks = tx.attempt(lambda: _launch(tx, job, offer, claim, placement, line))
         except REFUSALS as error:
-            refusal = Refusal(job, _text(error))
+            job_progress.end(tx, job, JobState.FAILED, _text(error))
         else:
             _take(tx, job, line, queue, offer.environment)
-            started(tx, job, tasks, offer.environment.name)
+            job_progress.started(tx, job, tasks, offer.environment.name)
     refresh_lines(tx, affected(tx, line.key, queue, offer.environment))
     _mark_limits(tx, queue)
-    return refusal
 
 
 def attempt_ended(tx: Tx[Store], job: Job) -> None:
@@ -110,6 +99,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     if holding is None:
         return
     tx.store.job_holdings.drop(holding)
+    tx.mark(environment_key(holding.region, holding.environment))  # its instance may be idle now
     queue = find_queue(tx, holding.region, holding.queue)
     _change_share(tx, queue, holding, -holding.weighted_vcpus)
     for name, quantity in holding.resources:
@@ -138,9 +128,7 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
     return tasks
 
 
-def _free_gpus(
-    tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]
-) -> tuple[str, ...]:
+def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]) -> tuple[str, ...]:
     """Return the GPUs for a task whose image asks for GPUs: those of its placement, and all others that are free.
 
     The other nodes of the job keep the GPUs of their placements. Fargate tasks get no GPUs.

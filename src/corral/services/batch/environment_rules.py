@@ -62,7 +62,9 @@ def check_environment(params: Params) -> None:
         _check_number("unmanagedvCpus", params.get("unmanagedvCpus"))
         return
     if params.get("unmanagedvCpus") is not None:
-        raise ClientException("unmanagedvCpus must not be provided for a MANAGED compute environment: use computeResources.maxvCpus.")
+        raise ClientException(
+            "unmanagedvCpus must not be provided for a MANAGED compute environment: use computeResources.maxvCpus."
+        )
     if not resources:
         raise ClientException("computeResources must be provided for a MANAGED compute environment.")
     check_resources(resources)

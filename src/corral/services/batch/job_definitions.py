@@ -14,7 +14,7 @@ from corral.core import Tx
 from corral.model.numbers import whole_number
 from corral.services.batch.definition_rules import check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
-from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, shown
+from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
 from corral.services.batch.task_documents import register_tasks
 from corral.services.caller import Caller
 from corral.store import Store
@@ -136,13 +136,7 @@ def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 def split_definition(region: str, given: str) -> tuple[str, int | None]:
     """Split NAME, NAME:REVISION or an ARN of either into name and revision. The revision may be None."""
-    name = given
-    if given.startswith("arn:"):
-        parts = given.split(":", 5)
-        kind, _, name = parts[-1].partition("/")
-        if len(parts) != 6 or parts[2:4] != ["batch", region] or kind != DEFINITION:
-            raise ClientException(f"{given[:300]} is not the ARN of a job definition in {region}.")
-    name, colon, revision = name.partition(":")
+    name, colon, revision = short(DEFINITION, region, given).partition(":")
     number = whole_number(revision, REVISION_MAX) if colon else None
     if not NAME.fullmatch(name) or (colon and not number):
         raise ClientException(f"Provided name {given[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")

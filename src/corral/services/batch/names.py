@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import Tx
-from corral.model.numbers import whole_number
 from corral.services.batch.errors import ClientException, refused
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
@@ -29,7 +28,6 @@ CREATING, UPDATING, DELETING, VALID, INVALID = "CREATING", "UPDATING", "DELETING
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 NAME_RULE = "a name has 1 to 128 letters, digits, hyphens and underscores, and begins with a letter or digit."
-REVISION_MAX = 2**31 - 1
 PAGES = Pagination(ClientException, default=100, largest=100)
 TAGS = TagRules(ClientException)
 
@@ -53,13 +51,6 @@ def short(kind: str, region: str, given: str) -> str:
         return ""
     found, _, name = parts[5].partition("/")
     return name if found == kind else ""
-
-
-def split_definition(region: str, given: str) -> tuple[str, int | None]:
-    """Split NAME, NAME:REVISION or an ARN of either into name and revision. The name is "" if it cannot be a job definition."""
-    name, colon, revision = short(DEFINITION, region, given).partition(":")
-    number = whole_number(revision, REVISION_MAX) if colon else None
-    return (name, number) if number is not None or not colon else ("", None)
 
 
 def check_name(member: str, name: str) -> str:

@@ -84,7 +84,13 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
 
 
 def launch_placed(
-    tx: Tx[Store], request: LaunchRequest, pool: str, placement: Placement, claim: Claim, *, free_gpus: tuple[str, ...] | None = None
+    tx: Tx[Store],
+    request: LaunchRequest,
+    pool: str,
+    placement: Placement,
+    claim: Claim,
+    *,
+    free_gpus: tuple[str, ...] | None = None,
 ) -> Task:
     """Launch one task at a placement that the scheduler has found for a claim.
 
