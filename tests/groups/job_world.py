@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Core
 from corral.ids import RandomIds
 from corral.journal import Journal
 from corral.model.job import Job, JobState
@@ -32,6 +31,7 @@ class JobWorld(GroupWorld):
         for number in range(machines):
             name = "h" if number == 0 else f"h{number}"
             self.run(lambda tx, name=name: hosts.hello(tx, hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB)))
+        self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)  # the hosts are never silent
         self.environment("here")
         self.batch_call(job_definitions.register_job_definition, **definition("one", gpus=1))
 
@@ -39,9 +39,6 @@ class JobWorld(GroupWorld):
         self.store = Store(self.path)
         reconcilers = {"environment": lambda tx, key: None, **STATE}
         self.core = self.core_type(self.store, settings=self.settings, clock=self.clock, ids=RandomIds(), reconcilers=reconcilers)
-
-    def host_reports_until(self, at_s: float) -> None:
-        self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = ?", (at_s,)) and None)
 
     def run(self, handler: Any) -> Any:
         answer = super().run(handler)
@@ -151,17 +148,23 @@ class JobWorld(GroupWorld):
 
 
 def definition(
-    name: str, gpus: int = 0, vcpus: int = 1, memory: int = 64, resources: dict[str, int] | None = None, **more: Any
+    name: str,
+    gpus: int = 0,
+    vcpus: int = 1,
+    memory: int = 64,
+    resources: dict[str, int] | None = None,
+    platforms: tuple[str, ...] = ("EC2",),
+    **more: Any,
 ) -> dict[str, Any]:
     """The parameters of RegisterJobDefinition."""
     needs = [{"type": "VCPU", "value": str(vcpus)}, {"type": "MEMORY", "value": str(memory)}]
     needs += [{"type": "GPU", "value": str(gpus)}] if gpus else []
     container = {"image": "corral/host", "command": ["true"], "resourceRequirements": needs, **more}
     given: dict[str, Any] = {"jobDefinitionName": name, "type": "container", "containerProperties": container}
+    given["platformCapabilities"] = list(platforms)
     if resources:
         taken = [{"consumableResource": each, "quantity": quantity} for each, quantity in resources.items()]
         given["consumableResourceProperties"] = {"consumableResourceList": taken}
     return given
 
 
-__all__ = ["Core"]
