@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import forkserver
 from command import Cli
 from engines import dockerd as own_engine
 from eventually import eventually
@@ -19,6 +21,7 @@ from harness import Corral
 UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY)
 settings.load_profile("corral")
+subprocess.Popen = forkserver.Popen  # starts Corral's processes as forks
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 
 # The longest units of work come first, so that all workers end at about the same time.
@@ -30,6 +33,11 @@ FIRST = (
 ONE_BY_ONE = ("tests/scenarios", "tests/simulation", "tests/test_docs.py")
 
 ID_MAX_CHARACTERS = 60
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # this process starts others, which run the tests
+        forkserver.forkserver().share()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
