@@ -96,7 +96,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost,
-    metrics, login, images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost, metrics,
+    login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.services import Fetch, Handler
+from corral.services import Fetch, Handler, Split
 from corral.services.batch import (
     compute_environments,
     image_configs,
@@ -10,6 +10,7 @@ from corral.services.batch import (
     job_description,
     job_listing,
     job_requests,
+    many_jobs,
     queue_requests,
     resource_jobs,
     resource_requests,
@@ -20,6 +21,7 @@ from corral.services.batch import (
 
 HANDLERS: dict[str, Handler] = {
     "CancelJob": job_requests.cancel_job,
+    "CancelJobs": many_jobs.cancel_jobs,
     "CreateComputeEnvironment": compute_environments.create_compute_environment,
     "CreateConsumableResource": resource_requests.create_consumable_resource,
     "CreateJobQueue": queue_requests.create_job_queue,
@@ -44,6 +46,7 @@ HANDLERS: dict[str, Handler] = {
     "SubmitJob": submit.submit_job,
     "TagResource": resource_tags.tag_resource,
     "TerminateJob": job_requests.terminate_job,
+    "TerminateJobs": many_jobs.terminate_jobs,
     "UntagResource": resource_tags.untag_resource,
     "UpdateComputeEnvironment": compute_environments.update_compute_environment,
     "UpdateConsumableResource": resource_requests.update_consumable_resource,
@@ -51,3 +54,4 @@ HANDLERS: dict[str, Handler] = {
     "UpdateSchedulingPolicy": scheduling_policies.update_scheduling_policy,
 }
 FETCH: dict[str, Fetch] = {"SubmitJob": image_configs.fetch}
+PIECES: dict[str, Split] = {"CancelJobs": many_jobs.split, "TerminateJobs": many_jobs.split}
