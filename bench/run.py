@@ -28,6 +28,7 @@ NAMES = (
     "registry",
     "latency",
     "throughput",
+    "jobs",
     "calls",
     "starting",
     "fleet",
