@@ -1,7 +1,7 @@
-"""AWS Batch: how fast jobs are accepted, and how many of them end per second. The peer is Slurm, on this machine and in the same run.
+"""AWS Batch: how fast jobs are accepted, and how many of them end per second. The peer is Slurm, in the same run.
 
-Both have more CPUs than the machine, so that the number of CPUs does not limit the jobs: Corral by instances of 96 vCPUs, which share
-the machine, Slurm by its configuration. Slurm is measured with several configurations and commands; the best one is compared.
+Both have more CPUs than the machine, so that the number of CPUs does not limit the jobs: Corral by instances of 96 vCPUs, which
+share the machine, Slurm by its configuration. Slurm is measured with several configurations and commands. The best one is compared.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from itertools import count as numbers
 from typing import Any
 
 import slurm
@@ -68,11 +67,8 @@ def _array(bench: Bench, children: int) -> tuple[float, float, str]:
         summary = ended["arrayProperties"]["statusSummary"]
         assert ended["status"] == "SUCCEEDED" and summary.get("SUCCEEDED") == children, json.dumps(summary)
         call.close()
-    return (
-        accepted_s,
-        children / seconds,
-        f"{seconds:.1f} s; CPU µs a job: " + ", ".join(f"{role} {us:.0f}" for role, us in used.items()),
-    )
+    busy = ", ".join(f"{role} {cpu_us:.0f}" for role, cpu_us in used.items())
+    return accepted_s, children / seconds, f"{seconds:.1f} s; CPU µs a job: {busy}"
 
 
 def _singles(bench: Bench, count: int) -> tuple[float, str]:
@@ -80,13 +76,8 @@ def _singles(bench: Bench, count: int) -> tuple[float, str]:
     with corral(bench, "single-jobs", GPUS) as local:
         call = _prepared(local)
         _until_ended(call, _submit(call))
-        number = numbers()
-        requests = [
-            signed(
-                local.port, "batch", "SubmitJob", {"jobName": f"s{next(number)}", "jobQueue": QUEUE, "jobDefinition": DEFINITION}
-            )
-            for _ in range(count)
-        ]
+        job = {"jobQueue": QUEUE, "jobDefinition": DEFINITION}
+        requests = [signed(local.port, "batch", "SubmitJob", {"jobName": f"job-{number}", **job}) for number in range(count)]
         before, began = local.cpu_s()["server"], time.perf_counter()
         outcome = replay(local.port, requests, CONNECTIONS, keep=True)
         ids = [json.loads(body)["jobId"] for body in outcome.bodies]

@@ -1,8 +1,8 @@
 """A Slurm of one's own on this machine: slurmctld, slurmd and munged in a folder. Debian's slurm-wlm has all three.
 
-`Slurm.array` and its siblings run many jobs of `true` and return how many end per second. The settings are those for high throughput
-in Slurm's own guide: no accounting, no process tracking by cgroups, no delay between scheduling passes, and more CPUs than the machine
-has, so that the number of CPUs limits nothing.
+The methods of `Slurm` run many jobs of `true`. The settings are those that Slurm's own guide recommends for many short jobs: no
+accounting, no process tracking by cgroups, and no delay between scheduling passes. Slurm has more CPUs than the machine, so that
+the number of CPUs does not limit the jobs.
 """
 
 from __future__ import annotations
