@@ -24,6 +24,7 @@ from corral.cli.pipeline_submit import advance
 from corral.cli.top import read_keys
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
+FIRST_PAUSE_S = 0.1  # after a change; it is doubled until it is the interval of refreshes
 EARLIER_MAX = 3  # runs that are shown next to the result
 LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
 
@@ -65,6 +66,7 @@ def _follow_in_lines(
     endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float, *, quiet: bool
 ) -> RunState:
     shown: dict[str, tuple[Any, ...]] = {}
+    before, pause_s = None, FIRST_PAUSE_S
     while True:
         state, _ = read_state(endpoint, plan, earlier)
         for step in state.steps:
@@ -76,8 +78,9 @@ def _follow_in_lines(
         submitted = advance(endpoint, plan, state)
         for name in submitted if not quiet else ():
             print_line(f"{name}: submitted, because the steps before it have ended within their tolerance")
-        if not submitted:
-            time.sleep(refresh_s)
+        pause_s = FIRST_PAUSE_S if submitted or state != before else min(2 * pause_s, refresh_s)
+        before = state
+        time.sleep(pause_s)
 
 
 def _visible(step: StepState) -> tuple[Any, ...]:
