@@ -16,9 +16,9 @@ from typing import Any
 
 import boto3
 
+import forkserver
 from engines.nodes import remove_cgroups
 from eventually import eventually
-from forkserver import forkserver
 
 BIN = Path(sys.executable).parent  # the installed commands; `Cli` runs the same in forks of an interpreter that is warm
 DEADLINE_S = 30.0
@@ -40,7 +40,7 @@ class Cli:
         self, *words: str, code: int = 0, env: dict[str, str] | None = None, given: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [forkserver().program("corral"), *words],
+            [forkserver.program("corral"), *words],
             env={**self.environment, **(env or {})},
             cwd=self.home,
             input=given,
@@ -60,7 +60,7 @@ class Cli:
         return int((self.data / "node" / lock).read_text())
 
     def begin(self, *words: str, stdin: int | None = None) -> Running:
-        return Running([str(forkserver().program("corral")), *words], self.environment, self.home, stdin)
+        return Running([str(forkserver.program("corral")), *words], self.environment, self.home, stdin)
 
     def client(self, service: str) -> Any:
         """Return a boto3 client, for checks that need no command: a command takes a second."""

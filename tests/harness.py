@@ -16,10 +16,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+import forkserver
 from command import living_in
 from engines.nodes import remove_cgroups
 from eventually import eventually
-from forkserver import forkserver
 
 REGION = "us-east-1"
 DEADLINE_S = 30.0
@@ -107,7 +107,7 @@ class Corral:
 
     def aws(self, *arguments: str) -> Any:
         """The stock aws command; its JSON output."""
-        command = [forkserver().program("aws"), "--output", "json", *arguments]
+        command = [forkserver.program("aws"), "--output", "json", *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise AssertionError(f"aws {' '.join(arguments)}: {done.stderr}")

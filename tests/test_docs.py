@@ -4,6 +4,7 @@ prints what the page says (`tests/pages.py`), and every link leads somewhere."""
 from __future__ import annotations
 
 import json
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -12,11 +13,11 @@ import click
 import pytest
 from botocore.loaders import Loader
 
+import forkserver
 from command import Cli
 from corral.cli import main
 from corral.services import SERVICES
 from engines.dockerd import BUSYBOX, Dockerd
-from forkserver import forkserver
 from pages import Shell, matches, run_page, steps_of
 
 ROOT = Path(__file__).parent.parent
@@ -34,19 +35,21 @@ def environment_of(page: Path, cli: Cli) -> dict[str, str]:
     environment = {**cli.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     if page == COLD:
         return environment
-    return environment | {"AWS_DATA_PATH": str(quick_waiters()), "PATH": f"{forkserver().both()}:{environment['PATH']}"}
+    return environment | {"AWS_DATA_PATH": str(quick_waiters()), "PATH": f"{forkserver.both()}:{environment['PATH']}"}
 
 
 @cache
 def quick_waiters() -> Path:
     """A folder for AWS_DATA_PATH, the same for all pages: `aws` in forks reads models once per folder."""
-    models, loader = forkserver().folder / "models", Loader()
+    models, loader = forkserver.both() / "models", Loader()
     waiters = loader.load_service_model("ecs", "waiters-2")
     for waiter in waiters["waiters"].values():
         waiter |= {"delay": 0.1, "maxAttempts": 600}
     path = models / "ecs" / loader.determine_latest_version("ecs", "waiters-2") / "waiters-2.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(waiters))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(waiters))
+    fresh.rename(path)  # other test processes do the same
     return models
 
 

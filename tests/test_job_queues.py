@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from corral.model.job import JobState
+from corral.services import SERVICES
 from corral.services.batch.job_queues import find_queue, queues_of_environment
 from corral.services.batch.scheduling_policies import fair_share
 from groups.group_world import REGION, GroupWorld, refused
+from groups.job_world import JobWorld
 
 ACCOUNT = "123456789012"
 POLICY = f"arn:aws:batch:{REGION}:{ACCOUNT}:scheduling-policy/fair"
@@ -243,3 +246,68 @@ def test_a_consumable_resource_is_created_changed_and_deleted(world: QueueWorld)
     world.batch_call("DeleteConsumableResource", consumableResource="licence")
     error = refused(lambda: world.batch_call("DescribeConsumableResource", consumableResource="licence"))
     assert error.message == "Consumable resource licence does not exist."
+
+
+def test_the_deletion_of_a_queue_terminates_its_jobs() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    jobs.queue("other")
+    running, waiting, stays = jobs.submit(), jobs.submit(), jobs.submit(queue="other")
+    ended = jobs.submit("pending", dependsOn=[{"jobId": waiting}])
+    assert jobs.state(running) is JobState.STARTING and jobs.state(waiting) is JobState.RUNNABLE
+    jobs.call("UpdateJobQueue", "batch", jobQueue="q", state="DISABLED")
+    assert "DISABLED" in refused(lambda: jobs.submit()).message
+    jobs.call("DeleteJobQueue", "batch", jobQueue="q")
+    [shown] = jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"]
+    assert shown["status"] == "DELETING" and jobs.state(waiting) is JobState.FAILED and jobs.state(ended) is JobState.FAILED
+    assert jobs.job(waiting).status_reason == "JobQueue deleted"
+    assert refused(lambda: jobs.call("UpdateJobQueue", "batch", jobQueue="q", state="ENABLED")).code == "ClientException"
+    jobs.finish(running, code=143)
+    jobs.wait(2)
+    assert jobs.call("DescribeJobQueues", "batch", jobQueues=["q"])["jobQueues"] == []
+    assert jobs.state(running) is JobState.FAILED and jobs.state(stays) is JobState.STARTING
+
+
+def test_the_jobs_that_need_a_resource_are_listed() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    jobs.resource("licence", 1)
+    jobs.define("licensed", resources={"licence": 1})
+    jobs.define("named", command=["licence", "x"])  # contains the name, but does not need the resource
+    ids = [jobs.submit(name, "licensed") for name in ("first", "second", "Other")]
+    jobs.submit("no", "named")
+
+    def listed(**more: Any) -> list[str]:
+        page = jobs.call("ListJobsByConsumableResource", "batch", consumableResource="licence", **more)
+        token = {"nextToken": page["nextToken"]} if "nextToken" in page else None
+        names = [each["jobName"] for each in page["jobs"]]
+        return names + (listed(**{**more, **token}) if token else [])
+
+    assert listed() == listed(maxResults=1) == ["Other", "second", "first"]
+    assert listed(filters=[{"name": "JOB_NAME", "values": ["oth*"]}]) == ["Other"]
+    assert listed(filters=[{"name": "JOB_STATUS", "values": ["RUNNABLE"]}]) == ["Other", "second"]
+    [first] = jobs.call("ListJobsByConsumableResource", "batch", consumableResource="licence", filters=[
+        {"name": "JOB_NAME", "values": ["FIRST"]}])["jobs"]  # fmt: skip
+    assert first["jobArn"].endswith(ids[0]) and first["quantity"] == 1 and first["jobQueueArn"].endswith("job-queue/q")
+    shown = jobs.call("DescribeConsumableResource", "batch", consumableResource="licence")
+    assert (shown["inUseQuantity"], shown["availableQuantity"]) == (1, 0)
+    for more in ({"filters": [{"name": "JOB_STATUS", "values": ["X"]}]}, {"nextToken": "eA=="}, {"maxResults": 0}):
+        assert refused(lambda more=more: listed(**more)).code == "ClientException"
+
+
+def test_several_jobs_are_cancelled_and_terminated() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    running, *waiting = (jobs.submit() for _ in range(3))
+    done = jobs.call("CancelJobs", "batch", jobs=[waiting[0], "missing"], reason="enough")
+    assert done["successful"] == [waiting[0]] and [each["job"] for each in done["errors"]] == ["missing"]
+    assert done["errors"][0]["code"] == "ClientException" and jobs.state(waiting[0]) is JobState.FAILED
+    done = jobs.call("TerminateJobs", "batch", jobs=[running, waiting[1]], reason="enough")
+    assert done == {"successful": [running, waiting[1]], "errors": []}
+    jobs.finish(running, code=143)
+    assert jobs.state(running) is jobs.state(waiting[1]) is JobState.FAILED
+    split = SERVICES["batch"].pieces["CancelJobs"]
+    assert [len(each["jobs"]) for each in split({"jobs": ["1"] * 12, "reason": "r"})] == [5, 5, 2]
+    for ids in ([], ["1"] * 51):
+        [whole] = split({"jobs": ids, "reason": "r"})
+        assert "1 to 50 job ids" in refused(lambda whole=whole: jobs.call("CancelJobs", "batch", **whole)).message

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
-from forkserver import forkserver
+import forkserver
 from harness import Corral
 
 QUICKLY = {"Delay": 0.1, "MaxAttempts": 300}
@@ -131,7 +131,7 @@ def test_deploy(corral: Corral, cloudformation: Any, tmp_path: Path) -> None:
     template.write_text(TEMPLATE)
 
     def deploy(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [forkserver().program("aws"), "cloudformation", "deploy", "--stack-name", "deployed"]
+        command = [forkserver.program("aws"), "cloudformation", "deploy", "--stack-name", "deployed"]
         return subprocess.run(
             [*command, "--template-file", str(template), *arguments], env=corral.environment, capture_output=True, text=True
         )
@@ -172,7 +172,7 @@ def test_package_and_deploy_a_nested_stack(corral: Corral, cloudformation: Any, 
         ("package", "--template-file", str(tmp_path / "parent.yaml"), "--s3-bucket", "packages", "--output-template-file", packed),
         ("deploy", "--template-file", packed, "--stack-name", "packed"),
     ):
-        command = [forkserver().program("aws"), "cloudformation", *arguments]
+        command = [forkserver.program("aws"), "cloudformation", *arguments]
         done = subprocess.run(command, env=corral.environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert corral.client("sqs").get_queue_url(QueueName="packed")["QueueUrl"]

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forkserver
 from command import Cli
 from corral.decide.templates import read_template
 from eventually import eventually
-from forkserver import forkserver
 
 TEMPLATES = Path(__file__).parent.parent.parent / "templates"
 CLUSTER, TASKS = TEMPLATES / "gpu-cluster.yaml", TEMPLATES / "gpu-tasks.yaml"
@@ -19,7 +19,7 @@ CLUSTER, TASKS = TEMPLATES / "gpu-cluster.yaml", TEMPLATES / "gpu-tasks.yaml"
 
 def deploy(cli: Cli, name: str, template: Path, *words: str) -> None:
     command = [
-        forkserver().program("aws"),
+        forkserver.program("aws"),
         "cloudformation",
         "deploy",
         "--stack-name",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from containers.running import Containers, shell
-from forkserver import forkserver
 from harness import Corral, eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -31,7 +31,7 @@ def streams(run: Containers, group: str) -> list[str]:
 def corral_logs(corral: Corral, *words: str) -> list[str]:
     environment = os.environ | {"CORRAL_DATA": str(corral.data)}
     return subprocess.run(
-        [forkserver().program("corral"), "logs", *words], env=environment, capture_output=True, text=True, check=True
+        [forkserver.program("corral"), "logs", *words], env=environment, capture_output=True, text=True, check=True
     ).stdout.splitlines()
 
 

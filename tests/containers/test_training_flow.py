@@ -17,10 +17,10 @@ from typing import Any
 import boto3
 import pytest
 
+import forkserver
 from containers.test_container_gpus import NEEDS_CAPABILITIES
 from containers.test_docker_push_pull import Docker
 from engines.dockerd import SYSTEM, SYSTEM_VOLUMES, Dockerd
-from forkserver import forkserver
 from harness import Corral, eventually
 
 pytestmark = [pytest.mark.xdist_group("docker"), NEEDS_CAPABILITIES]
@@ -130,7 +130,7 @@ def outputs(corral: Corral, tmp_path: Path) -> Iterator[dict[str, str]]:
     file = tmp_path / "machinelearning.template"
     file.write_text(template())
     words = ["cloudformation", "deploy", "--stack-name", STACK, "--template-file", str(file), "--capabilities", "CAPABILITY_IAM"]
-    subprocess.run([forkserver().program("aws"), *words], env=corral.environment, check=True, timeout=120)
+    subprocess.run([forkserver.program("aws"), *words], env=corral.environment, check=True, timeout=120)
     [stack] = corral.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"]
     yield {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Core
-from corral.ids import RandomIds
 from corral.journal import Journal
 from corral.model.job import Job, JobState
 from corral.model.run import Observed
-from corral.reconcile import STATE
 from corral.services import hosts
 from corral.services.batch import job_definitions, queue_requests, resource_requests, scheduling_policies, submit
 from corral.services.ecs import clusters
-from corral.store import Store
 from corral.store.fleet import Fleet
 from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
@@ -32,16 +28,9 @@ class JobWorld(GroupWorld):
         for number in range(machines):
             name = "h" if number == 0 else f"h{number}"
             self.run(lambda tx, name=name: hosts.hello(tx, hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB)))
+        self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)  # the hosts are never silent
         self.environment("here")
         self.batch_call(job_definitions.register_job_definition, **definition("one", gpus=1))
-
-    def start(self) -> None:
-        self.store = Store(self.path)
-        reconcilers = {"environment": lambda tx, key: None, **STATE}
-        self.core = self.core_type(self.store, settings=self.settings, clock=self.clock, ids=RandomIds(), reconcilers=reconcilers)
-
-    def host_reports_until(self, at_s: float) -> None:
-        self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = ?", (at_s,)) and None)
 
     def run(self, handler: Any) -> Any:
         answer = super().run(handler)
@@ -61,8 +50,9 @@ class JobWorld(GroupWorld):
     # Resources
 
     def environment(
-        self, name: str, cluster: str = "default", kind: str = "", state: str = "ENABLED", status: str = "VALID", most: int = 0
-    ) -> None:
+        self, name: str, cluster: str = "default", kind: str = "", state: str = "ENABLED", status: str = "VALID", most: int = 0,
+        **resources: Any,
+    ) -> None:  # fmt: skip
         """Write the document of a compute environment."""
         if cluster != "default" and self.store.clusters.get(REGION, cluster) is None:
             self.run(lambda tx: clusters.create_cluster(tx, {"clusterName": cluster}, CALLER))
@@ -74,7 +64,7 @@ class JobWorld(GroupWorld):
             "state": state,
             "status": status,
             "ecsClusterArn": f"arn:aws:ecs:{REGION}:123456789012:cluster/{cluster}",
-            **({"computeResources": {"type": kind, "maxvCpus": most}} if kind else {}),
+            **({"computeResources": {"type": kind, "maxvCpus": most, **resources}} if kind else {}),
         }
 
         def write(tx: Any) -> None:
@@ -151,17 +141,21 @@ class JobWorld(GroupWorld):
 
 
 def definition(
-    name: str, gpus: int = 0, vcpus: int = 1, memory: int = 64, resources: dict[str, int] | None = None, **more: Any
+    name: str,
+    gpus: int = 0,
+    vcpus: int = 1,
+    memory: int = 64,
+    resources: dict[str, int] | None = None,
+    platforms: tuple[str, ...] = ("EC2",),
+    **more: Any,
 ) -> dict[str, Any]:
     """The parameters of RegisterJobDefinition."""
     needs = [{"type": "VCPU", "value": str(vcpus)}, {"type": "MEMORY", "value": str(memory)}]
     needs += [{"type": "GPU", "value": str(gpus)}] if gpus else []
     container = {"image": "corral/host", "command": ["true"], "resourceRequirements": needs, **more}
     given: dict[str, Any] = {"jobDefinitionName": name, "type": "container", "containerProperties": container}
+    given["platformCapabilities"] = list(platforms)
     if resources:
         taken = [{"consumableResource": each, "quantity": quantity} for each, quantity in resources.items()]
         given["consumableResourceProperties"] = {"consumableResourceList": taken}
     return given
-
-
-__all__ = ["Core"]

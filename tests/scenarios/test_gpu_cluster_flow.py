@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from eventually import eventually
-from forkserver import forkserver
 from harness import Corral
 
 TEMPLATE = str(Path(__file__).parent / "templates" / "cluster-cpu-gpu.yml")
@@ -25,7 +25,7 @@ CLUSTER_QUERY = "Stacks[0].Outputs[?OutputKey==`ClusterName`].OutputValue"
 
 def run(corral: Corral, *arguments: str, code: int = 0) -> str:
     """Run the stock aws command, and return what it prints."""
-    program = forkserver().program("aws")
+    program = forkserver.program("aws")
     done = subprocess.run([program, *arguments], env=corral.environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == code, f"aws {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
@@ -107,7 +107,7 @@ def stacks(corral: Corral) -> list[str]:
 
 def status(corral: Corral) -> dict[str, Any]:
     done = subprocess.run(
-        [forkserver().program("corral"), "status", "--json", "--data", str(corral.data)], capture_output=True, text=True, check=True
+        [forkserver.program("corral"), "status", "--json", "--data", str(corral.data)], capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
 
@@ -198,7 +198,7 @@ def test_a_template_for_large_instances_runs_on_a_small_machine(machine: Any, tm
         refused = run_task(corral, cluster, gpus)
         assert refused["tasks"] == [] and {failure["reason"] for failure in refused["failures"]} == {"RESOURCE:GPU"}
     shown = subprocess.run(
-        [forkserver().program("corral"), "status", "--data", str(corral.data)], capture_output=True, text=True, check=True
+        [forkserver.program("corral"), "status", "--data", str(corral.data)], capture_output=True, text=True, check=True
     ).stdout
     assert "p3.16xlarge = {gpus = 2}" in shown
     delete(corral)

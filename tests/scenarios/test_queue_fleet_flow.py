@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from eventually import DEADLINE_S, eventually
-from forkserver import forkserver
 from harness import Corral
 
 WORKER = Path(__file__).parent / "workers" / "queue_worker.py"
@@ -305,13 +305,13 @@ def check_drawing(corral: Corral, name: str, task_id: str) -> None:
 
 
 def draw(corral: Corral, name: str, *options: str) -> str:
-    command = [forkserver().program("corral"), "fleet", name, "--data", str(corral.data), *options]
+    command = [forkserver.program("corral"), "fleet", name, "--data", str(corral.data), *options]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout
 
 
 def deploy(corral: Corral, template: Path, name: str, *parameters: str) -> None:
     command = [
-        forkserver().program("aws"), "cloudformation", "deploy", "--stack-name", name, "--template-file", str(template),
+        forkserver.program("aws"), "cloudformation", "deploy", "--stack-name", name, "--template-file", str(template),
         "--capabilities", "CAPABILITY_IAM", "--parameter-overrides", *parameters,
     ]  # fmt: skip
     done = subprocess.run(command, env=corral.environment, capture_output=True, text=True, timeout=120)

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from corral.cli.errors import CliError
 from corral.cli.pipeline_fields import (
@@ -294,8 +293,3 @@ def _sorted(steps: list[Step]) -> tuple[Step, ...]:
         done[ready[0].name] = ready[0]
         rest.remove(ready[0])
     return tuple(done.values())
-
-
-def pipeline_record(pipeline: Pipeline, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a run must remember: the file, its parameters, its name and the number of children of each array."""
-    return {"file": pipeline.text, "parameters": dict(pipeline.parameters), "name": pipeline.name, "sizes": dict(sizes)}

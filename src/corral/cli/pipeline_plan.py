@@ -32,11 +32,12 @@ RECORD_PREFIX = "corral-pipeline-"
 INDEXES_VARIABLE = "CORRAL_ARRAY_INDEXES"
 INDEXES_MAX_CHARS = 8_000  # SubmitJob accepts 30 KiB
 ARRAY_MIN = 2  # Batch refuses smaller arrays; a step with one child is a plain job
-# Sets AWS_BATCH_JOB_ARRAY_INDEX to the original index, removes the list of indexes, and runs the command.
+# Sets AWS_BATCH_JOB_ARRAY_INDEX and _SIZE to those of the original array, removes the list of indexes, and runs the command.
 RESTORE_INDEX = (
     f"k=${{AWS_BATCH_JOB_ARRAY_INDEX:-0}}; IFS=,; set -f; for r in ${INDEXES_VARIABLE}; do "
     'a=${r%-*}; b=${r#*-}; n=$((b - a + 1)); if [ "$k" -lt "$n" ]; then '
-    f"AWS_BATCH_JOB_ARRAY_INDEX=$((a + k)); export AWS_BATCH_JOB_ARRAY_INDEX; unset IFS {INDEXES_VARIABLE}; set +f; "
+    "AWS_BATCH_JOB_ARRAY_INDEX=$((a + k)); AWS_BATCH_JOB_ARRAY_SIZE=$ARRAY_SIZE; "
+    f"export AWS_BATCH_JOB_ARRAY_INDEX AWS_BATCH_JOB_ARRAY_SIZE; unset IFS {INDEXES_VARIABLE}; set +f; "
     f'exec "$@"; fi; k=$((k - n)); done; echo "no index for child $k in {INDEXES_VARIABLE}" >&2; exit 1'
 )
 

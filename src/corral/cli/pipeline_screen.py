@@ -35,6 +35,8 @@ def frame(state: RunState, now_s: float, width: int, height: int | None = None, 
         parts.append(one_line(SafeText(trouble, style="bold red")))
     steps = _that_fit(state, width, None if height is None else height - HEAD_LINES - bool(trouble) - 2)
     parts += [SafeText(), _steps(steps, width)]
+    if width < WIDE:
+        parts += [one_line(SafeText(line, style="dim")) for line in reason_lines(steps)]
     if len(steps) < len(state.steps):
         parts.append(SafeText(f"and {count(len(state.steps) - len(steps), 'step')} more", style="dim"))
     if state.ready and not state.ended:
@@ -70,7 +72,7 @@ def _that_fit(state: RunState, width: int, room: int | None) -> list[StepState]:
 
 
 def _steps(steps: Sequence[StepState], width: int) -> Table:
-    """Draw one line per step. On a narrow screen, the reason why a step waits has its own line."""
+    """Draw one line per step. A wide screen has a column for the reason why a step waits."""
     is_wide = width >= WIDE
     table = plain_table()
     name = min(max((len(step.name) for step in steps), default=4), NAME_COLUMNS_WIDE if is_wide else NAME_COLUMNS)

@@ -14,7 +14,6 @@ from corral.cli.pipeline_plan import (
     INDEXES_VARIABLE,
     TAG_ATTEMPT,
     TAG_PIPELINE,
-    TAG_RECORD,
     TAG_RUN,
     TAG_STEP,
     TAG_STOPPED,
@@ -176,8 +175,8 @@ class RunState:
         return next(each for each in self.steps if each.name == name)
 
 
-def run_state(plan: PipelinePlan, jobs: Sequence[RunJob]) -> RunState:
-    """Derive the state of a run from all its jobs."""
+def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] = frozenset()) -> RunState:
+    """Derive the state of a run from all its jobs. `idle` has deferred steps for which `wanted_now` found nothing to run."""
     ordered = sorted(jobs, key=lambda job: (job.created_s, job.id))
     by_step: dict[str, list[RunJob]] = {}
     for job in ordered:
@@ -186,7 +185,7 @@ def run_state(plan: PipelinePlan, jobs: Sequence[RunJob]) -> RunState:
     for planned in plan.steps:
         steps[planned.name] = _step_state(planned, tuple(by_step.get(planned.name, ())), steps)
     was_stopped = any(TAG_STOPPED in job.tags for job in jobs)
-    ready = () if was_stopped else tuple(each.name for each in plan.deferred if _is_ready(each, steps))
+    ready = () if was_stopped else tuple(each.name for each in plan.deferred if each.name not in idle and _is_ready(each, steps))
     return RunState(
         name=plan.pipeline.name,
         run=plan.run,
@@ -341,8 +340,3 @@ def wanted_again(plan: PipelinePlan, failed: Mapping[str, frozenset[int]]) -> di
         if any(again[name] for name in planned.deferred_by):
             blocked.add(planned.name)
     return {name: sorted(indexes) for name, indexes in again.items() if indexes and name not in blocked}
-
-
-def run_summary_record(jobs: Sequence[RunJob]) -> str:
-    """Return the name of the job definition that has the record of the run: that of its newest job."""
-    return max(jobs, key=lambda job: (job.created_s, job.id)).tags.get(TAG_RECORD, "")

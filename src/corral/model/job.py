@@ -11,11 +11,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from corral.model.numbers import whole_number
 from corral.model.task import Changeable, Demand
 
 STARTED_BY = "batch:"  # the prefix of `Task.started_by`; the job id follows
 WAITS = -1  # the value of `Job.expanded` while an array waits for other jobs
-INDEX_DIGITS = 5  # in the id of a child or node
+INDEX_MAX = 9_999  # of a child or node
 
 # Status reasons, as AWS words them
 DEPENDENCY_FAILED = "Dependent Job failed"
@@ -190,12 +191,8 @@ def child_id(parent: Job, index: int) -> str:
 def parent_and_index(job_id: str) -> tuple[str, int] | None:
     """Return the id of the parent and the index in the id of a child or node. Return None for other ids."""
     for mark in ":#":
-        parent_id, found, index = job_id.partition(mark)
+        parent_id, found, text = job_id.partition(mark)
         if found:
-            # int() also accepts signs, spaces and leading zeros, which are not in the id of a child.
-            return (
-                (parent_id, int(index))
-                if len(index) <= INDEX_DIGITS and str(int(index) if index.isdecimal() else "") == index
-                else None
-            )
+            index = whole_number(text, INDEX_MAX)
+            return None if index is None or str(index) != text else (parent_id, index)
     return None

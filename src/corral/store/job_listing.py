@@ -50,6 +50,18 @@ class JobListing:
             return self._newest(region, queue, "state = ?", (state.value,), after, limit)
         return self._by_time(region, queue, after, limit, before_s, after_s)
 
+    def with_resource(self, region: str, name: str, before: int, window: int) -> tuple[list[int], int]:
+        """Return the numbers of the jobs whose spec may contain a consumable resource, newest first, and where to continue.
+
+        Only `window` jobs with a smaller number than `before` are read. The second result is 0 if no older job exists.
+        """
+        sql = (
+            "SELECT job.number, instr(job_spec.document, ?) > 0 FROM job JOIN job_spec ON job_spec.number = job.spec "
+            "WHERE job.region = ? AND job.number < ? ORDER BY job.number DESC LIMIT ?"
+        )
+        rows = self._execute(sql, (f'["{name}",', region, before, window)).fetchall()
+        return [number for number, matches in rows if matches], rows[-1][0] if len(rows) == window else 0
+
     def _by_share(
         self, region: str, queue: str, share: str, state: JobState | None, after: Cursor, limit: int
     ) -> list[ListedJob]:  # fmt: skip

@@ -50,7 +50,7 @@ class Jobs:
         self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
         self.dependencies = JobDependencies(database)
         listing = JobListing(database)
-        self.listed, self.listed_children = listing.listed, listing.children
+        self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
 
     # Writing
 
@@ -138,7 +138,7 @@ class Jobs:
         sql = "UPDATE job_summary SET failed = failed + submitted, submitted = 0, updated_at = ? WHERE job = ? AND submitted > 0"
         return self._execute(sql, (now_s, parent.number)).rowcount == 1
 
-    def set_tags(self, job: Job, tags: dict[str, str]) -> Job:
+    def set_tags(self, job: Job, tags: dict[str, str]) -> None:
         """Replace the tags of a job. The job gets a spec of its own."""
         changed = job.but(spec=replace(job.spec, tags=tags))
         (before,) = self._execute("SELECT spec FROM job WHERE number = ?", (job.number,)).fetchone()
@@ -147,7 +147,6 @@ class Jobs:
             self._evict_on_rollback(each)
         self._execute("UPDATE job SET spec = ? WHERE number = ?", (self._spec_number(changed.spec), job.number))
         self._drop_spec(before)
-        return self._cache(changed)
 
     def set_nodes(self, parent: Job, task_ids: Sequence[str], environment: str, now_s: float) -> None:
         """Write that the nodes of a multi-node job are STARTING, with these tasks. The first attempt creates the rows."""

@@ -56,7 +56,7 @@ def share_of_list_file(*, results: str | None = None, result_key: Callable[[str]
     bucket, prefix = _parsed(results, "results")
     key_of = result_key or item_key
     keys = [prefix + key_of(line) for line in wanted]
-    done = _existing(bucket, prefix, keys)
+    done = existing(keys, lambda after: _results(bucket, prefix, after))
     return [line for line, key in zip(wanted, keys) if key not in done]
 
 
@@ -77,8 +77,8 @@ def _place(environment: Mapping[str, str]) -> tuple[int, int]:
     if index is None:
         if whole is not None and whole > 1:
             raise WorkerError(
-                f"{WHOLE_SIZE}={whole}, but {INDEX} is not set, so {whole - 1} of {whole} shares would have no child. Submit an array "
-                f"job (arrayProperties.size={whole}), or do not set {WHOLE_SIZE}."
+                f"{WHOLE_SIZE}={whole}, but {INDEX} is not set, so {whole - 1} of {whole} shares would have no child. Submit an "
+                f"array job (arrayProperties.size={whole}), or do not set {WHOLE_SIZE}."
             )
         return 0, 1
     if whole is not None and size is not None and whole != size:
@@ -88,7 +88,9 @@ def _place(environment: Mapping[str, str]) -> tuple[int, int]:
         )
     of, name = (whole, WHOLE_SIZE) if whole is not None else (size, SIZE)
     if of is None:
-        raise WorkerError(f"{INDEX}={index}, but neither {WHOLE_SIZE} nor {SIZE} is set: set {WHOLE_SIZE} to the size of the array.")
+        raise WorkerError(
+            f"{INDEX}={index}, but neither {WHOLE_SIZE} nor {SIZE} is set: set {WHOLE_SIZE} to the size of the array."
+        )
     return _checked(index, of, INDEX, name)
 
 
@@ -102,7 +104,8 @@ def _replaced(text: str, position: int, whole: int | None) -> tuple[int, int]:
             return _checked(first + left, whole, INDEXES, WHOLE_SIZE)
         left -= last - first + 1
     raise WorkerError(
-        f"{INDEXES}={_short(text)} has {position - left} indexes, but {INDEX} is {position}. Submit as many children as there are indexes."
+        f"{INDEXES}={_short(text)} has {position - left} indexes, but {INDEX} is {position}. Submit as many children as there are "
+        "indexes."
     )
 
 
@@ -115,8 +118,8 @@ def _ranges(text: str, whole: int) -> list[tuple[int, int]]:
         last = int(matched[2] or matched[1]) if matched else -1
         if not (found[-1][1] if found else -1) < first <= last < whole:
             raise WorkerError(
-                f"{INDEXES}={_short(text)}: {_short(word)!r} is not valid. Use indexes below {WHOLE_SIZE}={whole} in ascending order, "
-                "for example 3,7,12-15."
+                f"{INDEXES}={_short(text)}: {_short(word)!r} is not valid. Use indexes below {WHOLE_SIZE}={whole} in ascending "
+                "order, for example 3,7,12-15."
             )
         found.append((first, last))
     return found
@@ -155,7 +158,9 @@ def _short(text: str) -> str:
 def _lines(url: str) -> list[str]:
     bucket, key = _parsed(url, LIST_FILE)
     if not key:
-        raise WorkerError(f"{LIST_FILE}={url} has no key: set it to the address of the list file, for example s3://BUCKET/list.txt.")
+        raise WorkerError(
+            f"{LIST_FILE}={url} has no key: set it to the address of the list file, for example s3://BUCKET/list.txt."
+        )
     content = _asked(f"The list file {url} cannot be read", lambda s3: _content(s3, bucket, key, url))
     try:
         text = content.decode("utf-8")
@@ -174,24 +179,29 @@ def _content(s3: Any, bucket: str, key: str, url: str) -> bytes:
     return bytes(found["Body"].read())
 
 
-def _existing(bucket: str, prefix: str, keys: Iterable[str]) -> set[str]:
-    """Return those of the keys that exist.
+def _results(bucket: str, prefix: str, after: str) -> tuple[list[str], bool]:
+    """Return keys greater than `after` under a prefix, at most 1,000 in ascending order, and whether there are more."""
+    page = _asked(
+        f"The results in s3://{bucket}/{prefix} cannot be listed",
+        lambda s3: s3.list_objects_v2(Bucket=bucket, Prefix=prefix, StartAfter=after),
+    )
+    return [each["Key"] for each in page.get("Contents", ())], bool(page.get("IsTruncated"))
 
-    A request lists up to 1,000 keys. The next request begins at the next key that is wanted. So there are at most about as many
-    requests as wanted keys, and at most about one for every 1,000 keys under the prefix.
+
+def existing(keys: Iterable[str], page_after: Callable[[str], tuple[list[str], bool]]) -> set[str]:
+    """Return those of the keys that exist. `page_after` lists keys like `_results`.
+
+    Each page begins at the next wanted key. So the number of requests is at most about the number of wanted keys, and at most about
+    the number of pages under the prefix.
     """
     wanted, found, at, after = sorted(set(keys)), set[str](), 0, ""
     while at < len(wanted):
-        after = max(after, wanted[at][:-1])  # StartAfter is exclusive, and a key sorts after its own beginning
-        page = _asked(
-            f"The results in s3://{bucket}/{prefix} cannot be listed",
-            lambda s3, after=after: s3.list_objects_v2(Bucket=bucket, Prefix=prefix, StartAfter=after),
-        )
-        listed = [each["Key"] for each in page.get("Contents", ())]
-        found.update(listed)
-        if not page.get("IsTruncated"):
+        after = max(after, wanted[at][:-1])  # the page begins after this text, and a key sorts after its own beginning
+        page, has_more = page_after(after)
+        found.update(page)
+        if not has_more:
             break
-        after = listed[-1]
+        after = page[-1]
         while at < len(wanted) and wanted[at] <= after:
             at += 1
     return found & set(wanted)

@@ -1,4 +1,11 @@
 BEGIN TRANSACTION;
+CREATE TABLE blocked_job (
+    job_id TEXT PRIMARY KEY,
+    region TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    code   TEXT NOT NULL,
+    since  REAL NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE bucket (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
@@ -294,18 +301,60 @@ CREATE TABLE job_child (
     PRIMARY KEY (job, position),
     CHECK ((state IN ('STARTING', 'RUNNING')) <= (task_id != ''))
 ) WITHOUT ROWID;
+CREATE TABLE job_definition (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,            -- the name of the job definition
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    document      TEXT NOT NULL,            -- JSON, in Batch's own shape
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+CREATE TABLE job_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
 CREATE TABLE job_dependency (
     needs     INTEGER NOT NULL,             -- job.number
     position  INTEGER NOT NULL,             -- the index of the needed child; -1: the whole job; -2: N_TO_N
     dependent INTEGER NOT NULL,             -- job.number
     PRIMARY KEY (needs, position, dependent)
 ) WITHOUT ROWID;
+CREATE TABLE job_holding (
+    job_id         TEXT PRIMARY KEY,
+    region         TEXT NOT NULL,
+    queue          TEXT NOT NULL,
+    share          TEXT NOT NULL,
+    environment    TEXT NOT NULL,
+    vcpus          REAL NOT NULL,
+    weighted_vcpus REAL NOT NULL,               -- the vCPUs that count for the share
+    resources      TEXT NOT NULL                -- JSON: names and quantities of consumable resources
+) WITHOUT ROWID;
+CREATE TABLE job_line (
+    id        INTEGER PRIMARY KEY,
+    region    TEXT NOT NULL,
+    queue     TEXT NOT NULL,                    -- the name of the job queue
+    share     TEXT NOT NULL,                    -- the share identifier
+    demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
+    resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
+    by_image  INTEGER NOT NULL,                 -- 1: the image asks for GPUs
+    pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
+);
 CREATE TABLE job_notice (
     number   INTEGER PRIMARY KEY,
     job      INTEGER NOT NULL,
     position INTEGER NOT NULL,              -- the index of the ended child; -1: the whole job; -3: all children without a row
     after    INTEGER NOT NULL               -- dependent jobs up to this number know it
 );
+CREATE TABLE job_share (
+    region TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    share  TEXT NOT NULL,
+    used   REAL NOT NULL,                       -- vCPU seconds until `at`, decayed
+    at     REAL NOT NULL,
+    PRIMARY KEY (region, queue, share)
+) WITHOUT ROWID;
 CREATE TABLE job_spec (
     number   INTEGER PRIMARY KEY,
     digest   BLOB NOT NULL UNIQUE,          -- of the document: equal specs share a row
@@ -644,6 +693,15 @@ CREATE TABLE upload (
     initiated_at REAL NOT NULL,
     details TEXT NOT NULL
 );
+CREATE TABLE waiting_job (
+    line     INTEGER NOT NULL,
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority
+    number   INTEGER NOT NULL,                  -- of the job, or of the array of a child
+    position INTEGER NOT NULL,                  -- the index of a child of an array
+    job_id   TEXT NOT NULL,
+    since    REAL NOT NULL,                     -- when the job was created
+    PRIMARY KEY (line, priority, number, position)
+) WITHOUT ROWID;
 CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
@@ -720,6 +778,8 @@ CREATE INDEX job_by_share ON job (region, queue, share, state) WHERE share != ''
 CREATE INDEX job_by_time ON job (region, queue, created_at);
 CREATE INDEX job_by_spec ON job (spec);
 CREATE INDEX job_stopped ON job (stopped_at) WHERE stopped_at IS NOT NULL;
+CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);
+CREATE INDEX blocked_job_queue ON blocked_job (region, queue);
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

@@ -16,6 +16,7 @@ from corral.model.job import HOST_TERMINATED, TIMED_OUT, Attempt, Job, JobKind, 
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.batch import dispatch
 from corral.services.batch.job_progress import check, finish, make_runnable, parent_of
+from corral.services.batch.node_addresses import start_waiting_nodes
 from corral.services.ecs.task_progress import begin_stop
 from corral.services.instances import TERMINATED
 from corral.store import Store
@@ -153,6 +154,8 @@ def _follow_node(tx: Tx[Store], parent: Job, node: Job) -> None:
             running = parent.but(state=JobState.RUNNING, started_at_s=task.started_at_s)
             parent = tx.store.jobs.change(parent, running, tx.now_s)
             tx.changed(f"job:{parent.id}")
+    if is_main and task is not None and task.state is TaskState.RUNNING:
+        start_waiting_nodes(tx, parent)
     _follow_nodes(tx, parent)
 
 

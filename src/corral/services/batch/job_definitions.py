@@ -1,7 +1,7 @@
 """Operations on job definitions: RegisterJobDefinition, DeregisterJobDefinition, DescribeJobDefinitions.
 
-A stored definition has the members of DescribeJobDefinitions. Its member `_tasks` names the ECS task definitions of this revision
-(`task_documents.py`).
+A stored definition has the members of DescribeJobDefinitions. It also has `_tasks`, the ECS task definitions of this revision
+(`task_documents.py`), and `_images`, the images of its containers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from corral.core import Tx
 from corral.model.numbers import whole_number
 from corral.services.batch.definition_rules import check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
-from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, shown
-from corral.services.batch.task_documents import register_tasks
+from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
+from corral.services.batch.task_documents import all_task_properties, register_tasks
 from corral.services.caller import Caller
 from corral.store import Store
 
@@ -24,7 +24,7 @@ Document = dict[str, Any]
 ACTIVE, INACTIVE = "ACTIVE", "INACTIVE"
 DESCRIBED_MAX = 100
 REVISION_MAX = 2**31 - 1
-TASKS = "_tasks"
+TASKS, IMAGES = "_tasks", "_images"
 # Members that Batch shows as empty lists if a definition does not have them.
 EMPTY_IN_CONTAINER = ("command", "volumes", "environment", "mountPoints", "ulimits", "resourceRequirements", "secrets")
 EMPTY_IN_TASK_CONTAINER = ("command", "dependsOn", "environment", "mountPoints", "resourceRequirements", "secrets", "ulimits")
@@ -50,8 +50,16 @@ class JobDefinition(Struct, frozen=True):
         return tasks
 
     @property
+    def images(self) -> list[str]:
+        """The images of all its containers."""
+        images: list[str] = self.document[IMAGES]
+        return images
+
+    @property
     def platform(self) -> str:
-        return platform_of(self.document)
+        """EC2 or FARGATE."""
+        platform: str = self.document["platformCapabilities"][0]
+        return platform
 
     @property
     def is_multinode(self) -> bool:
@@ -72,6 +80,8 @@ def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Calle
         "tags": checked_tags(params),
     }
     _add_empty_lists(document)
+    tasks = all_task_properties(document)
+    document[IMAGES] = list(dict.fromkeys(container["image"] for task in tasks for container in task["containers"]))
     document[TASKS] = register_tasks(tx, caller, name, document, platform_of(params))
     revision = tx.store.job_definitions.add(caller.region, name, document)
     return {
@@ -136,13 +146,7 @@ def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 def split_definition(region: str, given: str) -> tuple[str, int | None]:
     """Split NAME, NAME:REVISION or an ARN of either into name and revision. The revision may be None."""
-    name = given
-    if given.startswith("arn:"):
-        parts = given.split(":", 5)
-        kind, _, name = parts[-1].partition("/")
-        if len(parts) != 6 or parts[2:4] != ["batch", region] or kind != DEFINITION:
-            raise ClientException(f"{given[:300]} is not the ARN of a job definition in {region}.")
-    name, colon, revision = name.partition(":")
+    name, colon, revision = short(DEFINITION, region, given).partition(":")
     number = whole_number(revision, REVISION_MAX) if colon else None
     if not NAME.fullmatch(name) or (colon and not number):
         raise ClientException(f"Provided name {given[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")

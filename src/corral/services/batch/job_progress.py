@@ -22,6 +22,7 @@ from corral.model.job import (
 )
 from corral.model.task import Task
 from corral.services.batch import dispatch
+from corral.services.batch.node_addresses import release
 from corral.store import Store
 from corral.store.job_dependencies import N_TO_N, UNEXPANDED, WHOLE
 
@@ -164,6 +165,7 @@ def finish(tx: Tx[Store], job: Job, ended: Job) -> Job:
         tx.due(SWEEP, tx.now_s + SHOWN_S)
     if job.kind is JobKind.MULTI_NODE:
         tx.store.jobs.move_nodes(ended, ended.state)
+        release(tx, ended)
     elif job.kind is JobKind.ARRAY:
         _release_needed(tx, ended)
     _notify(tx, job.number, WHOLE if job.index is None else job.index)

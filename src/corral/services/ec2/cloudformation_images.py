@@ -79,14 +79,14 @@ def _attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
     family = identity.rsplit("/", 2)[0]
     parts = f"{image['version']}.0.0".split(".")[:3]
     major, minor, patch = ("/".join([family, ".".join([*parts[:count], *["x"] * (3 - count)])]) for count in (1, 2, 3))
-    latest = {"LatestVersion.Arn": f"{family}/x.x.x", "LatestVersion.Major": major, "LatestVersion.Minor": minor}
+    latest = {"Arn": f"{family}/x.x.x", "Major": major, "Minor": minor, "Patch": patch}
     return {
         "Arn": identity,
         "Name": image["name"],
         "ImageId": image["imageId"],
         "ImageUri": image["imageUri"],
-        **latest,
-        "LatestVersion.Patch": patch,
+        "LatestVersion": latest,
+        **{f"LatestVersion.{name}": value for name, value in latest.items()},
     }
 
 
