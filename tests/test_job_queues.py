@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corral.model.job import JobState
+from corral.services import SERVICES
 from corral.services.batch.job_queues import find_queue, queues_of_environment
 from corral.services.batch.scheduling_policies import fair_share
 from groups.group_world import REGION, GroupWorld, refused
@@ -292,3 +293,21 @@ def test_the_jobs_that_need_a_resource_are_listed() -> None:
     assert (shown["inUseQuantity"], shown["availableQuantity"]) == (1, 0)
     for more in ({"filters": [{"name": "JOB_STATUS", "values": ["X"]}]}, {"nextToken": "eA=="}, {"maxResults": 0}):
         assert refused(lambda more=more: listed(**more)).code == "ClientException"
+
+
+def test_several_jobs_are_cancelled_and_terminated() -> None:
+    jobs = JobWorld(gpus=1)
+    jobs.queue()
+    running, *waiting = (jobs.submit() for _ in range(3))
+    done = jobs.call("CancelJobs", "batch", jobs=[waiting[0], "missing"], reason="enough")
+    assert done["successful"] == [waiting[0]] and [each["job"] for each in done["errors"]] == ["missing"]
+    assert done["errors"][0]["code"] == "ClientException" and jobs.state(waiting[0]) is JobState.FAILED
+    done = jobs.call("TerminateJobs", "batch", jobs=[running, waiting[1]], reason="enough")
+    assert done == {"successful": [running, waiting[1]], "errors": []}
+    jobs.finish(running, code=143)
+    assert jobs.state(running) is jobs.state(waiting[1]) is JobState.FAILED
+    split = SERVICES["batch"].pieces["CancelJobs"]
+    assert [len(each["jobs"]) for each in split({"jobs": ["1"] * 12, "reason": "r"})] == [5, 5, 2]
+    for ids in ([], ["1"] * 51):
+        [whole] = split({"jobs": ids, "reason": "r"})
+        assert "1 to 50 job ids" in refused(lambda whole=whole: jobs.call("CancelJobs", "batch", **whole)).message

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.ids import RandomIds
 from corral.journal import Journal
 from corral.model.job import Job, JobState
 from corral.model.run import Observed
-from corral.reconcile import STATE
 from corral.services import hosts
 from corral.services.batch import job_definitions, queue_requests, resource_requests, scheduling_policies, submit
 from corral.services.ecs import clusters
-from corral.store import Store
 from corral.store.fleet import Fleet
 from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
@@ -35,11 +32,6 @@ class JobWorld(GroupWorld):
         self.environment("here")
         self.batch_call(job_definitions.register_job_definition, **definition("one", gpus=1))
 
-    def start(self) -> None:
-        self.store = Store(self.path)
-        reconcilers = {"environment": lambda tx, key: None, **STATE}
-        self.core = self.core_type(self.store, settings=self.settings, clock=self.clock, ids=RandomIds(), reconcilers=reconcilers)
-
     def run(self, handler: Any) -> Any:
         answer = super().run(handler)
         self.check_derived()
@@ -58,8 +50,9 @@ class JobWorld(GroupWorld):
     # Resources
 
     def environment(
-        self, name: str, cluster: str = "default", kind: str = "", state: str = "ENABLED", status: str = "VALID", most: int = 0
-    ) -> None:
+        self, name: str, cluster: str = "default", kind: str = "", state: str = "ENABLED", status: str = "VALID", most: int = 0,
+        **resources: Any,
+    ) -> None:  # fmt: skip
         """Write the document of a compute environment."""
         if cluster != "default" and self.store.clusters.get(REGION, cluster) is None:
             self.run(lambda tx: clusters.create_cluster(tx, {"clusterName": cluster}, CALLER))
@@ -71,7 +64,7 @@ class JobWorld(GroupWorld):
             "state": state,
             "status": status,
             "ecsClusterArn": f"arn:aws:ecs:{REGION}:123456789012:cluster/{cluster}",
-            **({"computeResources": {"type": kind, "maxvCpus": most}} if kind else {}),
+            **({"computeResources": {"type": kind, "maxvCpus": most, **resources}} if kind else {}),
         }
 
         def write(tx: Any) -> None:
@@ -166,5 +159,3 @@ def definition(
         taken = [{"consumableResource": each, "quantity": quantity} for each, quantity in resources.items()]
         given["consumableResourceProperties"] = {"consumableResourceList": taken}
     return given
-
-

@@ -172,12 +172,32 @@ def test_the_order_of_marks_does_not_matter(marks: tuple[str, str]) -> None:
     assert [environment_of(world, each) for each in jobs] == ["one", "one"]
 
 
+def test_queues_can_prefer_different_environments() -> None:
+    """Each job starts in the first environment of its queue, although the queues have opposite orders."""
+    world = JobWorld(gpus=4)
+    fleet(world, "one", 2)
+    fleet(world, "two", 2)
+    world.queue("p", "one", "two")
+    world.queue("q", "two", "one")
+    blockers = [world.submit(queue=queue) for queue in "pqpq"]
+    waiting = [world.submit(queue=queue) for queue in "pq"]
+
+    def end(tx: Any) -> None:  # in one transaction, both pools get room for two jobs
+        for job_id in blockers:
+            task = tx.store.tasks.get(tx.store.jobs.get(job_id).task_id)
+            hosts.report(tx, "h", [Observed(run.attempt_id, 1, tx.now_s, tx.now_s, 0) for run in task.runs])
+
+    world.run(end)
+    world.settle()
+    assert [environment_of(world, each) for each in waiting] == ["one", "two"]
+
+
 def test_an_environment_that_is_disabled_or_invalid_offers_nothing() -> None:
     world = JobWorld(gpus=2)
     world.environment("off", state="DISABLED")
     world.environment("bad")
     world.queue("q", "off", "bad")
-    world.environment("bad", status="INVALID")
+    world.environment("bad", kind="FARGATE", status="INVALID", most=4, subnets=["subnet-00000000"])
     job_id = world.submit()
     assert world.state(job_id) is RUNNABLE and not world.store.fleet.pool("hosts").has_line()
     world.environment("off")
@@ -417,4 +437,3 @@ def test_random_jobs_never_share_a_gpu_and_all_end(seed: int) -> None:
             world.finish(*active)
     assert [world.job(each) for each in jobs if world.state(each) not in ENDED] == []
     assert not world.store.job_lines.queues()
-

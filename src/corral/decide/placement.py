@@ -87,6 +87,11 @@ def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement |
     return _find(pool, demand, standing_reservation(pool), seed)
 
 
+def room_for_claim(pool: Pool, claim: Claim) -> Placement | None:
+    """Find a placement for a waiting claim that leaves the slots which older claims reserve."""
+    return _find(pool, claim.demand, _reservation_for(pool, _older(pool, claim)), claim.id)
+
+
 def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Unplaceable:
     """Find a placement for a new task that cannot wait, or return why there is none."""
     found = room_for_newcomer(pool, demand, seed)

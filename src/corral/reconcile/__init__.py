@@ -53,6 +53,7 @@ STATE: dict[str, Reconciler] = {
     "invocations": _once_needed("functions", "drop_ended_invocations"),
     "job-queue": _once_needed("job_queues", "reconcile_queue"),
     "job": _once_needed("jobs", "reconcile_job"),
+    "job-limits": OncePerBatch(_once_needed("job_limits", "reconcile_limits")),
     "job-array": _once_needed("jobs", "reconcile_array"),
     "job-dependents": _once_needed("jobs", "reconcile_dependents"),
     "jobs": _once_needed("jobs", "drop_ended_jobs"),

@@ -36,8 +36,9 @@ GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
     """Serve the claims of a pool. Pools that jobs prefer to this pool are served first: a job uses the first one with room."""
     left = GRANTS_MAX
-    preferred = _preferred(tx, pool_name)
-    for name in (*preferred, pool_name):
+    order: dict[str, None] = {}
+    _visit(tx, pool_name, order, set())
+    for name in order:
         left = _serve(tx, name, left)
         if left <= 0:
             tx.due(f"pool:{pool_name}", tx.now_s)
@@ -58,13 +59,10 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     return left
 
 
-def _preferred(tx: Tx[Store], pool_name: str) -> list[str]:
-    """Return the pools that jobs with a claim in this pool prefer to it, and the pools that are preferred to those."""
-    found: dict[str, None] = {}
-    todo = [pool_name]
-    while todo:
-        for name in sorted(tx.store.job_lines.pools_before(todo.pop())):
-            if name != pool_name and name not in found:
-                found[name] = None
-                todo.append(name)
-    return list(reversed(found))
+def _visit(tx: Tx[Store], pool_name: str, order: dict[str, None], seen: set[str]) -> None:
+    """Add to `order` the pools that jobs prefer to a pool, each after the pools that are preferred to it, and then the pool."""
+    seen.add(pool_name)
+    for name in sorted(tx.store.job_lines.pools_before(pool_name) - seen):
+        if name not in seen:
+            _visit(tx, name, order, seen)
+    order[pool_name] = None

@@ -24,7 +24,7 @@ from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.numbers import whole_number
-from corral.model.placement import TASK, Claim
+from corral.model.placement import JOB, TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
 from corral.model.task import Task
@@ -242,6 +242,9 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
         task = tx.store.tasks.get(claim.id)
         assert task is not None
         return {**_task(task), "sinceS": task.created_at_s}
+    if claim.kind == JOB:
+        line, _ = tx.store.job_lines.line_of(claim)
+        return {"job": line.head, "jobQueue": line.queue, "jobs": line.count, "sinceS": line.since_s}
     instance = tx.store.instances.get(claim.id)
     assert instance is not None
     return {"instance": ec2_id(instance.id), "instanceType": instance.type, "sinceS": instance.created_at_s}

@@ -172,7 +172,7 @@ class JobLines:
         self._on_rollback(partial(self._drop, line.id))
         return line
 
-    def set_claims(self, line: WaitingLine, wanted: Mapping[str, tuple[Rank, bool]]) -> set[str]:
+    def set_claims(self, line: WaitingLine, wanted: Mapping[str, tuple[Rank, bool]]) -> list[str]:
         """Set the claims of a line: the rank in each pool, and whether the claim asks for no GPUs.
 
         Return the pools in which the line has a claim now and had none before, or the other way round.
@@ -181,7 +181,7 @@ class JobLines:
         """
         line = self._lines[line.id]
         before = dict(line.pools)
-        for pool in before.keys() - wanted.keys():
+        for pool in [pool for pool in before if pool not in wanted]:
             self._withdraw(line.id, pool)
         for pool, (rank, without_gpus) in wanted.items():
             claim = Claim(rank, JOB, _claim_id(line.id, line.first), _asked(line.key, without_gpus))
@@ -196,7 +196,7 @@ class JobLines:
         if pools != line.pools:
             self._execute("UPDATE job_line SET pools = ? WHERE id = ?", (_text(pools), line.id))
             self._change(replace(line, pools=pools))
-        return set(wanted.keys() ^ before.keys())
+        return [pool for pool in (*wanted, *before) if (pool in wanted) != (pool in before)]
 
     def set_ranked(self, pool: str, seniority_s: float, now_s: float) -> None:
         """Note that all job claims of a pool were ranked."""

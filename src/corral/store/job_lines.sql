@@ -34,6 +34,8 @@ CREATE TABLE job_holding (
     resources      TEXT NOT NULL                -- JSON: names and quantities of consumable resources
 ) WITHOUT ROWID;
 
+CREATE INDEX job_holding_environment ON job_holding (region, environment);
+
 -- The past use of capacity by each share of a fair share queue.
 CREATE TABLE job_share (
     region TEXT NOT NULL,

@@ -50,7 +50,7 @@ class Jobs:
         self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
         self.dependencies = JobDependencies(database)
         listing = JobListing(database)
-        self.listed, self.listed_children = listing.listed, listing.children
+        self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
 
     # Writing
 

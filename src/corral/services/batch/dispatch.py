@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from corral.core import Tx
 from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
-from corral.decide.placement import spare_gpus
+from corral.decide.placement import room_for_claim, spare_gpus
 from corral.errors import ApiError
 from corral.model.compute_environment import ComputeEnvironment, environment_key
 from corral.model.job import Job, JobState
@@ -55,6 +55,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
         for pool, _ in before.pools:
             tx.mark(f"pool:{pool}")  # slots that were reserved for this job are free for other claims now
         refresh_lines(tx, affected(tx, key, queue, _fargate_of(tx, queue)))
+        _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
 
 
@@ -75,6 +76,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     The job leaves the line. If its launch is refused, the job fails with the reason.
     """
     line, pool = tx.store.job_lines.line_of(claim)
+    pool, claim, placement = _preferred(tx, line, pool, claim, placement)
     queue = find_queue(tx, line.key.region, line.queue)
     job, offer = tx.store.jobs.get(line.head), _offer(tx, line, queue, pool)
     if offer is None:  # the environments have changed, and nothing has set the claims again
@@ -106,6 +108,20 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
     refresh_lines(tx, affected(tx, line_key(job, queue), queue, environment))
+
+
+def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
+    """Return the placement in the first pool of the line that has room.
+
+    The scheduler serves preferred pools first. But two queues can prefer different pools, so an earlier pool may still have room.
+    """
+    for name, earlier in tx.store.job_lines.claims_of(line.id).items():
+        if name == pool:
+            break
+        found = room_for_claim(tx.store.fleet.pool(name), earlier)
+        if found is not None:
+            return name, earlier, found
+    return pool, claim, placement
 
 
 def _offer(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None, pool: str) -> Offer | None:

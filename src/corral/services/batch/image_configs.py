@@ -14,9 +14,7 @@ from corral.errors import ApiError
 from corral.model.blob import Slice
 from corral.model.image import Layer, Repository
 from corral.model.json_documents import read_json
-from corral.services.batch.job_definitions import JobDefinition, find_definition
-from corral.services.batch.node_ranges import NODES_MAX
-from corral.services.batch.task_documents import task_properties
+from corral.services.batch.job_definitions import find_definition
 from corral.services.caller import Caller
 from corral.services.ecr.image_names import own_image
 from corral.store import Store
@@ -37,7 +35,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
     except ApiError:
         return {}  # the handler refuses the request
     found: dict[str, tuple[Slice, ...]] = {}
-    for image in images_of(definition) if definition is not None else ():
+    for image in definition.images if definition is not None else ():
         config = _config_of(tx, caller.region, image)
         if config is not None and config.digest not in _visible_devices and config.size <= CONFIG_MAX_BYTES:
             found[PARAMETER + config.digest] = tuple(tx.store.objects.slices(config.content, 0, config.size))
@@ -56,17 +54,6 @@ def visible_devices(tx: Tx[Store], region: str, image: str) -> str:
     """The GPUs that an image asks for: its NVIDIA_VISIBLE_DEVICES. Empty if it asks for none or is in another registry."""
     config = _config_of(tx, region, image)
     return _visible_devices.get(config.digest, "") if config is not None else ""
-
-
-def images_of(definition: JobDefinition) -> list[str]:
-    """The images of all containers of a job definition."""
-    document = definition.document
-    if definition.is_multinode:
-        ranges = document["nodeProperties"]["nodeRangeProperties"][:NODES_MAX]
-        tasks = [task_properties(each, "container") for each in ranges]
-    else:
-        tasks = [task_properties(document, "containerProperties")]
-    return list(dict.fromkeys(container["image"] for task in tasks for container in task["containers"]))
 
 
 def _config_of(tx: Tx[Store], region: str, image: str) -> Layer | None:

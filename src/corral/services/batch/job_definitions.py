@@ -1,7 +1,7 @@
 """Operations on job definitions: RegisterJobDefinition, DeregisterJobDefinition, DescribeJobDefinitions.
 
-A stored definition has the members of DescribeJobDefinitions. Its member `_tasks` names the ECS task definitions of this revision
-(`task_documents.py`).
+A stored definition has the members of DescribeJobDefinitions. It also has `_tasks`, the ECS task definitions of this revision
+(`task_documents.py`), and `_images`, the images of its containers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from corral.model.numbers import whole_number
 from corral.services.batch.definition_rules import check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
 from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
-from corral.services.batch.task_documents import register_tasks
+from corral.services.batch.task_documents import all_task_properties, register_tasks
 from corral.services.caller import Caller
 from corral.store import Store
 
@@ -24,7 +24,7 @@ Document = dict[str, Any]
 ACTIVE, INACTIVE = "ACTIVE", "INACTIVE"
 DESCRIBED_MAX = 100
 REVISION_MAX = 2**31 - 1
-TASKS = "_tasks"
+TASKS, IMAGES = "_tasks", "_images"
 # Members that Batch shows as empty lists if a definition does not have them.
 EMPTY_IN_CONTAINER = ("command", "volumes", "environment", "mountPoints", "ulimits", "resourceRequirements", "secrets")
 EMPTY_IN_TASK_CONTAINER = ("command", "dependsOn", "environment", "mountPoints", "resourceRequirements", "secrets", "ulimits")
@@ -50,8 +50,16 @@ class JobDefinition(Struct, frozen=True):
         return tasks
 
     @property
+    def images(self) -> list[str]:
+        """The images of all its containers."""
+        images: list[str] = self.document[IMAGES]
+        return images
+
+    @property
     def platform(self) -> str:
-        return platform_of(self.document)
+        """EC2 or FARGATE."""
+        platform: str = self.document["platformCapabilities"][0]
+        return platform
 
     @property
     def is_multinode(self) -> bool:
@@ -72,6 +80,8 @@ def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Calle
         "tags": checked_tags(params),
     }
     _add_empty_lists(document)
+    tasks = all_task_properties(document)
+    document[IMAGES] = list(dict.fromkeys(container["image"] for task in tasks for container in task["containers"]))
     document[TASKS] = register_tasks(tx, caller, name, document, platform_of(params))
     revision = tx.store.job_definitions.add(caller.region, name, document)
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -51,10 +51,10 @@ class _Task(NamedTuple):
 _cache: dict[tuple[int, bytes, tuple[str, ...]], _Cached] = {}
 
 
-def job_spec(tx: Tx[Store], definition: JobDefinition, params: dict[str, Any], images: Iterable[str]) -> JobSpec:
-    """The spec for a request. `images` are the images of the definition. Raise ClientException if a member is not valid."""
+def job_spec(tx: Tx[Store], definition: JobDefinition, params: dict[str, Any]) -> JobSpec:
+    """The spec for a request. Raise ClientException if a member is not valid."""
     given = {member: params[member] for member in MEMBERS if params.get(member) is not None}
-    devices = {image: value for image in images if (value := visible_devices(tx, definition.region, image))}
+    devices = {image: value for image in definition.images if (value := visible_devices(tx, definition.region, image))}
     key = (id(definition.document), orjson.dumps(given), tuple(f"{image} {value}" for image, value in devices.items()))
     found = _cache.get(key)
     if found is None or found.document is not definition.document:
@@ -92,7 +92,7 @@ def _spec(tx: Tx[Store], definition: JobDefinition, given: Properties, devices: 
         share=given.get("shareIdentifier", ""),
         priority=priority or 0,
         tags=checked_tags(given),
-        propagate_tags=given.get("propagateTags", document["propagateTags"]),
+        propagate_tags=bool(given.get("propagateTags", document["propagateTags"])),
         resources=_resources(definition, nodes) if resources is None else rules.consumed(resources),
         nodes=nodes,
         main_node=document["nodeProperties"]["mainNode"] if definition.is_multinode else 0,

@@ -55,7 +55,7 @@ def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
     if operation in JOBS:
         return [named(JOB, params.get("jobId", ""))]
     if operation in MANY_JOBS:
-        return [named(JOB, each) for each in params.get("jobIds") or ()]
+        return [named(JOB, each) for each in params.get("jobs") or ()]
     if operation in POLICIES:
         return [named(POLICY, params.get("arn", ""))]
     if operation == "CreateSchedulingPolicy":

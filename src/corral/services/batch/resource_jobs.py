@@ -26,7 +26,7 @@ def list_jobs_by_consumable_resource(tx: Tx[Store], params: Params, caller: Call
     filters = params.get("filters", [])
     matches = name_filter(filters, (STATUS, NAME))
     for value in (each for given in filters if given["name"] == STATUS for each in given.get("values", ())):
-        if value.upper() not in JobState:
+        if value.upper() not in list(JobState):
             raise refused(STATUS, value, f"it must be one of {', '.join(JobState)}.")
     limit = PAGES.limit_of(params) or WINDOW
     numbers, last = tx.store.jobs.with_resource(caller.region, resource.name, PAGES.position(params, _number), WINDOW)

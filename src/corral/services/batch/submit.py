@@ -11,7 +11,7 @@ from corral.services.batch import job_progress
 from corral.services.batch.definition_rules import FARGATE
 from corral.services.batch.environments import find_environment
 from corral.services.batch.errors import ClientException
-from corral.services.batch.image_configs import images_of, remember
+from corral.services.batch.image_configs import remember
 from corral.services.batch.job_definitions import ACTIVE, JobDefinition, find_definition
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.job_specs import job_spec, node_count
@@ -41,8 +41,8 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     _check_platform(tx, queue, definition)
     _check_share(queue, params.get("shareIdentifier"))
     size = _array_size(params.get("arrayProperties") or {}, definition)
-    depends_on = _dependencies(tx, caller.region, params.get("dependsOn") or (), size)
-    spec = job_spec(tx, definition, params, images_of(definition))
+    depends_on = _dependencies(tx, caller.region, params.get("dependsOn") or [], size)
+    spec = job_spec(tx, definition, params)
     kind = JobKind.SINGLE
     if definition.is_multinode:
         kind, size = JobKind.MULTI_NODE, node_count(definition, params)

@@ -46,15 +46,18 @@ def substituted(command: list[str], parameters: Mapping[str, str]) -> list[str]:
 
 def register_tasks(tx: Tx[Store], caller: Caller, name: str, definition: Properties, platform: str) -> list[str]:
     """Register the ECS task definitions of a job definition. Return FAMILY:REVISION of each."""
-    parameters = definition.get("parameters", {})
-    if definition["type"] != "multinode":
-        task = task_properties(definition, "containerProperties")
-        return [_register(tx, caller, f"{FAMILY_PREFIX}{name}", name, task, parameters, platform)]
-    ranges = definition["nodeProperties"]["nodeRangeProperties"]
-    return [
-        _register(tx, caller, f"{FAMILY_PREFIX}{name}-node{at}", name, task_properties(each, "container"), parameters, platform)
-        for at, each in enumerate(ranges)
-    ]
+    parameters, tasks = definition.get("parameters", {}), all_task_properties(definition)
+    families = [f"{FAMILY_PREFIX}{name}"]
+    if definition["type"] == "multinode":
+        families = [f"{FAMILY_PREFIX}{name}-node{at}" for at in range(len(tasks))]
+    return [_register(tx, caller, family, name, task, parameters, platform) for family, task in zip(families, tasks)]
+
+
+def all_task_properties(definition: Properties) -> list[Properties]:
+    """The properties of the task of a job definition, or of one task for each node range."""
+    if definition["type"] == "multinode":
+        return [task_properties(each, "container") for each in definition["nodeProperties"]["nodeRangeProperties"]]
+    return [task_properties(definition, "containerProperties")]
 
 
 def task_properties(properties: Properties, container: str) -> Properties:
