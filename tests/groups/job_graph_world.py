@@ -47,10 +47,7 @@ class JobGraphWorld(JobWorld):
         params["dependsOn"] = [{member: each[at] for member, at in members.items() if each[at]} for each in needs]
         if size:
             params["arrayProperties"] = {"size": size}
-        exits = [
-            {"action": "RETRY" if rule.retries else "EXIT", **({"onReason": rule.on_reason} if rule.on_reason else {})}
-            for rule in rules
-        ]
+        exits = [_exit(rule) for rule in rules]
         params["retryStrategy"] = {"attempts": attempts, **({"evaluateOnExit": exits} if exits else {})}
         if timeout_s is not None:
             params["timeout"] = {"attemptDurationSeconds": timeout_s}
@@ -142,3 +139,8 @@ class JobGraphWorld(JobWorld):
                 assert {state: count for state, count in fresh.summary(parent).items() if count} == dict(counted), job_id
                 if parent.state in ENDED:
                     assert all(child.state in ENDED for child in children)
+
+
+def _exit(rule: ExitRule) -> dict[str, str]:
+    given = {"onStatusReason": rule.on_status_reason, "onReason": rule.on_reason, "onExitCode": rule.on_exit_code}
+    return {"action": "RETRY" if rule.retries else "EXIT", **{member: value for member, value in given.items() if value}}

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.core import Command, Outcome
+from corral.model.instance import ec2_id
 from corral.model.job import CHILD_FAILED, DEPENDENCY_FAILED, TIMED_OUT, ExitRule, JobState
+from corral.model.task import StopCode
+from corral.services.batch.errors import ClientException
+from corral.services.batch.job_progress import submit, terminate
+from corral.services.ecs.task_progress import begin_stop
+from groups.group_world import refused
 from groups.job_graph_world import JobGraphWorld
 
 
 class CheckedWorld(JobGraphWorld):
-    """A world that compares the counts of arrays with their children after every transaction, and launches what it can."""
+    """A world that compares the counts of arrays with the rows of their children after every transaction."""
 
     def batch(self, commands: Sequence[Command]) -> Outcome:
         outcome = super().batch(commands)
-        self.check_summaries()
+        for job_id, size in self.store.execute("SELECT id, size FROM job WHERE kind = 'array'").fetchall():
+            array = self.job(job_id)
+            sql = "SELECT state, count(*) FROM job_child WHERE job = ? GROUP BY state"
+            rows = Counter({JobState(state): count for state, count in self.store.execute(sql, (array.number,))})
+            rows[JobState.FAILED if array.is_stopping or array.has_ended else JobState.SUBMITTED] += size - rows.total()
+            assert +Counter(self.store.jobs.summary(array)) == +rows
         return outcome
 
 
 @pytest.fixture
-def world() -> CheckedWorld:
-    return CheckedWorld()
+def world() -> Iterator[CheckedWorld]:
+    made = CheckedWorld()
+    yield made
+    made.check_summaries()
 
 
 def test_a_job_succeeds(world: CheckedWorld) -> None:
@@ -68,6 +83,43 @@ def test_retries(world: CheckedWorld) -> None:
     assert world.state(job) == "SUCCEEDED"
     assert [attempt.exit_code for attempt in world.job(job).attempts] == [1, 2, 0]
     assert len({attempt.task_id for attempt in world.job(job).attempts}) == 3
+
+
+def test_a_lost_instance(world: CheckedWorld) -> None:
+    job = world.add(
+        attempts=2, rules=(ExitRule(retries=True, on_status_reason="Host EC2*"), ExitRule(retries=False, on_reason="*"))
+    )
+    for code, state in ((0, "RUNNABLE"), (1, "FAILED")):
+        world.launch()
+        world.starts(job)
+        if code == 0:  # the program may exit with 0 when its instance is terminated
+            world.run(lambda tx: begin_stop(tx, world.task_of(job), StopCode.TERMINATION, "the instance was terminated") and None)
+        world.ends(job, code)
+        assert world.state(job) == state
+    first, second = world.job(job).attempts
+    assert first.status_reason == f"Host EC2 (instance {ec2_id(first.instance_id)}) terminated."
+    assert second.status_reason == "Essential container in task exited"
+
+
+def test_a_refused_command_leaves_no_trace(world: CheckedWorld) -> None:
+    gate = world.add()
+    array, waits = world.add(size=3), world.add(size=3, needs=((gate, ""),))
+    world.launch()
+    before = [world.job(job_id) for job_id in (gate, array, f"{array}:1", waits, f"{waits}:2")]
+
+    def handler(tx: Any) -> None:
+        for job_id in (array, f"{waits}:2", gate):
+            terminate(tx, tx.store.jobs.get(job_id), "why")
+        submitted = tx.store.jobs.get(waits).but(id="new", depends_on=())
+        submit(tx, submitted.but(spec=replace(submitted.spec, timeout_s=99)))
+        raise ClientException("refused")
+
+    refused(lambda: world.run(handler))
+    world.settle()
+    assert [world.job(job.id) for job in before] == before and world.store.jobs.get("new") is None
+    world.ends(gate)
+    world.settle()
+    assert world.states_of(gate, f"{waits}:2") == ["SUCCEEDED", "RUNNABLE"]
 
 
 def test_an_array_runs_its_children(world: CheckedWorld) -> None:

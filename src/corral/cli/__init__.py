@@ -37,6 +37,7 @@ from corral.cli.ps import ps
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
+from corral.cli.spot import spot
 from corral.cli.stack import stack
 from corral.cli.status import status
 from corral.cli.stop import stop
@@ -95,7 +96,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, stack, fleet, pipeline, cost, metrics,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost, metrics,
     login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

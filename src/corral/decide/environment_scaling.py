@@ -175,7 +175,8 @@ def _choice(
     packing: _Packing, types: Sequence[TypeShape], demand: Demand, nodes: int, size: EnvironmentSize, strategy: str
 ) -> tuple[TypeShape, int] | None:
     """Return the type of the next instances and their number, or None if no type is left that the limits allow."""
-    vcpus, gpus, gpus_now = size.max_vcpus - packing.vcpus, size.gpus_left - packing.gpus, max(0, size.gpus_now - packing.gpus)
+    vcpus, gpus = size.max_vcpus - packing.vcpus, size.gpus_left - packing.gpus
+    gpus_now = max(0, min(gpus, size.gpus_now - packing.gpus))
     allowed = [each for each in types if each.gpus <= gpus]
     type_ = choose_type(allowed, demand, nodes, strategy, vcpus_max=vcpus, gpus_now=gpus_now)
     if type_ is None and packing.vcpus == 0 and vcpus > 0 and strategy != BEST_FIT:

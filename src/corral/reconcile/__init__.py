@@ -43,6 +43,7 @@ STATE: dict[str, Reconciler] = {
     "moves": _once_needed("queues", "move_messages"),
     "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
     "capacity-provider": OncePerBatch(_once_needed("capacity_providers", "reconcile_provider")),
+    "spot-interruption": _once_needed("spot_interruptions", "end_interrupted_instance"),
     "environment": OncePerBatch(_once_needed("compute_environments", "reconcile_environment")),
     "scaling": OncePerBatch(_once_needed("scaling", "reconcile_scaling")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),

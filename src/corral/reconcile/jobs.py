@@ -25,7 +25,7 @@ from corral.store import Store
 from corral.store.job_dependencies import Notice
 
 ADDED_MAX = 100  # children that one transaction adds: about 5 ms of work, with their places in the queue
-CHECKED_MAX = 50  # children or dependent jobs that one transaction checks
+CHECKED_MAX = 40  # children or dependent jobs that one transaction checks: about 5 ms of work if all of them fail
 ROWS_MAX = 500
 SWEEP_EVERY_S = 3600.0
 

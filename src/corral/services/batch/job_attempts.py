@@ -18,6 +18,7 @@ from corral.services.batch import dispatch
 from corral.services.batch.job_progress import check, finish, make_runnable, parent_of
 from corral.services.batch.node_addresses import start_waiting_nodes
 from corral.services.ecs.task_progress import begin_stop
+from corral.services.instances import TERMINATED
 from corral.store import Store
 
 FAILED_TO_START = "Task failed to start"
@@ -114,7 +115,8 @@ def _attempt(tx: Tx[Store], job: Job, task: Task | None) -> Attempt:
 
 def _status_reason(task: Task) -> str:
     """Return the status reason of an attempt, with the words of AWS: retry rules of users match these words."""
-    if task.stop_code == StopCode.TERMINATION and task.instance_id is not None:
+    ended = task.stop_code == StopCode.TERMINATION and (task.stopped_reason or "").startswith(TERMINATED)
+    if ended and task.instance_id is not None:
         return HOST_TERMINATED.format(ec2_id(task.instance_id))
     if task.stop_code == StopCode.FAILED_TO_START:
         return FAILED_TO_START
