@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.pathlib import import_path
 from hypothesis import HealthCheck, settings
 
 import forkserver
@@ -38,6 +40,21 @@ ID_MAX_CHARACTERS = 60
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):  # this process starts others, which run the tests
         forkserver.forkserver().share()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a share of the test files first, so that the test processes do not all rewrite the assertions of the same files.
+
+    Each process needs all files. After this, it finds most of them compiled by the others.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    at, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[at::count]:
+        with suppress(Exception):  # a file that cannot be imported is reported when its tests are collected
+            import_path(path, root=session.config.rootpath, consider_namespace_packages=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
