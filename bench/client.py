@@ -31,6 +31,7 @@ QUERY = {
     "autoscaling": "2011-01-01",
     "ec2": "2016-11-15",
     "cloudformation": "2010-05-15",
+    "iam": "2010-05-08",
 }  # service: the version of its API
 REST = {"batch": "/v1/"}  # service: the path before the name of the operation in lower case
 RECEIVE_BYTES = 256 * 1024
