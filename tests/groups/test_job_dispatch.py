@@ -215,7 +215,7 @@ def test_a_fargate_environment_has_a_maximum_of_vcpus() -> None:
     for vcpus, memory in ((1, 2048), (4, 8192), (8, 16384)):
         world.define(f"f{vcpus}", vcpus=vcpus, memory=memory, platforms=("FARGATE",), **role)
     small = [world.submit(definition="f1") for _ in range(3)]
-    huge = world.submit(definition="f8")  # never fits, and delays no other job
+    huge = world.submit(definition="f8")  # never fits, and keeps no other job waiting
     large = world.submit(definition="f4")
     last = world.submit(definition="f1")
     assert [world.state(each) for each in (*small, huge, large, last)] == [STARTING] * 3 + [RUNNABLE] * 3

@@ -38,7 +38,7 @@ def enqueue(tx: Tx[Store], job: Job) -> None:
     queue = find_queue(tx, job.region, job.queue)
     line, is_first = tx.store.job_lines.add(line_key(job, queue), job_place(job, queue))
     if is_first:
-        refresh_lines(tx, affected(tx, line.key, queue, _fargate_of(tx, queue)))
+        refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
 
@@ -54,7 +54,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
     if before.head == job.id:
         for pool, _ in before.pools:
             tx.mark(f"pool:{pool}")  # slots that were reserved for this job are free for other claims now
-        refresh_lines(tx, affected(tx, key, queue, _fargate_of(tx, queue)))
+        refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
 
@@ -93,7 +93,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
             _take(tx, job, line, queue, offer.environment)
             job_progress.started(tx, job, tasks, offer.environment.name)
     known = {(line.key.region, line.queue): (queue, offered)}
-    refresh_lines(tx, affected(tx, line.key, queue, offer.environment), known)
+    refresh_lines(tx, affected(tx, line.key, queue, [each.environment for each in offered]), known)
     _mark_limits(tx, queue)
 
 
@@ -109,7 +109,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     for name, quantity in holding.resources:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
-    refresh_lines(tx, affected(tx, line_key(job, queue), queue, environment))
+    refresh_lines(tx, affected(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
 
 
 def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
@@ -180,9 +180,8 @@ def _change_share(tx: Tx[Store], queue: JobQueue | None, holding: Holding, chang
     holdings.set_share(queue.region, queue.name, holding.share, use)
 
 
-def _fargate_of(tx: Tx[Store], queue: JobQueue | None) -> ComputeEnvironment | None:
-    """Return the first Fargate environment of a queue. Its order of lines depends on all lines of its queues."""
-    return next((offer.environment for offer in offers(tx, queue) if offer.environment.is_fargate), None)
+def _environments(tx: Tx[Store], queue: JobQueue | None) -> list[ComputeEnvironment]:
+    return [offer.environment for offer in offers(tx, queue)]
 
 
 def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:

@@ -193,8 +193,8 @@ def rank_claims(tx: Tx[Store], pool: str) -> None:
     refresh_lines(tx, lines)
 
 
-def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environment: ComputeEnvironment | None) -> list[WaitingLine]:
-    """Return the lines whose claims may change when a job of a line begins or ends in an environment."""
+def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]) -> list[WaitingLine]:
+    """Return the lines whose claims may change when a job of a line begins to wait, starts or ends in these environments."""
     found: dict[int, WaitingLine] = {}
     policy = None if queue is None else _policy(tx, queue)
     if policy is not None:
@@ -202,8 +202,9 @@ def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environment: C
         found |= {line.id: line for line in lines if policy.reservation or line.share == key.share}
     for name, _ in key.resources:
         found |= {line.id: line for line in tx.store.job_lines.with_resource(key.region, name)}
-    if environment is not None and environment.is_fargate:
-        found |= {line.id: line for line in lines_of_environment(tx, environment)}
+    for environment in environments:
+        if environment.is_fargate:
+            found |= {line.id: line for line in lines_of_environment(tx, environment)}
     own = tx.store.job_lines.find(key)
     if own is not None:
         found[own.id] = own
