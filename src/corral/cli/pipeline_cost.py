@@ -244,5 +244,5 @@ def parse_usage(text: str, jobs: int) -> StepUsage | None:
     match = _USAGE.fullmatch(text)
     if match is None or NO_PRICE in match.groups()[:-1] or float(match[1]) != jobs:
         return None
-    numbers = [float(each) for each in match.groups()[1:-1]]
-    return StepUsage(int(numbers[0]), *numbers[1:], None if match[7] == NO_PRICE else float(match[7]))
+    number, wall_s, sum_s, vcpu_hours, gpu_hours = (float(each) for each in match.groups()[1:-1])
+    return StepUsage(int(number), wall_s, sum_s, vcpu_hours, gpu_hours, None if match[7] == NO_PRICE else float(match[7]))

@@ -1,6 +1,7 @@
 """CancelJobs and TerminateJobs: the same as CancelJob and TerminateJob for several jobs.
 
-An error for one job does not affect the others. The server runs these requests in parts, so that a request for many jobs does not delay other requests.
+An error for one job does not affect the others. The server runs these requests in parts, so that a request for many jobs does not
+delay other requests.
 """
 
 from __future__ import annotations
