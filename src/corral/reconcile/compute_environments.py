@@ -37,7 +37,7 @@ from corral.services.batch.environments import find_environment
 from corral.services.batch.job_queues import queues_of_environment
 from corral.store import Store
 
-ENDS_MAX = 4  # the most instances that one transaction terminates: about 5 ms of work
+ENDS_MAX = 2  # the most instances that one transaction terminates: about 5 ms of work for a large environment
 PACE_S = 0.001  # the time until the next transaction continues
 
 
