@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.decide.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
 from corral.decide.instance_choice import CPU_UNITS, TypeShape
-from corral.decide.placement import amounts
+from corral.decide.slot_fit import amounts
 from corral.errors import ApiError
 from corral.model.compute_environment import DELETING, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
 from corral.model.instance import InstanceState
@@ -37,7 +37,7 @@ from corral.services.batch.environments import find_environment
 from corral.services.batch.job_queues import queues_of_environment
 from corral.store import Store
 
-ENDS_MAX = 4  # the most instances that one transaction terminates: about 5 ms of work
+ENDS_MAX = 2  # the most instances that one transaction terminates: about 5 ms of work for a large environment
 PACE_S = 0.001  # the time until the next transaction continues
 
 
@@ -181,7 +181,7 @@ def _take_back(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
 
 
 def _delay_s(tx: Tx[Store], environment: ComputeEnvironment) -> float:
-    minutes = environment.document["computeResources"].get("scalingPolicy", {}).get("minScaleDownDelayMinutes", 0)
+    minutes: int = environment.document["computeResources"].get("scalingPolicy", {}).get("minScaleDownDelayMinutes", 0)
     return max(tx.settings.scaling.environment_in_s, minutes * 60.0)
 
 

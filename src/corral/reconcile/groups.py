@@ -61,13 +61,15 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         elif (followed := _follow(tx, group, member, instance, again, silent, failed, draining)) is not None:
             members.append(followed)
     group = tx.store.groups.get(region, name) or group
-    if owner := group.settings.get(ENVIRONMENT):
-        tx.mark(environment_key(region, owner))
+    owner = group.settings.get(ENVIRONMENT)
     if group.status == DELETING:
         if not members:
             group_changes.delete(tx, group)
         return
     again += _scale(tx, group, members)
+    current = tx.store.groups.get(region, name)
+    if owner and (current is None or current.paced_at_s != tx.now_s):  # otherwise a later transaction continues, and marks it
+        tx.mark(environment_key(region, owner))
     tx.changed(f"group:{key}")
     tx.mark(provider_key(region, name))
     if again:

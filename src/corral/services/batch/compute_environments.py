@@ -130,7 +130,8 @@ def update_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
     if environment.status == DELETING:
         raise ClientException(f"Cannot update, compute environment {environment.name} is being deleted.")
     check_state(params)
-    document = {**environment.document, **{member: params[member] for member in ("state", "ecsSettings") if member in params}}
+    document: Document = {**environment.document}
+    document |= {member: params[member] for member in ("state", "ecsSettings") if member in params}
     if params.get("unmanagedvCpus") is not None:
         if environment.type != UNMANAGED:
             raise ClientException("unmanagedvCpus must not be provided for a MANAGED compute environment.")

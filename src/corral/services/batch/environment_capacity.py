@@ -11,7 +11,7 @@ from corral.core import Tx
 from corral.decide.environment_scaling import EnvironmentSize, FreeShape, JobLine, ScalingPlan, plan_scaling
 from corral.decide.group_capacity import COUNTED
 from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, room_on
-from corral.decide.placement import amounts
+from corral.decide.slot_fit import amounts
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import Member
 from corral.model.instance import HOST_POOL, InstanceState
