@@ -29,6 +29,7 @@ NAMES = (
     "registry",
     "latency",
     "throughput",
+    "jobs",
     "calls",
     "starting",
     "fleet",

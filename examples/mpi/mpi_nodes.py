@@ -2,17 +2,18 @@
 
 Every node of the job runs this same command.
 
-- The main node listens on a port. When all other nodes have connected, it runs `mpirun` with one rank per GPU of each node (one rank
-  on a node without GPUs), and exits with the status of `mpirun`.
+- The main node listens on a port. When all other nodes have connected, it runs `mpirun` with one rank per GPU of each node (one
+  rank on a node without GPUs), and exits with the status of `mpirun`.
 - Every other node connects to the main node, and runs the commands that it receives. When the main node closes the connection, the
   other node ends these commands and exits.
-- `mpirun` starts a daemon on each node. It would use ssh for this. Here it runs this file as its "rsh agent", with the name of a node
-  and a command. The agent asks the main node's process to send the command to the node, and exits with the status of the command.
+- `mpirun` starts a daemon on each node. It would use ssh for this. Here it runs this file as its "rsh agent", with the name of a
+  node and a command. The agent passes the command to the node through the main node, and exits with the status of the command.
 
 All messages have a token, the variable MPI_TOKEN of the job, so that no other program can run commands. Choose a new token for each
 job. The variables AWS_BATCH_JOB_* are set by Batch.
 """
 
+import contextlib
 import hmac
 import itertools
 import json
@@ -190,10 +191,8 @@ def run_other_node() -> int:
 
 def report(connection: Connection, number: int, process: subprocess.Popen) -> None:
     status = process.wait()
-    try:
+    with contextlib.suppress(OSError):  # the main node may have ended
         connection.send(number=number, status=status)
-    except OSError:
-        pass  # the main node has ended
 
 
 # The agent that mpirun runs on the main node

@@ -331,7 +331,7 @@ def test_restarts_after_each_transaction(tmp_path: Path) -> None:
     world.call("DeleteJobQueue", "batch", jobQueue="q")
     world.settle()
     world.delete()
-    assert (world.described("ce"), world.restarts > 50) == ([], True)
+    assert (world.described("ce"), world.restarts > 30) == ([], True)
 
 
 class CountingCore(Core[Any]):

@@ -72,7 +72,7 @@ def test_the_task_definition_of_a_container(world: JobWorld) -> None:
         ulimits=[{"name": "nofile", "softLimit": 10, "hardLimit": 20}],
         linuxParameters={"sharedMemorySize": 64},
         privileged=True,
-        user="nobody",
+        user="daemon",
     )
     register(world, containerProperties=properties, parameters={"input": "in.txt", "out": "x"})
     document = task_document(world, "batch-d")

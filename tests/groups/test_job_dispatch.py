@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from base64 import b64encode
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -362,12 +363,15 @@ def test_a_rolled_back_transaction_leaves_lines_and_sums_as_they_were() -> None:
     assert world.state(waiting) is STARTING
 
 
-def test_a_restart_keeps_the_lines() -> None:
-    world = JobWorld(gpus=1, path=None)
-    world.queue()
-    world.submit()
-    world.submit()
-    world.check_derived()
+def test_a_restart_keeps_lines_claims_and_holdings(tmp_path: Path) -> None:
+    world = JobWorld(gpus=1, path=tmp_path / "state.db")
+    world.queue(policy=world.policy())
+    running, waiting = world.submit(shareIdentifier="a"), world.submit(shareIdentifier="a")
+    before = world.store.job_lines.snapshot(), world.store.job_holdings.snapshot(), world.store.fleet.snapshot()
+    world.restart()
+    assert (world.store.job_lines.snapshot(), world.store.job_holdings.snapshot(), world.store.fleet.snapshot()) == before
+    world.finish(running)
+    assert world.state(waiting) is STARTING
 
 
 def test_jobs_wait_behind_older_tasks_and_before_younger_ones() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
+import orjson
 import pytest
 
 from corral.errors import ApiError
+from corral.model.blob import StoredBlob
 from corral.model.job import JobKind, JobState
-from corral.services.batch import job_definitions, job_description, job_listing, job_requests, submit
+from corral.services.batch import image_configs, job_definitions, job_description, job_listing, job_requests, submit
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
+from corral.services.ecr import image_storage
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_spec import spec_of
-from groups.group_world import REGION
-from groups.job_world import JobWorld
+from groups.group_world import CALLER, REGION
+from groups.job_world import JobWorld, definition
 
 
 @pytest.fixture
@@ -162,7 +166,8 @@ def test_filters_of_lists(world: JobWorld) -> None:
     ids = [world.submit(name, definition) for name, definition in (("ab", "one"), ("AC", "other"), ("b", "one"), ("c", "one"))]
     waiting = world.submit("late")
     assert listed(world, jobQueue="q") == [] and listed(world, jobQueue="q", jobStatus="STARTING", maxResults=1) == ids[::-1]
-    assert listed(world, jobQueue="q", jobStatus="RUNNABLE") == [waiting]
+    [summary] = world.batch_call(job_listing.list_jobs, jobQueue="q", jobStatus="RUNNABLE")["jobSummaryList"]
+    assert summary["jobId"] == waiting and "GPU" in summary["statusReason"]
 
     def by(name: str, value: str, **more: Any) -> list[str]:
         return listed(world, jobQueue="q", filters=[{"name": name, "values": [value]}], **more)
@@ -272,3 +277,92 @@ def test_launch_requests_share_everything_but_the_variables(world: JobWorld) -> 
     first, second = world.run(requests)
     assert first.definition is second.definition and first.overrides is second.overrides
     assert first.started_by == f"batch:{array}:0" and second.job_environment["AWS_BATCH_JOB_ARRAY_INDEX"] == "1"
+
+
+def push(world: JobWorld, variables: list[str]) -> tuple[str, str, bytes]:
+    """Push an image to Corral's registry. Return its name, the digest of its configuration, and the configuration."""
+    config = orjson.dumps({"config": {"Env": variables}})
+    digest = f"sha256:{sha256(config).hexdigest()}"
+    manifest = orjson.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest, "size": len(config)},
+            "layers": [],
+        }
+    )
+
+    def write(tx: Any) -> None:
+        repository = tx.store.images.repository(REGION, "app") or tx.store.images.add_repository(REGION, "app", tx.now_s, {}, {})
+        image_storage.add_layer(tx, repository, digest, StoredBlob(digest[7:39], len(config), {}))
+        image_storage.put_image(tx, repository, manifest, None, "v1")
+
+    world.run(write)
+    return f"{CALLER.account}.dkr.ecr.{REGION}.amazonaws.com/app:v1", digest, config
+
+
+def test_gpus_by_the_image(world: JobWorld) -> None:
+    image, digest, config = push(world, ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"])
+    world.define("by-image", image=image)
+    given = {"jobName": "j", "jobQueue": "q", "jobDefinition": "by-image"}
+    wanted = world.run(lambda tx: image_configs.fetch(tx, given, CALLER))
+    [(parameter, slices)] = wanted.items()
+    assert parameter.endswith(digest) and sum(each.size for each in slices) == len(config)
+    made = world.batch_call(submit.submit_job, **given, **{parameter: config})  # the server reads the file and adds the parameter
+    spec = world.job(made["jobId"]).spec
+    assert spec.asks_for_gpus_by_image and not spec.demand.gpus
+    assert len(world.gpus_of(made["jobId"])) == 4  # all GPUs that are free, as on ECS
+    assert not world.run(lambda tx: image_configs.fetch(tx, given, CALLER))  # the configuration is cached
+    assert world.state(world.submit("second", "by-image")) is JobState.RUNNABLE
+    assert describe(world, made["jobId"])[0]["container"]["environment"] == []
+    push(world, ["PATH=/bin"])  # the tag names another image now
+    [(parameter, _)] = world.run(lambda tx: image_configs.fetch(tx, given, CALLER)).items()
+    made = world.batch_call(submit.submit_job, **given, **{parameter: orjson.dumps({"config": {"Env": ["PATH=/bin"]}})})
+    assert not world.job(made["jobId"]).spec.asks_for_gpus_by_image
+
+
+@pytest.mark.parametrize("config", [b"", b"{}", b"[]", b'{"config": {"Env": null}}', b'{"config": {"Env": [1]}}'])
+def test_an_image_without_a_usable_configuration_asks_for_no_gpu(world: JobWorld, config: bytes) -> None:
+    image, digest, _ = push(world, [config.decode()])
+    world.define("odd", image=image)
+    job_id = world.submit("odd", "odd", **{f"_config {digest}": config})
+    assert not world.job(job_id).spec.asks_for_gpus_by_image
+
+
+def test_a_fargate_job(world: JobWorld) -> None:
+    world.environment("far", kind="FARGATE", most=16)
+    world.queue("far", "far")
+    size = [{"type": "VCPU", "value": "0.25"}, {"type": "MEMORY", "value": "512"}]
+    container = {"image": "busybox", "command": ["true"], "resourceRequirements": size, "executionRoleArn": "arn:aws:iam::1:role/x"}
+    world.batch_call(
+        job_definitions.register_job_definition,
+        jobDefinitionName="f", type="container", platformCapabilities=["FARGATE"], containerProperties=container,
+    )  # fmt: skip
+    bigger = {"resourceRequirements": [{"type": "VCPU", "value": "0.5"}, {"type": "MEMORY", "value": "1024"}]}
+    job_id = world.submit("f", "f", "far", containerOverrides=bigger)
+    job = world.job(job_id)
+    assert (job.spec.demand.cpu_units, job.spec.demand.memory_mib) == (512, 1024)
+    task = world.store.tasks.get(job.task_id)
+    assert task is not None and task.launch_type == "FARGATE"
+    [described] = describe(world, job_id)
+    assert "containerInstanceArn" not in described["container"] and described["platformCapabilities"] == ["FARGATE"]
+    wrong = {"resourceRequirements": [{"type": "MEMORY", "value": "9999"}]}
+    assert "No Fargate configuration exists" in refusal(world, jobQueue="far", jobDefinition="f", containerOverrides=wrong)
+
+
+def test_too_many_tags_to_propagate(world: JobWorld) -> None:
+    parameters = definition("tagged")
+    world.batch_call(job_definitions.register_job_definition, **parameters, tags={f"d{at}": "" for at in range(30)})
+    job_id = world.submit("t", "tagged", tags={f"j{at}": "" for at in range(30)}, propagateTags=True)
+    [job] = describe(world, job_id)
+    assert job["status"] == "FAILED" and "more than 50 tags" in job["statusReason"]
+    assert not world.active()
+
+
+def test_a_deleted_task_definition(world: JobWorld) -> None:
+    for operation in ("DeregisterTaskDefinition", "DeleteTaskDefinitions"):
+        name = {"taskDefinition": "batch-one:1"} if operation.startswith("Dereg") else {"taskDefinitions": ["batch-one:1"]}
+        world.call(operation, "ecs", **name)
+    world.clock.advance(2.0)
+    world.settle()
+    assert "was deleted" in refusal(world, containerOverrides={"environment": [{"name": "NEW", "value": "1"}]})

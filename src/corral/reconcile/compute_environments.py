@@ -55,8 +55,9 @@ def reconcile_environment(tx: Tx[Store], key: str) -> None:
     elif environment.scales:
         again: list[float] = []
         state, ended = _end_old(tx, environment, state, again)
-        state = _scale(tx, environment, state, again, ENDS_MAX - ended)
-        _describe(tx, environment, state)
+        here = present_in(tx, environment, state)
+        state = _scale(tx, environment, state, here, again, ENDS_MAX - ended)
+        _describe(tx, environment, state, here.vcpus)
         if again:
             tx.due(environment.key, min(again))
     else:
@@ -79,20 +80,25 @@ def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
 
 
 def _scale(
-    tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, again: list[float], limit: int
+    tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, again: list[float], limit: int
 ) -> EnvironmentState:
-    here = present_in(tx, environment, state)
+    """Launch and end instances. Afterwards, `here.vcpus` has the size that the environment will have."""
     plan, types = plan_of(tx, environment, state, here)
     state = replace(state, is_full=plan.is_full, unfit=", ".join(amounts(demand) for demand in plan.unfit[:3]))
     if environment.status != INVALID:
-        state = _launch(tx, environment, state, plan, types)
+        state = _launch(tx, environment, state, here, plan, types)
     if not plan.launches and not any(shape.is_starting for shape in here.shapes):
         state = replace(state, asked=0)  # the environment has the size that a user asked for, or cannot get it
     return _scale_in(tx, environment, state, here, plan, again, limit)
 
 
 def _launch(
-    tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, plan: ScalingPlan, types: list[TypeShape]
+    tx: Tx[Store],
+    environment: ComputeEnvironment,
+    state: EnvironmentState,
+    here: Present,
+    plan: ScalingPlan,
+    types: list[TypeShape],
 ) -> EnvironmentState:
     by_name = {each.name: each for each in types}
     cause = f"the compute environment {environment.name} scaled the group for its jobs,"
@@ -101,6 +107,7 @@ def _launch(
             state = tx.attempt(partial(launch, tx, environment, state, by_name[name], count, cause))
         except ApiError as error:
             return replace(state, refusal=error.message)
+        here.vcpus += by_name[name].vcpus * count
     return replace(state, refusal=_failure(tx, environment, state))
 
 
@@ -126,6 +133,8 @@ def _scale_in(
     """End instances that were idle for the whole delay, and launches that no job needs and that have not begun or wait for GPUs."""
     size, ended = size_of(tx, environment, state, here), 0
     spare = size.present - max(size.min_vcpus, state.asked)
+    if spare <= 0:
+        return replace(state, idle={}) if state.idle else state
     idle: list[IdleInstance] = []
     for shape, ids, used in zip(here.shapes, here.ids, plan.used, strict=True):
         vcpus, surplus = shape.cpu_units // CPU_UNITS, shape.count - used
@@ -138,15 +147,19 @@ def _scale_in(
         surplus = min(surplus, spare // vcpus) if vcpus else surplus
         if not ids:
             _take_back(tx, environment, state, shape.type, surplus)
+            here.vcpus -= surplus * vcpus
         for each in ids[: min(surplus, limit - ended)]:
             _end(tx, environment, here, each, "no job needs it any more")
+            here.vcpus -= vcpus
             ended += 1
         spare -= surplus * vcpus
     delay_s = 0.0 if plan.is_full else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
     kept = replace(size, present=spare + size.min_vcpus)
     chosen = plan_scale_in(idle, kept, delay_s, tx.now_s, limit=max(0, limit - ended))
+    by_id = {each.id: each.vcpus for each in idle} if chosen.terminate else {}
     for each in chosen.terminate:
         _end(tx, environment, here, each, "it was idle")
+        here.vcpus -= by_id[each]
     if chosen.again_s is not None:
         again.append(max(chosen.again_s, tx.now_s + PACE_S))
     is_paced = ended + len(chosen.terminate) >= limit
@@ -240,9 +253,9 @@ def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 # Status
 
 
-def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> None:
+def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, vcpus: int = 0) -> None:
     """Write the status of an environment and the vCPUs that it has. A job that fits on no type does not change the status."""
-    problem = problem_of(tx, environment)
+    problem = problem_of(tx, environment) if environment.status == INVALID else ""  # requests check it, too
     status = INVALID if problem else UPDATING if state.old else VALID
     reason = problem or HEALTHY
     if not problem and state.refusal:
@@ -251,8 +264,7 @@ def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: Environment
         reason = f"{HEALTHY}, but jobs wait for which no instance type is large enough: they need {state.unfit}"
     document = {**environment.document, "status": status, "statusReason": reason}
     if environment.scales:
-        present = present_in(tx, environment, state).vcpus
-        document["computeResources"] = {**document["computeResources"], "desiredvCpus": present}
+        document["computeResources"] = {**document["computeResources"], "desiredvCpus": vcpus}
     watched = [instances.HOST_SIZES] if problem or state.unfit else []
     if bool(watched) != environment.document.get("_watches", False):
         tx.watch(environment.key, watched)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from itertools import islice
 
 from corral.core import Tx
 from corral.decide.placement import serve
@@ -18,6 +17,7 @@ from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
+JOB_COST = 4  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
 
 
 def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
@@ -50,10 +50,12 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     if tx.store.job_lines.in_pool(pool_name):
         import_module("corral.services.batch.line_claims").rank_claims(tx, pool_name)
     while left > 0:
-        for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), left):
+        for claim, placement in serve(tx.store.fleet.pool(pool_name)):
             GRANTS[claim.kind](tx, claim, placement)
-            left -= 1
-        if left and not fetch_roaming(tx, pool_name):
+            left -= JOB_COST * (len(placement.nodes) or 1) if claim.kind == JOB else 1
+            if left <= 0:
+                break
+        if left > 0 and not fetch_roaming(tx, pool_name):
             break
         left -= 1  # moving a claim from another pool counts like a grant
     return left

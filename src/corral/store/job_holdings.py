@@ -137,4 +137,6 @@ def _add(sums: dict[K, float], key: K, change: float) -> None:
 
 
 def _holding(row: tuple[Any, ...]) -> Holding:
-    return Holding(*row[:7], tuple((name, quantity) for name, quantity in orjson.loads(row[7])))
+    job_id, region, queue, share, environment, vcpus, weighted_vcpus, resources = row
+    taken = tuple((name, quantity) for name, quantity in orjson.loads(resources))
+    return Holding(job_id, region, queue, share, environment, vcpus, weighted_vcpus, taken)

@@ -58,7 +58,6 @@ from corral.store.stored_resources import Document
 ENVIRONMENTS_MAX = 500  # per region; AWS's quota is 50, and can be raised
 DESCRIBED_MAX = 100
 TIMEOUT_MINUTES = 30  # how long the jobs of an old generation may run, unless the update policy says otherwise
-STATUSES = ("status", "statusReason")
 
 
 # Create
@@ -149,8 +148,10 @@ def update_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
         document["computeResources"] = changed = _updated(tx, environment, given)
         if given.get("desiredvCpus") is not None:
             state = replace(state, asked=given["desiredvCpus"])
+        document |= _health(tx, environment_of(caller.region, document))
         if environment.scales and _replaces(environment, changed, given):
-            state, document["status"] = _new_generation(tx, state, document["updatePolicy"]), UPDATING
+            state = _new_generation(tx, state, document["updatePolicy"])
+            document["status"] = UPDATING if document["status"] == VALID and state.old else document["status"]
     put_state(tx, caller.region, environment.name, before, state)
     put_document(tx, environment, document)
     tx.mark(environment.key)

@@ -78,7 +78,8 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
     queue = find_queue(tx, line.key.region, line.queue)
-    job, offer = tx.store.jobs.get(line.head), _offer(tx, line, queue, pool)
+    offered = offers(tx, queue)
+    job, offer = tx.store.jobs.get(line.head), _offer(tx, line, offered, pool)
     if offer is None:  # the environments have changed, and nothing has set the claims again
         tx.store.job_lines.set_claims(line, {})
         return
@@ -91,7 +92,8 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
         else:
             _take(tx, job, line, queue, offer.environment)
             job_progress.started(tx, job, tasks, offer.environment.name)
-    refresh_lines(tx, affected(tx, line.key, queue, offer.environment))
+    known = {(line.key.region, line.queue): (queue, offered)}
+    refresh_lines(tx, affected(tx, line.key, queue, offer.environment), known)
     _mark_limits(tx, queue)
 
 
@@ -124,10 +126,10 @@ def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placem
     return pool, claim, placement
 
 
-def _offer(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None, pool: str) -> Offer | None:
+def _offer(tx: Tx[Store], line: WaitingLine, offered: list[Offer], pool: str) -> Offer | None:
     """Return the first environment of the queue that uses this pool and may run the first job of the line."""
     opened: dict[str, set[int]] = {}
-    return next((offer for offer in offers(tx, queue) if offer.pool == pool and takes(tx, line, offer, opened)), None)
+    return next((offer for offer in offered if offer.pool == pool and takes(tx, line, offer, opened)), None)
 
 
 def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Placement, line: WaitingLine) -> list[Task]:

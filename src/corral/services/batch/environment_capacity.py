@@ -6,7 +6,6 @@ A member is an instance of one of the environment's Auto Scaling groups. A line 
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.environment_scaling import EnvironmentSize, FreeShape, JobLine, ScalingPlan, plan_scaling
@@ -19,11 +18,13 @@ from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
-from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of
+from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
 from corral.services.instances import reason_of_wait
 from corral.store import Store
+
+LIVING = (InstanceState.RUNNING, InstanceState.PENDING)
 
 
 class Present(Struct):
@@ -39,51 +40,53 @@ class Present(Struct):
 
 def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:
     """Read the instances of an environment. Instances that drain do not count: they take no jobs, and others replace them."""
-    pool = tx.store.fleet.pool(pool_of(tx, environment))
-    found: dict[FreeShape, list[str]] = {}
-    unnamed: dict[FreeShape, int] = {}
+    pool, get = tx.store.fleet.pool(pool_of(tx, environment)), tx.store.instances.get
     here = Present([], [], {}, {})
+    starting: list[tuple[FreeShape, list[str]]] = []
     for type_, name in state.groups.items():
-        group, counted = tx.store.groups.get(environment.region, name), 0
+        group, present = tx.store.groups.get(environment.region, name), 0
+        found: dict[tuple[int, int, int, int, bool], list[str]] = {}  # free GPUs, CPU, memory, all GPUs, is empty → instances
+        pending: dict[tuple[int, int, int], list[str]] = {}
         for member in tx.store.groups.members(environment.region, name):
             if member.state not in COUNTED:
                 continue
-            counted += member.weight
-            instance = tx.store.instances.get(member.instance_id)
-            if instance is None or instance.state not in (InstanceState.RUNNING, InstanceState.PENDING):
+            present += member.weight
+            instance = get(member.instance_id)
+            if instance is None or instance.state not in LIVING:
                 continue
-            shape = None  # of an instance whose host does not report: it counts, but takes no jobs
             if instance.id in pool:
                 slot = pool.slot(instance.id)
                 if slot.draining:
                     continue
-                if slot.connected:
+                if slot.connected:  # an instance whose host does not report counts, but takes no jobs
                     is_empty = not (slot.running or slot.pending)
-                    shape = FreeShape(len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, 1, type_, is_empty)
+                    free = len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, is_empty
+                    found.setdefault(free, []).append(instance.id)
             elif instance.state is InstanceState.PENDING:
-                shape = FreeShape(instance.gpus, instance.cpu_units, instance.memory_mib, instance.gpus, 1, type_, True, True)
+                pending.setdefault((instance.gpus, instance.cpu_units, instance.memory_mib), []).append(instance.id)
             else:
                 continue  # it was deregistered from the cluster
             here.vcpus += instance.cpu_units // CPU_UNITS
             here.gpus += instance.gpus
             here.members[instance.id] = member
-            if shape is not None:
-                found.setdefault(shape, []).append(instance.id)
-        missing = max(0, group.desired - counted) if group is not None else 0
-        if missing:
-            known = next((each for each in launchable(tx, environment)[0] if each.name == type_), None)
-            if known is not None:
-                shape = FreeShape(known.gpus, known.cpu_units, known.memory_mib, known.gpus, 1, type_, True, True)
-                unnamed[shape] = missing
-                here.wanted[name] = missing
-                here.vcpus += known.vcpus * missing
-                here.gpus += known.gpus * missing
-    for shape, ids in sorted(found.items(), key=lambda item: item[0].is_starting):  # jobs use running instances first
-        here.shapes.append(replace(shape, count=len(ids)))
+        for (gpus, cpu_units, memory_mib, all_gpus, is_empty), ids in found.items():
+            here.shapes.append(FreeShape(gpus, cpu_units, memory_mib, all_gpus, len(ids), type_, is_empty))
+            here.ids.append(ids)
+        starting += [
+            (FreeShape(gpus, cpu_units, memory_mib, gpus, len(ids), type_, is_starting=True), ids)
+            for (gpus, cpu_units, memory_mib), ids in pending.items()
+        ]
+        missing = max(0, group.desired - present) if group is not None else 0
+        known = next((each for each in types_of(tx, environment) if each.name == type_), None) if missing else None
+        if known is not None:
+            shape = FreeShape(known.gpus, known.cpu_units, known.memory_mib, known.gpus, missing, type_, is_starting=True)
+            starting.append((shape, []))
+            here.wanted[name] = missing
+            here.vcpus += known.vcpus * missing
+            here.gpus += known.gpus * missing
+    for shape, ids in starting:  # jobs use running instances first
+        here.shapes.append(shape)
         here.ids.append(ids)
-    for shape, count in unnamed.items():
-        here.shapes.append(replace(shape, count=count))
-        here.ids.append([])
     return here
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from corral.core import Tx
 from corral.model.compute_environment import ComputeEnvironment
@@ -10,16 +13,21 @@ from corral.model.instance import HOST_POOL, cluster_pool
 from corral.services.ecs.lookup import has_host
 from corral.store import Store
 
+ENVIRONMENTS_CACHED_MAX = 256
 SERVICE, TYPE = "batch", "compute-environment"  # of the stored documents
 
 
 def find_environment(tx: Tx[Store], region: str, name_or_arn: str) -> ComputeEnvironment | None:
-    """Return the compute environment with this name or ARN, or None."""
+    """Return the compute environment with this name or ARN, or None. The record is cached while its document is unchanged."""
     name = name_or_arn.rpartition("/")[2]
-    document = tx.store.stored.get(SERVICE, TYPE, region, name)
-    if document is None or name_or_arn not in (name, document["computeEnvironmentArn"]):
-        return None
-    return environment_of(region, document)
+    text = tx.store.stored.text(SERVICE, TYPE, region, name)
+    environment = _read(region, text) if text is not None else None
+    return environment if environment is not None and name_or_arn in (name, environment.arn) else None
+
+
+@lru_cache(maxsize=ENVIRONMENTS_CACHED_MAX)
+def _read(region: str, text: str) -> ComputeEnvironment:
+    return environment_of(region, orjson.loads(text))
 
 
 def environments(tx: Tx[Store], region: str) -> list[ComputeEnvironment]:

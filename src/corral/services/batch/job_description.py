@@ -11,10 +11,11 @@ from corral.model.job import Attempt, Job, JobKind, JobState
 from corral.services.batch.definition_rules import FARGATE
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_definitions import JobDefinition, definition_of
+from corral.services.batch.job_queues import find_queue
 from corral.services.batch.names import JOB, QUEUE, arn, milliseconds, short
 from corral.services.batch.node_ranges import owners
 from corral.services.batch.task_documents import CONTAINER, merged_container, task_properties
-from corral.services.batch.waiting_reasons import reason
+from corral.services.batch.waiting_reasons import reason, reasons
 from corral.services.caller import Caller
 from corral.services.ecs.lookup import arn as ecs_arn
 from corral.services.ecs.run_spec import log_target
@@ -24,6 +25,7 @@ from corral.store import Store
 Description = dict[str, Any]
 
 DESCRIBED_MAX = 100
+PLACES_MAX = 3
 
 
 class _Execution(Struct, frozen=True):
@@ -40,10 +42,23 @@ def describe_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         raise ClientException(f"jobs can have at most {DESCRIBED_MAX} elements, not {len(wanted)}.")
     ids = dict.fromkeys(short(JOB, caller.region, given) for given in wanted)
     found = [job for job_id in ids if job_id and (job := tx.store.jobs.get(job_id)) is not None and job.region == caller.region]
-    return {"jobs": [job_detail(tx, job) for job in found]}
+    why = _waiting_reasons(tx, [job for job in found if job.state is JobState.RUNNABLE])
+    return {"jobs": [_detail(tx, job, why.get(job.id) or job.status_reason) for job in found]}
 
 
-def job_detail(tx: Tx[Store], job: Job) -> Description:
+def _waiting_reasons(tx: Tx[Store], waiting: list[Job]) -> dict[str, str]:
+    """Why RUNNABLE jobs wait, by job id. Only a request for few jobs gets their places in the queue, which are slow to count."""
+    if len(waiting) <= PLACES_MAX:
+        return {job.id: reason(tx, job) for job in waiting}
+    found: dict[str, str] = {}
+    for name in {job.queue for job in waiting}:
+        queue = find_queue(tx, waiting[0].region, name)
+        if queue is not None:
+            found |= reasons(tx, queue, [job for job in waiting if job.queue == name and job.kind is not JobKind.NODE])
+    return found
+
+
+def _detail(tx: Tx[Store], job: Job, status_reason: str) -> Description:
     """A job in the form of DescribeJobs. The serializer leaves out members that are None."""
     account, spec = tx.settings.account, job.spec
     definition = definition_of(tx, job.region, spec.definition_arn)
@@ -57,7 +72,7 @@ def job_detail(tx: Tx[Store], job: Job) -> Description:
         "shareIdentifier": spec.share or None,
         "schedulingPriority": spec.priority if spec.share else None,
         "attempts": [_attempt(tx, job, attempt, definition) for attempt in job.attempts],
-        "statusReason": status_reason(tx, job) or None,
+        "statusReason": status_reason or None,
         "createdAt": milliseconds(job.created_at_s),
         "startedAt": milliseconds(job.started_at_s) if job.started_at_s is not None else None,
         "stoppedAt": milliseconds(job.stopped_at_s) if job.stopped_at_s is not None else None,
@@ -91,11 +106,6 @@ def job_detail(tx: Tx[Store], job: Job) -> Description:
     else:
         detail |= _containers(tx, job, definition)
     return detail
-
-
-def status_reason(tx: Tx[Store], job: Job) -> str:
-    """The reason of a job's state. For a RUNNABLE job, it says why the job waits."""
-    return (reason(tx, job) if job.state is JobState.RUNNABLE else "") or job.status_reason
 
 
 def status_summary(tx: Tx[Store], array: Job) -> dict[str, int]:

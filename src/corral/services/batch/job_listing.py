@@ -16,9 +16,9 @@ from corral.model.job import Job, JobKind, JobState, ListedJob
 from corral.model.numbers import whole_number
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_definitions import split_definition
-from corral.services.batch.job_queues import find_queue
+from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.names import DEFINITION, JOB, PAGES, arn, milliseconds
-from corral.services.batch.waiting_reasons import reason
+from corral.services.batch.waiting_reasons import reasons
 from corral.services.caller import Caller
 from corral.store import Store
 
@@ -53,8 +53,9 @@ def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str
     after = _cursor(params, NUMBERED)
     found = tx.store.jobs.listed_children(parent, _state(params) or JobState.RUNNING, after, limit + 1)
     first = tx.store.jobs.get(found[0].id) if found and found[0].state is JobState.RUNNABLE else None
-    if first is not None:  # the children need the same, so they wait for the same
-        why = reason(tx, first)
+    queue = find_queue(tx, parent.region, parent.queue)
+    if first is not None and queue is not None:  # the children need the same, so they wait for the same
+        why = reasons(tx, queue, [first]).get(first.id, "")
         found = [replace(each, status_reason=why or each.status_reason) for each in found]
     return _page(caller, found, limit, parent)
 
@@ -70,7 +71,7 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
         if state is JobState.RUNNABLE:
             limit = min(limit, EXPLAINED_MAX)
         found = listed(caller.region, queue.name, _cursor(params, NUMBERED), limit + 1, state=state or JobState.RUNNING)
-        return _page(caller, _explained(tx, found), limit)
+        return _page(caller, _explained(tx, queue, found), limit)
     if len(filters) > 1:
         raise ClientException(f"ListJobs accepts one filter at a time, not {len(filters)}.")
     name, values = filters[0].get("name", ""), filters[0].get("values") or []
@@ -81,17 +82,14 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
     limit = min(limit, FILTERED_MAX)
     chosen, types = _filter(caller.region, name, values[0], state)
     found = listed(caller.region, queue.name, _cursor(params, types), limit + 1, **chosen)
-    return _page(caller, _explained(tx, found), limit)
+    return _page(caller, _explained(tx, queue, found), limit)
 
 
-def _explained(tx: Tx[Store], found: list[ListedJob]) -> list[ListedJob]:
+def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[ListedJob]:
     """The jobs, with the reasons why RUNNABLE jobs wait."""
-    return [
-        replace(each, status_reason=reason(tx, job) or each.status_reason)
-        if each.state is JobState.RUNNABLE and (job := tx.store.jobs.get(each.id)) is not None
-        else each
-        for each in found
-    ]
+    waiting = [job for each in found if each.state is JobState.RUNNABLE and (job := tx.store.jobs.get(each.id)) is not None]
+    why = reasons(tx, queue, waiting) if waiting else {}
+    return [replace(each, status_reason=why[each.id]) if each.id in why else each for each in found]
 
 
 def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], tuple[type, ...]]:

@@ -37,6 +37,10 @@ class Offer(Struct, frozen=True):
     pool: str
 
 
+# Region and name of a queue → the queue, and its environments that take jobs now
+KnownQueues = dict[tuple[str, str], tuple[JobQueue | None, list[Offer]]]
+
+
 class Shortage(Struct, frozen=True):
     """A consumable resource of which too little is available for a job."""
 
@@ -148,13 +152,21 @@ def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: fl
     return job_rank(seniority_s, queue.priority, level, line.first)
 
 
-def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
-    """Set the claims of lines, and call the scheduler for pools in which a claim begins or ends."""
+def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
+    """Set the claims of lines, and call the scheduler for pools in which a claim begins or ends.
+
+    `known` has queues that the caller has read in this transaction, so that they are not read again.
+    """
     opened: dict[str, set[int]] = {}  # Fargate environment → the lines that may use it
+    known = {} if known is None else known
     for line in lines:
-        queue, wanted = find_queue(tx, line.key.region, line.queue), dict[str, tuple[Rank, bool]]()
+        name = line.key.region, line.queue
+        if name not in known:
+            found = find_queue(tx, *name)
+            known[name] = found, offers(tx, found)
+        (queue, offered), wanted = known[name], dict[str, tuple[Rank, bool]]()
         if queue is not None and shortage(tx, line) is None and leaves_reservation(tx, line, queue):
-            for offer in offers(tx, queue):
+            for offer in offered:
                 if offer.pool not in wanted and takes(tx, line, offer, opened):
                     without_gpus = line.key.by_image and offer.environment.is_fargate
                     wanted[offer.pool] = line_rank(tx, line, queue, _seniority(tx, offer.pool, line)), without_gpus

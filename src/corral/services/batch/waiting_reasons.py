@@ -7,6 +7,7 @@ the rest, which jobs are before it, and what will end the wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -62,8 +63,29 @@ def reason(tx: Tx[Store], job: Job) -> str:
     if line is None:
         return ""
     found = line_reason(tx, line, queue)
-    text = f"{found.text}; {_place(tx, job, line, queue)}"
-    return f"{found.code} - {text}" if found.code else text
+    return _shown(found.code, f"{found.text}; {_place(tx, job, line, queue)}")
+
+
+def reasons(tx: Tx[Store], queue: JobQueue, jobs: Iterable[Job]) -> dict[str, str]:
+    """Return why RUNNABLE jobs of a queue wait, by job id. The texts do not contain the places of the jobs in the queue.
+
+    This costs less than `reason`, because all jobs of a line have the same text.
+    """
+    by_line: dict[int, str] = {}
+    found: dict[str, str] = {}
+    for job in jobs:
+        line = tx.store.job_lines.find(line_key(job, queue))
+        if line is None:
+            continue
+        if line.id not in by_line:
+            why = line_reason(tx, line, queue)
+            by_line[line.id] = _shown(why.code, why.text)
+        found[job.id] = by_line[line.id]
+    return found
+
+
+def _shown(code: str, text: str) -> str:
+    return f"{code} - {text}" if code else text
 
 
 def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Reason:
