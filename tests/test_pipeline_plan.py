@@ -411,6 +411,13 @@ def test_a_screen(width: int) -> None:
         assert lines[6:] == ["report: after recon"]
 
 
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_long_reason_is_shown_as_a_whole(width: int) -> None:
+    reason = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - " + " ".join(f"word{number}" for number in range(12))
+    lines = drawn(run_state(planned("\n  a: {gpus: 4}"), [job("a", "RUNNABLE", reason=reason)]), width)
+    assert " ".join(line.strip() for line in lines[4:]) == f"a: {reason}"
+
+
 def test_a_short_screen_leaves_out_ended_steps() -> None:
     lines = drawn(running(), 160, 7)
     assert not any(line.startswith("prepare") for line in lines) and "and 1 step more" in lines

@@ -21,6 +21,7 @@ COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED
 LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
 PARTS = (("done", "█", "green"), ("failed", "█", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
 NAME_COLUMNS, NAME_COLUMNS_WIDE = 16, 28
+WIDE_COLUMNS = 78  # of a table on a wide screen, without the name and the reason
 HEAD_LINES = 3  # title, empty line, header
 
 
@@ -35,8 +36,7 @@ def frame(state: PipelineRun, now_s: float, width: int, height: int | None = Non
         parts.append(one_line(SafeText(trouble, style="bold red")))
     steps = _that_fit(state, width, None if height is None else height - HEAD_LINES - bool(trouble) - 2)
     parts += [SafeText(), _steps(steps, width)]
-    if width < WIDE:
-        parts += [one_line(SafeText(line, style="dim")) for line in reason_lines(steps)]
+    parts += [SafeText(line, style="dim") for line in reason_lines(steps, width)]
     if len(steps) < len(state.steps):
         parts.append(SafeText(f"and {count(len(state.steps) - len(steps), 'step')} more", style="dim"))
     if state.ready and not state.ended:
@@ -64,7 +64,7 @@ def _that_fit(state: PipelineRun, width: int, room: int | None) -> list[StepStat
     rank = {"RUNNING": 0, "WAITING": 1, "FAILED": 2, "NOT SUBMITTED": 3}
     chosen, used = set[str](), 0
     for step in sorted(state.steps, key=lambda each: rank.get(each.state, 4)):
-        lines = 1 + (width < WIDE and bool(step.reason))
+        lines = 1 + sum(1 + len(line) // width for line in reason_lines([step], width))
         if used + lines <= max(1, room):
             chosen.add(step.name)
             used += lines
@@ -92,9 +92,14 @@ def _steps(steps: Sequence[StepState], width: int) -> Table:
     return table
 
 
-def reason_lines(steps: Sequence[StepState]) -> list[str]:
-    """Return why steps wait or have failed, one line per step."""
-    return [f"{step.name}: {step.reason}" for step in steps if step.reason]
+def reason_lines(steps: Sequence[StepState], width: int) -> list[str]:
+    """Return the reasons that have no room in the table: all of them on a narrow screen, long ones on a wide screen."""
+    return [f"{step.name}: {step.reason}" for step in steps if step.reason and (width < WIDE or len(step.reason) > _room(width))]
+
+
+def _room(width: int) -> int:
+    """Return the columns for the reason on a wide screen with the longest name of a step."""
+    return width - NAME_COLUMNS_WIDE - WIDE_COLUMNS
 
 
 def draw_bar(counts: StepCounts, size: int) -> SafeText:
