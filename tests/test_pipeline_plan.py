@@ -25,7 +25,7 @@ from corral.cli.pipeline_plan import (
     submit_request,
 )
 from corral.cli.pipeline_screen import bar_columns, frame, step_line
-from corral.cli.pipeline_state import RunJob, RunState, read_job, run_state, wanted_again, wanted_now
+from corral.cli.pipeline_state import PipelineRun, RunJob, read_job, run_state, wanted_again, wanted_now
 from corral.cli.pipeline_yaml import PipelineFileError
 
 RUN = "0a1b2c3d"
@@ -261,7 +261,7 @@ def test_a_child_without_an_index_fails() -> None:
 # States
 
 
-def states(state: RunState) -> dict[str, str]:
+def states(state: PipelineRun) -> dict[str, str]:
     return {step.name: step.state for step in state.steps}
 
 
@@ -371,7 +371,7 @@ def test_a_job_of_another_program_is_left_out() -> None:
 # Estimates and screens
 
 
-def running(now_s: float = 100.0) -> RunState:
+def running(now_s: float = 100.0) -> PipelineRun:
     plan = planned(THREE)
     jobs = [
         job("prepare", "SUCCEEDED", size=100, SUCCEEDED=100, started=1, stopped=50),
@@ -389,7 +389,7 @@ def test_estimates_add_up_along_the_dependencies() -> None:
     assert unknown.ends_in_s is None and unknown.step("report").ends_in_s is None
 
 
-def drawn(state: RunState, width: int, height: int | None = None) -> list[str]:
+def drawn(state: PipelineRun, width: int, height: int | None = None) -> list[str]:
     out = Console(width=width, file=StringIO(), color_system=None)
     with out.capture() as captured:
         out.print(frame(state, 100.0, width, height))
@@ -400,7 +400,7 @@ def drawn(state: RunState, width: int, height: int | None = None) -> list[str]:
 def test_a_screen(width: int) -> None:
     lines = drawn(running(), width)
     assert all(len(line) <= width for line in lines)
-    assert lines[0].startswith(f"p-{RUN}  RUNNING  1m 39s  ends in about 1m 23s") and len(lines[0]) == width
+    assert lines[0].startswith(f"p-{RUN}  RUNNING  1m 40s  ends in about 1m 23s") and len(lines[0]) == width
     assert lines[2].split()[:7] == ["STEP", "DONE", "RUN", "FAIL", "WAIT", "STATE", "ENDS"]
     prepare, recon, report = lines[3:6]
     assert "█" * 10 in prepare and "SUCCEEDED" in prepare and prepare.split()[2:6] == ["100", "0", "0", "0"]
@@ -409,6 +409,13 @@ def test_a_screen(width: int) -> None:
         assert report.endswith("after recon") and len(lines) == 6
     else:
         assert lines[6:] == ["report: after recon"]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_long_reason_is_shown_as_a_whole(width: int) -> None:
+    reason = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - " + " ".join(f"word{number}" for number in range(12))
+    lines = drawn(run_state(planned("\n  a: {gpus: 4}"), [job("a", "RUNNABLE", reason=reason)]), width)
+    assert " ".join(line.strip() for line in lines[4:]) == f"a: {reason}"
 
 
 def test_a_short_screen_leaves_out_ended_steps() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command import Cli
 from eventually import eventually
+from terminal import Terminal
 
 HEAD = "queues: {cpu: cpus, gpu: gpus}\ndefaults: {image: corral/host, vcpus: 1, memory: 64m}\nsteps:\n"
 
@@ -68,7 +71,7 @@ def test_a_run_from_dry_run_to_cost(lab: Cli) -> None:
     assert done.stdout.splitlines()[-1].split()[:2] == ["total", "7"]
     again = lab.json("pipeline", "run", file)
     assert again["state"] == "SUCCEEDED" and [step["done"] for step in again["steps"]] == [3, 3, 1]
-    assert again["usage"]["jobs"] == 7 and again["usage"]["gpuHours"] > 0 and len(again["earlier"]) == 1
+    assert again["usage"]["jobsRun"] == 7 and again["usage"]["gpuHours"] > 0 and len(again["earlier"]) == 1
     revisions = lab.client("batch").describe_job_definitions(jobDefinitionName="whole-recon")["jobDefinitions"]
     assert [each["revision"] for each in revisions] == [1]  # the second run uses the same revision
     listed = lab.json("pipeline", "list", "whole")
@@ -147,6 +150,59 @@ def test_a_stopped_run_continues_with_a_retry(lab: Cli) -> None:
     assert "has ended already: STOPPED" in lab("pipeline", "stop", run, code=1).stderr
     go.touch()
     assert lab.json("pipeline", "retry", run)["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_a_run_on_a_screen(lab: Cli, tmp_path: Path, columns: int) -> None:
+    go = tmp_path / "go"
+    steps = f"""
+  short: {{command: 'true'}}
+  long: {{command: 'while ! test -e {go}; do sleep 0.1; done', array: 2, gpus: 1, after: short}}
+  last: {{command: 'true', after: long}}
+"""
+    file = write(lab, f"screen{columns}", steps)
+    screen = Terminal(tmp_path, {**lab.environment, "LC_ALL": "C.UTF-8"}, columns)
+    try:
+        before = screen.settings()
+        screen.type(f"corral pipeline run {file}")
+        lines = screen.until("▒▒▒▒▒▒▒▒")  # both children run
+        at = next(at for at, line in enumerate(lines) if line.startswith("STEP "))
+        assert (
+            re.match(rf"screen{columns}-[0-9a-f]{{8}}  RUNNING  .*\d\d:\d\d:\d\d$", lines[at - 2]) and len(lines[at - 2]) == columns
+        )
+        assert lines[at].split() == [
+            "STEP",
+            "DONE",
+            "RUN",
+            "FAIL",
+            "WAIT",
+            "STATE",
+            "ENDS",
+            "IN",
+            *(["REASON"] if columns == 160 else []),
+        ]
+        assert [line.split()[0] for line in lines[at + 1 : at + 4]] == ["short", "long", "last"]
+        assert ("after long" in lines[at + 3]) == (columns == 160) and "after long" in "".join(lines)
+        screen.press("q")
+        screen.until("continues without this command")
+        screen.until_prompt()
+        go.touch()
+        screen.type(f"clear; corral pipeline watch screen{columns}")
+        screen.until("total")
+        lines = screen.until_prompt()
+        assert any(line.startswith(f"screen{columns}-") and "SUCCEEDED" in line for line in lines)
+        assert screen.settings() == before and screen.cursor_is_shown()
+    finally:
+        go.touch()
+        screen.close()
+
+
+def test_runs_and_steps_are_completed(lab: Cli) -> None:
+    def completed(words: str, number: int) -> str:
+        return lab(env={"_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(number)}).stdout
+
+    assert "plain,whole-" in completed("corral pipeline watch whole", 3)
+    assert completed("corral pipeline logs --run whole re", 5).split() == ["plain,recon", "plain,report"]
 
 
 @pytest.mark.parametrize(

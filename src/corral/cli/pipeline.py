@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from corral.cli.pipeline_runs import FoundRun
-    from corral.cli.pipeline_state import RunState
+    from corral.cli.pipeline_state import PipelineRun
 
 LIST_DEFAULT = 10
 RUN_HELP = "RUN is the id of a run, or the name of a pipeline for its last run. Default: the last run of all."
@@ -195,7 +195,7 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
         print_line("No runs in the last seven days. `corral pipeline run FILE` starts one.")
 
 
-def _state_of(endpoint: Endpoint, found: FoundRun) -> RunState:
+def _state_of(endpoint: Endpoint, found: FoundRun) -> PipelineRun:
     from corral.cli.pipeline_runs import load_plan
     from corral.cli.pipeline_state import run_state
 

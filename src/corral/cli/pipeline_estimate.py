@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from corral.cli.pipeline_state import RunState, StepState
+from corral.cli.pipeline_state import PipelineRun, StepState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class StepTimes:
     mean_s: float
 
 
-def with_estimates(state: RunState, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> RunState:
+def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> PipelineRun:
     """Return the state with `ends_in_s`. `means` has the mean time of the ended children of each step in this run."""
     ends: dict[str, float | None] = {}
     for step in state.steps:

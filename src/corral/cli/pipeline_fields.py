@@ -54,7 +54,7 @@ class MaxFailed:
         return str(self.count) if self.count is not None else f"{self.percent:g}%"
 
 
-class Fields:
+class FileFields:
     """The keys of one mapping. It refuses unknown keys, and reads each value with a function that reports problems."""
 
     def __init__(self, node: Node, owner: str, known: tuple[str, ...], problems: Problems) -> None:

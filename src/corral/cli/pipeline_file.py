@@ -18,7 +18,7 @@ from corral.cli.pipeline_fields import (
     NAME_MAX,
     VARIABLE,
     After,
-    Fields,
+    FileFields,
     MaxFailed,
     mapping_of,
     read_after,
@@ -47,7 +47,7 @@ DEFAULT_VCPUS, DEFAULT_MEMORY_MIB = "1", 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineStep:
     """A step as the file describes it, with the file's defaults. None: the file has no value."""
 
     name: str
@@ -77,7 +77,7 @@ class QueueRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class PipelineQueues:
     """The job queues of a pipeline. `named` has `cpu`, `gpu` and the file's own short names."""
 
     named: Mapping[str, str] = field(default_factory=dict)
@@ -90,14 +90,14 @@ class Pipeline:
     name: str
     text: str
     parameters: Mapping[str, str]
-    queues: Queues
-    steps: tuple[Step, ...]  # in an order in which each step follows the steps in its `after`
+    queues: PipelineQueues
+    steps: tuple[PipelineStep, ...]  # in an order in which each step follows the steps in its `after`
 
     @property
     def file_hash(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> PipelineStep:
         return next(each for each in self.steps if each.name == name)
 
 
@@ -116,13 +116,13 @@ def parse_pipeline(file: str, text: str, given: Mapping[str, str], name: str | N
     problems.raise_if_any()
     root = substitute(root, values, problems)
     assert isinstance(root.value, dict)
-    top = Fields(root, "the pipeline", TOP_KEYS, problems)
+    top = FileFields(root, "the pipeline", TOP_KEYS, problems)
     found_name = name or top.required("name", read_name) or ""
     if name is not None and not NAME.fullmatch(name):
         raise CliError(
             f"'{name}' is not a name: use at most {NAME_MAX} letters, digits, - and _, and begin with a letter or digit."
         )
-    queues = top.get("queues", _queues) or Queues()
+    queues = top.get("queues", _queues) or PipelineQueues()
     defaults = top.get("defaults", lambda node, found: mapping_of("defaults", node, found))
     steps = _steps(top, defaults, problems)
     problems.raise_if_any()
@@ -162,7 +162,7 @@ def _parameters(root: Node, given: Mapping[str, str], problems: Problems) -> dic
     return values
 
 
-def _queues(node: Node, problems: Problems) -> Queues | None:
+def _queues(node: Node, problems: Problems) -> PipelineQueues | None:
     found = mapping_of("queues", node, problems)
     if found is None:
         return None
@@ -176,15 +176,15 @@ def _queues(node: Node, problems: Problems) -> Queues | None:
             problems.add(value.line, f"queues.rules is {value.shown()}. Write a list: - {{match: 'recon*', queue: gpu}}.")
         else:
             for each in value.value:
-                rule = Fields(each, "a rule of queues", ("match", "queue"), problems)
+                rule = FileFields(each, "a rule of queues", ("match", "queue"), problems)
                 match, queue = rule.required("match", text_of("match")), rule.required("queue", text_of("queue"))
                 if match and queue:
                     rules.append(QueueRule(match, queue))
-    return Queues(named, tuple(rules))
+    return PipelineQueues(named, tuple(rules))
 
 
-def _steps(top: Fields, defaults: dict[str, Node] | None, problems: Problems) -> list[Step]:
-    Fields(Node(top.node.line, defaults or {}), "defaults", (*OF_IMAGE, *OF_ALL), problems)
+def _steps(top: FileFields, defaults: dict[str, Node] | None, problems: Problems) -> list[PipelineStep]:
+    FileFields(Node(top.node.line, defaults or {}), "defaults", (*OF_IMAGE, *OF_ALL), problems)
     shared = dict(read_environment(defaults["environment"], problems) or ()) if defaults and "environment" in defaults else {}
     found = top.required("steps", lambda node, problems: mapping_of("steps", node, problems)) or {}
     if len(found) > STEPS_MAX:
@@ -192,13 +192,13 @@ def _steps(top: Fields, defaults: dict[str, Node] | None, problems: Problems) ->
     return [_step(name, node, defaults or {}, shared, problems) for name, node in found.items()]
 
 
-def _step(name: str, node: Node, defaults: dict[str, Node], shared: dict[str, str], problems: Problems) -> Step:
+def _step(name: str, node: Node, defaults: dict[str, Node], shared: dict[str, str], problems: Problems) -> PipelineStep:
     owner = f"step {name}"
     if not NAME.fullmatch(name):
         problems.add(node.line, f"'{name}' is not a step name. Use at most {NAME_MAX} letters, digits, - and _.")
     if not isinstance(node.value, dict):
         problems.add(node.line, f"{owner} is {node.shown()}. Write a mapping with `image:` and `command:`.")
-        return Step(name, node.line)
+        return PipelineStep(name, node.line)
     has_definition = "job_definition" in node.value
     inherited = {
         key: value
@@ -206,9 +206,9 @@ def _step(name: str, node: Node, defaults: dict[str, Node], shared: dict[str, st
         if key in OF_ALL or (key in OF_IMAGE and not has_definition)
         if key not in node.value and key != "environment"
     }
-    fields = Fields(Node(node.line, {**inherited, **node.value}), owner, STEP_KEYS, problems)
+    fields = FileFields(Node(node.line, {**inherited, **node.value}), owner, STEP_KEYS, problems)
     environment = shared | dict(fields.get("environment", read_environment) or ())
-    step = Step(
+    step = PipelineStep(
         name=name,
         line=node.line,
         image=fields.get("image", text_of("image")),
@@ -232,7 +232,7 @@ def _step(name: str, node: Node, defaults: dict[str, Node], shared: dict[str, st
     return step
 
 
-def _check_step(step: Step, fields: Fields, problems: Problems) -> None:
+def _check_step(step: PipelineStep, fields: FileFields, problems: Problems) -> None:
     owner, given = fields.owner, fields.values
     if "job_definition" in given:
         for key in ("image", "role", "execution_role"):
@@ -251,7 +251,7 @@ def _check_step(step: Step, fields: Fields, problems: Problems) -> None:
 # Order
 
 
-def _check_order(steps: list[Step], problems: Problems) -> None:
+def _check_order(steps: list[PipelineStep], problems: Problems) -> None:
     """Check that `after` names other steps of the file, and that no step waits for itself."""
     known = {step.name: step for step in steps}
     for step in steps:
@@ -271,7 +271,7 @@ def _check_order(steps: list[Step], problems: Problems) -> None:
         problems.add(rest[0].line, f"the steps {names} wait for each other. Remove one of them from an `after:`.")
 
 
-def _check_each(step: Step, other: Step, problems: Problems) -> None:
+def _check_each(step: PipelineStep, other: PipelineStep, problems: Problems) -> None:
     for each in (step, other):
         if each.array is None and each.list_url is None:
             fix = f"Add `array:` to {each.name}, or write {other.name} without `each`."
@@ -282,9 +282,9 @@ def _check_each(step: Step, other: Step, problems: Problems) -> None:
         problems.add(step.line, f"step {step.name} is after `each: {other.name}`, but {sizes}. Give both the same `array:`.")
 
 
-def _sorted(steps: list[Step]) -> tuple[Step, ...]:
+def _sorted(steps: list[PipelineStep]) -> tuple[PipelineStep, ...]:
     """Return the steps in an order that respects `after`, else in the order of the file. Steps of a cycle are left out."""
-    done: dict[str, Step] = {}
+    done: dict[str, PipelineStep] = {}
     rest = list(steps)
     while rest:
         ready = [step for step in rest if all(after.step in done for after in step.after)]

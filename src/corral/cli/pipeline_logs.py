@@ -12,7 +12,7 @@ from corral.cli.logs import LogPrinter
 from corral.cli.output import print_message
 from corral.cli.pipeline_plan import PipelinePlan
 from corral.cli.pipeline_runs import children, original_index
-from corral.cli.pipeline_state import ENDED_STATES, RunJob, RunState, StepState
+from corral.cli.pipeline_state import ENDED_STATES, PipelineRun, RunJob, StepState
 from corral.cli.pipeline_yaml import suggestion
 from corral.cli.task_logs import LogStart, TaskLogStream, pages
 
@@ -22,7 +22,7 @@ FAILED_SHOWN = 5
 _NAME = re.compile(r"([^\[\]:]+)(?:\[([0-9]{1,5})\]|:([0-9]{1,5}))?")
 
 
-def find_log_job(endpoint: Endpoint, plan: PipelinePlan, state: RunState, given: str) -> str:
+def find_log_job(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun, given: str) -> str:
     """Return the id of the job that STEP[INDEX] names: the newest one of this index."""
     match = _NAME.fullmatch(given)
     names = [step.name for step in state.steps]

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.cli.pipeline_file import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, Pipeline, Queues, Step
+from corral.cli.pipeline_file import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, Pipeline, PipelineQueues, PipelineStep
 from corral.cli.pipeline_yaml import PipelineFileError, Problem
 
 TAG_PIPELINE, TAG_RUN, TAG_STEP, TAG_ATTEMPT, TAG_FILE, TAG_RECORD, TAG_STOPPED, TAG_USAGE, TAG_HASH = (
@@ -44,7 +44,7 @@ RESTORE_INDEX = (
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    step: Step
+    step: PipelineStep
     size: int  # the number of children; 1 for a plain job
     queue: str
     gpus: int  # of one child
@@ -137,9 +137,9 @@ def _requirement(container: Mapping[str, Any], kind: str) -> int:
     return next((int(each["value"]) for each in container.get("resourceRequirements", ()) if each["type"] == kind), 0)
 
 
-def choose_queue(pipeline: Pipeline, step: Step, gpus: int) -> str:
+def choose_queue(pipeline: Pipeline, step: PipelineStep, gpus: int) -> str:
     """Return the queue that the step names, else that of the first rule that matches its name, else `gpu` or `cpu` of `queues:`."""
-    queues: Queues = pipeline.queues
+    queues: PipelineQueues = pipeline.queues
     kind = "gpu" if gpus else "cpu"
     rule = next((rule.queue for rule in queues.rules if fnmatch.fnmatchcase(step.name, rule.match)), None)
     queue = step.queue or rule or queues.named.get(kind)
@@ -150,7 +150,7 @@ def choose_queue(pipeline: Pipeline, step: Step, gpus: int) -> str:
     return queues.named.get(queue, queue)
 
 
-def definition_request(pipeline: str, step: Step) -> dict[str, Any]:
+def definition_request(pipeline: str, step: PipelineStep) -> dict[str, Any]:
     """Return the request that registers the step's job definition. Its tag has a hash, by which an equal revision is found."""
     container: dict[str, Any] = {
         "image": step.image,
@@ -171,7 +171,7 @@ def definition_request(pipeline: str, step: Step) -> dict[str, Any]:
     return with_hash(request)
 
 
-def _limits(step: Step) -> dict[str, Any]:
+def _limits(step: PipelineStep) -> dict[str, Any]:
     return {
         **({"retryStrategy": {"attempts": step.retries + 1}} if step.retries is not None else {}),
         **({"timeout": {"attemptDurationSeconds": step.timeout_s}} if step.timeout_s is not None else {}),
@@ -308,7 +308,7 @@ def _variables(plan: PipelinePlan, planned: PlannedStep, indexes: tuple[int, ...
     yield "CORRAL_PIPELINE_STEP", planned.name
 
 
-def _overriding_command(plan: PipelinePlan, step: Step, *, wraps: bool) -> tuple[str, ...] | None:
+def _overriding_command(plan: PipelinePlan, step: PipelineStep, *, wraps: bool) -> tuple[str, ...] | None:
     command = step.command if step.command else plan.commands.get(step.name) or None
     if wraps and command:
         return ("/bin/sh", "-c", RESTORE_INDEX, "corral-pipeline", *command)

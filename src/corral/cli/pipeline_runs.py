@@ -21,7 +21,7 @@ from corral.cli.output import parsed_date
 from corral.cli.pipeline_estimate import StepTimes, with_estimates
 from corral.cli.pipeline_file import Pipeline, parse_pipeline
 from corral.cli.pipeline_plan import RECORD_PREFIX, TAG_PIPELINE, TAG_RECORD, TAG_RUN, PipelinePlan, make_plan, with_hash
-from corral.cli.pipeline_state import RunJob, RunState, StepState, read_job, run_state, wanted_now
+from corral.cli.pipeline_state import PipelineRun, RunJob, StepState, read_job, run_state, wanted_now
 
 DESCRIBE_MAX = 100
 LISTED_MAX = 5_000  # jobs of one queue that a search reads
@@ -198,7 +198,7 @@ def count_lines(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, int]:
 # Read
 
 
-def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, StepTimes] | None = None) -> tuple[RunState, float]:
+def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, StepTimes] | None = None) -> tuple[PipelineRun, float]:
     """Return the state of a run with reasons and estimates, and the server's time."""
     batch = client(endpoint, "batch")
     ids = list(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from corral.cli.output import count, format_duration
-from corral.cli.pipeline_state import Counts, RunState, StepState
+from corral.cli.pipeline_state import PipelineRun, StepCounts, StepState
 from corral.cli.top import WIDE, one_line, plain_table, styled
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED
 LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
 PARTS = (("done", "█", "green"), ("failed", "█", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
 NAME_COLUMNS, NAME_COLUMNS_WIDE = 16, 28
+WIDE_COLUMNS = 78  # of a table on a wide screen, without the name and the reason
 HEAD_LINES = 3  # title, empty line, header
 
 
-def frame(state: RunState, now_s: float, width: int, height: int | None = None, trouble: str = "") -> RenderableType:
+def frame(state: PipelineRun, now_s: float, width: int, height: int | None = None, trouble: str = "") -> RenderableType:
     """Return the content of one screen. If there are more steps than lines, those that have ended are left out first."""
     from rich.console import Group
 
@@ -35,8 +36,7 @@ def frame(state: RunState, now_s: float, width: int, height: int | None = None, 
         parts.append(one_line(SafeText(trouble, style="bold red")))
     steps = _that_fit(state, width, None if height is None else height - HEAD_LINES - bool(trouble) - 2)
     parts += [SafeText(), _steps(steps, width)]
-    if width < WIDE:
-        parts += [one_line(SafeText(line, style="dim")) for line in reason_lines(steps)]
+    parts += [SafeText(line, style="dim") for line in reason_lines(steps, width)]
     if len(steps) < len(state.steps):
         parts.append(SafeText(f"and {count(len(state.steps) - len(steps), 'step')} more", style="dim"))
     if state.ready and not state.ended:
@@ -44,12 +44,12 @@ def frame(state: RunState, now_s: float, width: int, height: int | None = None, 
     return Group(*parts)
 
 
-def _title(state: RunState, now_s: float, width: int) -> SafeText:
+def _title(state: PipelineRun, now_s: float, width: int) -> SafeText:
     from corral.cli.safe_text import SafeText
 
     end_s = state.stopped_s if state.ended and state.stopped_s else now_s
     text = SafeText.assemble((state.id, "bold"), "  ", (state.state, f"bold {COLOURS.get(state.state, '')}"))
-    text.append(f"  {format_duration(max(0, int(end_s - state.created_s)))}")
+    text.append(f"  {format_duration(max(0, round(end_s - state.created_s)))}")
     if state.ends_in_s is not None:
         text.append(f"  ends in about {format_duration(round(state.ends_in_s))}", "cyan")
     clock = datetime.fromtimestamp(now_s, UTC).astimezone().strftime("%H:%M:%S")
@@ -57,14 +57,14 @@ def _title(state: RunState, now_s: float, width: int) -> SafeText:
     return one_line(text)
 
 
-def _that_fit(state: RunState, width: int, room: int | None) -> list[StepState]:
+def _that_fit(state: PipelineRun, width: int, room: int | None) -> list[StepState]:
     """Return the steps that fit on the screen, in the order of the file."""
     if room is None:
         return list(state.steps)
     rank = {"RUNNING": 0, "WAITING": 1, "FAILED": 2, "NOT SUBMITTED": 3}
     chosen, used = set[str](), 0
     for step in sorted(state.steps, key=lambda each: rank.get(each.state, 4)):
-        lines = 1 + (width < WIDE and bool(step.reason))
+        lines = 1 + sum(1 + len(line) // width for line in reason_lines([step], width))
         if used + lines <= max(1, room):
             chosen.add(step.name)
             used += lines
@@ -92,12 +92,17 @@ def _steps(steps: Sequence[StepState], width: int) -> Table:
     return table
 
 
-def reason_lines(steps: Sequence[StepState]) -> list[str]:
-    """Return why steps wait or have failed, one line per step."""
-    return [f"{step.name}: {step.reason}" for step in steps if step.reason]
+def reason_lines(steps: Sequence[StepState], width: int) -> list[str]:
+    """Return the reasons that have no room in the table: all of them on a narrow screen, long ones on a wide screen."""
+    return [f"{step.name}: {step.reason}" for step in steps if step.reason and (width < WIDE or len(step.reason) > _room(width))]
 
 
-def draw_bar(counts: Counts, size: int) -> SafeText:
+def _room(width: int) -> int:
+    """Return the columns for the reason on a wide screen with the longest name of a step."""
+    return width - NAME_COLUMNS_WIDE - WIDE_COLUMNS
+
+
+def draw_bar(counts: StepCounts, size: int) -> SafeText:
     """Draw done, failed, running and waiting children as parts of one bar. A part that is not empty has at least one column."""
     from corral.cli.safe_text import SafeText
 
@@ -144,7 +149,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]], now_s: float) -> Table:
     for row in rows:
         started = datetime.fromtimestamp(row["startedS"], UTC).astimezone().strftime("%Y-%m-%d %H:%M")
         state = styled(row["state"], COLOURS.get(row["state"], ""))
-        wall = format_duration(int(row["wallS"]))
+        wall = format_duration(round(row["wallS"]))
         table.add_row(
             row["id"], state, f"{row['stepsDone']}/{row['steps']}", started, wall, _number(row["gpuHours"]), dollars(row["cost"])
         )
@@ -163,7 +168,7 @@ def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def result_table(state: RunState, usage: RunUsage, earlier: Sequence[RunUsage]) -> Table:
+def result_table(state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> Table:
     """Draw wall time, GPU-hours and cost of each step and of the run, and the totals of the last runs next to it."""
     from rich.table import Table
 
@@ -194,8 +199,9 @@ def _wall(usage: StepUsage | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.2f}" if value >= 1 or not value else f"{value:.4f}"
+    return "" if value is None else f"{value:,.{2 if value >= 1 or not value else 4}f}"
 
 
 def dollars(value: float | None) -> str:
-    return "no price" if value is None else f"${value:,.2f}" if value >= 1 else f"${value:.4f}"
+    """Format a price. Small prices have more digits, because a short run costs less than a cent."""
+    return "no price" if value is None else f"${value:,.{2 if value >= 1 else 4 if value >= 0.01 or not value else 6}f}"

@@ -32,7 +32,7 @@ OF_STATUS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class StepCounts:
     done: int = 0
     running: int = 0
     failed: int = 0
@@ -46,8 +46,8 @@ class Counts:
     def active(self) -> int:
         return self.running + self.waiting
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: StepCounts) -> StepCounts:
+        return StepCounts(
             self.done + other.done, self.running + other.running, self.failed + other.failed, self.waiting + other.waiting
         )
 
@@ -64,7 +64,7 @@ class RunJob:
     status: str
     size: int  # the number of children; 1 for a plain job
     is_array: bool
-    counts: Counts
+    counts: StepCounts
     indexes: tuple[int, ...] | None  # original indexes; None: all of the step
     created_s: float
     started_s: float | None
@@ -97,7 +97,7 @@ def read_job(described: Mapping[str, Any]) -> RunJob | None:
         status=status,
         size=size,
         is_array="size" in array,
-        counts=_counts(array.get("statusSummary") or {}, size, status) if "size" in array else Counts(**{OF_STATUS[status]: 1}),
+        counts=_counts(array.get("statusSummary") or {}, size, status) if "size" in array else StepCounts(**{OF_STATUS[status]: 1}),
         indexes=parse_indexes(text) if text else None,
         created_s=described["createdAt"] / 1000,
         started_s=described["startedAt"] / 1000 if described.get("startedAt") else None,
@@ -108,7 +108,7 @@ def read_job(described: Mapping[str, Any]) -> RunJob | None:
     )
 
 
-def _counts(summary: Mapping[str, int], size: int, status: str) -> Counts:
+def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
     """Return the counts of an array. Children that the summary does not have yet follow the state of the array."""
     numbers = {"done": 0, "running": 0, "failed": 0, "waiting": 0}
     for name, number in summary.items():
@@ -118,14 +118,14 @@ def _counts(summary: Mapping[str, int], size: int, status: str) -> Counts:
         numbers |= {"running": 0, "waiting": 0, OF_STATUS[status]: numbers[OF_STATUS[status]] + rest}
     else:
         numbers["waiting"] += max(0, size - sum(numbers.values()))
-    return Counts(**numbers)
+    return StepCounts(**numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class StepState:
     name: str
     state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, TOLERATED, FAILED
-    counts: Counts
+    counts: StepCounts
     jobs: tuple[RunJob, ...]  # oldest first
     after: tuple[str, ...]
     queue: str
@@ -148,7 +148,7 @@ class StepState:
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
+class PipelineRun:
     name: str
     run: str
     state: str  # RUNNING, SUCCEEDED, FAILED, STOPPED, or WAITING: steps are ready, but only `watch` submits them
@@ -175,7 +175,7 @@ class RunState:
         return next(each for each in self.steps if each.name == name)
 
 
-def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] = frozenset()) -> RunState:
+def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] = frozenset()) -> PipelineRun:
     """Derive the state of a run from all its jobs. `idle` has deferred steps for which `wanted_now` found nothing to run."""
     ordered = sorted(jobs, key=lambda job: (job.created_s, job.id))
     by_step: dict[str, list[RunJob]] = {}
@@ -186,7 +186,7 @@ def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] =
         steps[planned.name] = _step_state(planned, tuple(by_step.get(planned.name, ())), steps)
     was_stopped = any(TAG_STOPPED in job.tags for job in jobs)
     ready = () if was_stopped else tuple(each.name for each in plan.deferred if each.name not in idle and _is_ready(each, steps))
-    return RunState(
+    return PipelineRun(
         name=plan.pipeline.name,
         run=plan.run,
         state=_state(list(steps.values()), ready, was_stopped=was_stopped),
@@ -211,7 +211,7 @@ def _state(steps: Sequence[StepState], ready: tuple[str, ...], *, was_stopped: b
 def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[str, StepState]) -> StepState:
     counts = merge_counts(jobs, planned.size)
     missing = planned.size - counts.total if jobs and not any(after.each for after in planned.step.after) else 0
-    counts += Counts(waiting=max(0, missing) if jobs else planned.size)
+    counts += StepCounts(waiting=max(0, missing) if jobs else planned.size)
     after = tuple(each.step for each in planned.step.after)
     state, reason = "", ""
     if not jobs:
@@ -238,15 +238,15 @@ def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[
     )
 
 
-def merge_counts(jobs: Sequence[RunJob], size: int) -> Counts:
+def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
     """Add the counts of a step's jobs.
 
     A later attempt that covers all indexes replaces the earlier ones. One that covers a part includes all children that had failed,
     so these are no longer counted as failed.
     """
-    merged = Counts()
+    merged = StepCounts()
     for attempt in sorted({job.attempt for job in jobs}):
-        counts = Counts()
+        counts = StepCounts()
         for job in jobs:
             if job.attempt == attempt:
                 counts += job.counts
@@ -254,7 +254,7 @@ def merge_counts(jobs: Sequence[RunJob], size: int) -> Counts:
             merged = counts
         else:
             left = max(0, merged.failed - counts.total)
-            merged = Counts(merged.done, merged.running, left, merged.waiting) + counts
+            merged = StepCounts(merged.done, merged.running, left, merged.waiting) + counts
     return merged
 
 
@@ -286,7 +286,7 @@ def _is_ready(planned: PlannedStep, steps: Mapping[str, StepState]) -> bool:
 
 
 def wanted_now(
-    plan: PipelinePlan, state: RunState, succeeded: Callable[[str], frozenset[int]]
+    plan: PipelinePlan, state: PipelineRun, succeeded: Callable[[str], frozenset[int]]
 ) -> tuple[dict[str, list[int]], dict[str, list[SubmittedJob]]]:
     """Return the indexes of each ready step that can be submitted now, and the unfinished jobs of other steps.
 
@@ -311,7 +311,7 @@ def wanted_now(
     return wanted, unfinished_jobs(plan, state)
 
 
-def unfinished_jobs(plan: PipelinePlan, state: RunState) -> dict[str, list[SubmittedJob]]:
+def unfinished_jobs(plan: PipelinePlan, state: PipelineRun) -> dict[str, list[SubmittedJob]]:
     found: dict[str, list[SubmittedJob]] = {}
     for step in state.steps:
         everything = tuple(range(plan.step(step.name).size))

@@ -18,7 +18,7 @@ from corral.cli.pipeline_plan import (
     submit_request,
 )
 from corral.cli.pipeline_runs import FoundRun, describe_jobs, failed_indexes, record_request, succeeded_indexes
-from corral.cli.pipeline_state import RunState, StepState, read_job, unfinished_jobs, wanted_again, wanted_now
+from corral.cli.pipeline_state import PipelineRun, StepState, read_job, unfinished_jobs, wanted_again, wanted_now
 
 STOP_REASON = "Stopped by `corral pipeline stop`."
 
@@ -86,7 +86,7 @@ def _submit(
     return by_step
 
 
-def advance(endpoint: Endpoint, plan: PipelinePlan, state: RunState) -> dict[str, list[str]]:
+def advance(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun) -> dict[str, list[str]]:
     """Submit the deferred steps that are ready. Return the ids of the jobs of each submitted step."""
     if not state.ready:
         return {}
@@ -97,7 +97,7 @@ def advance(endpoint: Endpoint, plan: PipelinePlan, state: RunState) -> dict[str
     return {step: ids for step, ids in submitted.items() if not _withdrawn(batch, plan, state, step, ids)}
 
 
-def _withdrawn(batch: Any, plan: PipelinePlan, state: RunState, step: str, ids: Sequence[str]) -> bool:
+def _withdrawn(batch: Any, plan: PipelinePlan, state: PipelineRun, step: str, ids: Sequence[str]) -> bool:
     """If another `watch` has submitted the same step at the same time, keep the older jobs, and terminate these."""
     listed = batch.list_jobs(jobQueue=plan.step(step).queue, filters=[{"name": "JOB_NAME", "values": [f"{plan.id}-{step}"]}])[
         "jobSummaryList"
@@ -113,7 +113,7 @@ def _withdrawn(batch: Any, plan: PipelinePlan, state: RunState, step: str, ids: 
     return True
 
 
-def stop_run(endpoint: Endpoint, found: FoundRun, state: RunState, now: str) -> list[dict[str, Any]]:
+def stop_run(endpoint: Endpoint, found: FoundRun, state: PipelineRun, now: str) -> list[dict[str, Any]]:
     """Terminate the jobs that run and cancel those that wait, last steps first. Return what was done with each step."""
     batch, done = client(endpoint, "batch"), []
     batch.tag_resource(resourceArn=found.first.arn, tags={TAG_STOPPED: now})  # so that no `watch` submits a deferred step
@@ -127,7 +127,7 @@ def stop_run(endpoint: Endpoint, found: FoundRun, state: RunState, now: str) -> 
     return done
 
 
-def retry_run(endpoint: Endpoint, plan: PipelinePlan, found: FoundRun, state: RunState, *, wraps: bool) -> dict[str, Any]:
+def retry_run(endpoint: Endpoint, plan: PipelinePlan, found: FoundRun, state: PipelineRun, *, wraps: bool) -> dict[str, Any]:
     """Submit what has failed, and the steps after it. Return the indexes and job ids of each step."""
     batch = client(endpoint, "batch")
     failed = {step.name: failed_indexes(endpoint, plan, step) for step in state.steps if step.jobs}

@@ -19,7 +19,7 @@ from corral.cli.pipeline_estimate import StepTimes
 from corral.cli.pipeline_plan import TAG_USAGE, PipelinePlan
 from corral.cli.pipeline_runs import FoundRun, find_runs, read_state
 from corral.cli.pipeline_screen import frame, result_table, step_line
-from corral.cli.pipeline_state import RunState, StepState
+from corral.cli.pipeline_state import PipelineRun, StepState
 from corral.cli.pipeline_submit import advance
 from corral.cli.top import read_keys
 
@@ -29,7 +29,7 @@ EARLIER_MAX = 3  # runs that are shown next to the result
 LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
 
 
-def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> RunState:
+def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> PipelineRun:
     """Refresh the screen until the run has ended, or until the user presses q. Return the last state."""
     earlier = earlier_times(endpoint, plan)
     refresh_s = AWS_REFRESH_S if is_aws(endpoint) else REFRESH_S
@@ -42,7 +42,7 @@ def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> Ru
         raise SystemExit(INTERRUPTED) from None
 
 
-def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> RunState:
+def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> PipelineRun:
     from rich.live import Live
 
     out, trouble = console(), ""
@@ -64,7 +64,7 @@ def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str,
 
 def _follow_in_lines(
     endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float, *, quiet: bool
-) -> RunState:
+) -> PipelineRun:
     shown: dict[str, tuple[Any, ...]] = {}
     before, pause_s = None, FIRST_PAUSE_S
     while True:
@@ -123,7 +123,7 @@ def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -
         raise SystemExit(1)
 
 
-def report(endpoint: Endpoint, state: RunState) -> tuple[RunUsage, list[RunUsage]]:
+def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUsage]]:
     """Return what the run used, and what the last runs of the same pipeline used. Store the results as tags."""
     prices = Prices(endpoint)
     runs = find_runs(endpoint, state.name)
@@ -133,7 +133,7 @@ def report(endpoint: Endpoint, state: RunState) -> tuple[RunUsage, list[RunUsage
     return usage, [run_usage(endpoint, found, prices, store=True) for found in others[:EARLIER_MAX]]
 
 
-def print_result(endpoint: Endpoint, state: RunState, usage: RunUsage, earlier: Sequence[RunUsage]) -> None:
+def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> None:
     out = console()
     out.print()
     out.print(result_table(state, usage, earlier))
@@ -150,7 +150,7 @@ def print_result(endpoint: Endpoint, state: RunState, usage: RunUsage, earlier: 
         print_message(f"{count(number, 'job')} of {names} failed. Run them again with `corral pipeline retry --failed {state.id}`.")
 
 
-def run_document(state: RunState, usage: RunUsage | None, earlier: Sequence[RunUsage] = ()) -> dict[str, Any]:
+def run_document(state: PipelineRun, usage: RunUsage | None, earlier: Sequence[RunUsage] = ()) -> dict[str, Any]:
     """Return a run as JSON."""
     return {
         "id": state.id,
@@ -192,10 +192,10 @@ def _usage_document(usage: RunUsage) -> dict[str, Any]:
 
 
 def _hours(usage: RunUsage | StepUsage) -> dict[str, Any]:
-    return {"jobs": usage.jobs, "vcpuHours": usage.vcpu_hours, "gpuHours": usage.gpu_hours, "cost": usage.cost}
+    return {"jobsRun": usage.jobs, "vcpuHours": usage.vcpu_hours, "gpuHours": usage.gpu_hours, "cost": usage.cost}
 
 
-def list_row(state: RunState, found: FoundRun, usage: RunUsage | None, now_s: float) -> dict[str, Any]:
+def list_row(state: PipelineRun, found: FoundRun, usage: RunUsage | None, now_s: float) -> dict[str, Any]:
     """Return one row of `corral pipeline list`."""
     return {
         "id": found.id,
