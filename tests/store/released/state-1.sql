@@ -779,6 +779,7 @@ CREATE INDEX job_by_time ON job (region, queue, created_at);
 CREATE INDEX job_by_spec ON job (spec);
 CREATE INDEX job_stopped ON job (stopped_at) WHERE stopped_at IS NOT NULL;
 CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);
+CREATE INDEX job_holding_environment ON job_holding (region, environment);
 CREATE INDEX blocked_job_queue ON blocked_job (region, queue);
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
