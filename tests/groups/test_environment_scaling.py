@@ -196,6 +196,20 @@ def test_a_multi_node_job_gets_all_its_instances() -> None:
     assert (world.state(job), world.types()) == (JobState.STARTING, [GPUS_1] * 3)
 
 
+def test_a_group_that_a_user_deletes_is_created_again() -> None:
+    world = EnvironmentWorld()
+    world.managed()
+    job = world.submit()
+    [deleted] = world.groups_of().values()
+    world.call("DeleteAutoScalingGroup", AutoScalingGroupName=deleted, ForceDelete=True)
+    world.settle()
+    waiting = world.submit()
+    world.finish(job, code=137)
+    [group] = world.groups_of().values()
+    assert (world.state(waiting), group != deleted, world.shown(deleted)) == (JobState.STARTING, True, None)
+    assert world.status() == ("VALID", "ComputeEnvironment Healthy")
+
+
 # Infrastructure updates
 
 
