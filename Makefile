@@ -34,7 +34,7 @@ check-others: .venv/.test
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus openmpi-bin
 
 # The CDK of the example, in the versions of its lock file. Tests deploy with it.
 $(CDK)/.installed: examples/cdk-gpu-service/package-lock.json
@@ -42,7 +42,7 @@ $(CDK)/.installed: examples/cdk-gpu-service/package-lock.json
 	@touch $@
 
 bench-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh bench python3-venv docker.io busybox-static redis-server
+	@PYTHON=$(PYTHON) tools/packages.sh bench python3-venv docker.io busybox-static redis-server slurm-wlm
 
 lint: .venv/.test
 	$(BIN)/ruff check src tests bench tools

@@ -31,7 +31,9 @@ QUERY = {
     "autoscaling": "2011-01-01",
     "ec2": "2016-11-15",
     "cloudformation": "2010-05-15",
+    "iam": "2010-05-08",
 }  # service: the version of its API
+REST = {"batch": "/v1/"}  # service: the path before the name of the operation in lower case
 RECEIVE_BYTES = 256 * 1024
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
@@ -53,6 +55,10 @@ def signed(port: int, service: str, operation: str, params: Mapping[str, Any], w
         headers = {"content-type": f"application/x-amz-json-{version}", "x-amz-target": f"{target}.{operation}"}
         body = json.dumps(params).encode()
         return head(port, name, "POST", "/", headers, body, unsigned=unsigned) + body
+    if service in REST:
+        body = json.dumps(params).encode()
+        path = REST[service] + operation.lower()
+        return head(port, service, "POST", path, {"content-type": "application/json"}, body, unsigned=unsigned) + body
     headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
     body = urlencode({"Action": operation, "Version": QUERY[service], **params}).encode()
     return head(port, service, "POST", "/", headers, body, unsigned=unsigned) + body
@@ -154,7 +160,7 @@ class Caller:
 
     def __call__(self, service: str, operation: str, wait_s: float = 0, seen: int | None = None, **params: Any) -> Any:
         body = self._wire.ask(signed(self._port, service, operation, params, wait_s, seen))
-        return json.loads(body) if body and service in JSON else body
+        return json.loads(body) if body and (service in JSON or service in REST) else body
 
     def close(self) -> None:
         self._wire.close()

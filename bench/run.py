@@ -24,10 +24,12 @@ from rows import HEADINGS, Bench, Row, markdown
 NAMES = (
     "launches",
     "placing",
+    "job_queue",
     "objects",
     "registry",
     "latency",
     "throughput",
+    "jobs",
     "calls",
     "starting",
     "fleet",

@@ -18,7 +18,21 @@ from corral.services.cloudformation.resource_types import (
     template_types,
 )
 from corral.services.cloudformation.schemas import facts
-from resource_cases import ALLOW, CALLER, DENY, GROUP, OTHER_TAGS, REGISTRY, TAGS, Case, data_services, fleet, functions, topics
+from resource_cases import (
+    ALLOW,
+    CALLER,
+    DENY,
+    GROUP,
+    OTHER_TAGS,
+    REGISTRY,
+    TAGS,
+    Case,
+    data_services,
+    fleet,
+    functions,
+    jobs,
+    topics,
+)
 from resource_cases.stack import Stack
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
@@ -245,6 +259,7 @@ CASES: dict[str, Case] = {
     **functions.CASES,
     **topics.CASES,
     **fleet.CASES,
+    **jobs.CASES,
 }
 # Types that need the engine of stacks: tests/clients/test_nested_stacks.py tests them.
 ELSEWHERE = ("AWS::CloudFormation::",)

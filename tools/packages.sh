@@ -15,6 +15,8 @@ for package; do
     nodejs)         has() { command -v node; };         reason="the AWS CDK" ;;
     npm)            has() { command -v npm; };          reason="the installation of the CDK" ;;
     prometheus)     has() { command -v prometheus; };   reason="scrapes of the page /metrics" ;;
+    openmpi-bin)    has() { command -v mpirun; };       reason="the MPI examples" ;;
+    slurm-wlm)      has() { command -v slurmctld; };    reason="the scheduler that Batch is compared with" ;;
     redis-server)   has() { command -v redis-server; }; reason="the queue that SQS is compared with" ;;
     *) echo "packages.sh: $package is not in the list" >&2; exit 2 ;;
   esac

@@ -37,7 +37,7 @@ def resources(cli: Cli, name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_the_shipped_templates_pass_cfn_lint() -> None:
-    files = [str(path) for path in sorted(TEMPLATES.glob("*.yaml"))]
+    files = [str(path) for path in sorted(TEMPLATES.rglob("*.yaml"))]
     done = subprocess.run([Path(sys.executable).with_name("cfn-lint"), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

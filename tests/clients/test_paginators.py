@@ -57,6 +57,13 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("cloudformation", "ListImports"): {"ExportName": "pages"},
     ("cloudformation", "ListStackResources"): {"StackName": "exporter"},
     ("cloudformation", "ListStacks"): {},
+    ("batch", "DescribeComputeEnvironments"): {},
+    ("batch", "DescribeJobDefinitions"): {},
+    ("batch", "DescribeJobQueues"): {},
+    ("batch", "ListConsumableResources"): {},
+    ("batch", "ListJobs"): {"jobQueue": "queue0", "jobStatus": "RUNNABLE"},
+    ("batch", "ListJobsByConsumableResource"): {"consumableResource": "resource0"},
+    ("batch", "ListSchedulingPolicies"): {},
     ("cloudwatch", "DescribeAlarmHistory"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "DescribeAlarms"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "GetMetricData"): {
@@ -330,6 +337,24 @@ def application_autoscaling_records(scaling: Any) -> None:
         scaling.put_scheduled_action(**place, ScheduledActionName="s", **action)
 
 
+def batch_records(batch: Any) -> None:
+    needs = [{"type": kind, "value": value} for kind, value in (("VCPU", "1"), ("MEMORY", "8"), ("GPU", "60"))]
+    for at in THREE:
+        batch.create_compute_environment(computeEnvironmentName=f"environment{at}", type="UNMANAGED")
+        order = [{"order": 1, "computeEnvironment": f"environment{at}"}]
+        batch.create_job_queue(jobQueueName=f"queue{at}", priority=1, computeEnvironmentOrder=order)
+        batch.create_scheduling_policy(name=f"policy{at}")
+        batch.create_consumable_resource(consumableResourceName=f"resource{at}", totalQuantity=1)
+        batch.register_job_definition(
+            jobDefinitionName=f"definition{at}",
+            type="container",
+            containerProperties={"image": "corral/host", "command": ["true"], "resourceRequirements": needs},
+            consumableResourceProperties={"consumableResourceList": [{"consumableResource": "resource0", "quantity": 1}]},
+        )
+    for at in THREE:  # the environment has no instances, so the jobs wait
+        batch.submit_job(jobName=f"job{at}", jobQueue="queue0", jobDefinition="definition0")
+
+
 def iam_records(iam: Any) -> None:
     for at in THREE:
         iam.create_role(RoleName=f"role{at}", AssumeRolePolicyDocument=TRUST, Tags=TAGS)
@@ -393,6 +418,7 @@ def sqs_records(sqs: Any) -> None:
 
 RECORDS = {
     "autoscaling": autoscaling_records,
+    "batch": batch_records,
     "cloudformation": cloudformation_records,
     "cloudwatch": cloudwatch_records,
     "ec2": ec2_records,

@@ -170,7 +170,7 @@ def test_the_emptiest_host_is_reserved_for_all_gpus() -> None:
     """The host with the fewest held GPUs is reserved, not the one with the most free. A younger claim uses another host."""
     old, young = Claim((1.0,), TASK, "old", ALL), Claim((2.0,), TASK, "young", Demand(1))
     fleet, pool = fleet_of([slot("a", 8, 5), slot("b", 2, 1)], [old, young])
-    assert standing_reservation(pool) == Reservation("b", old)
+    assert standing_reservation(pool) == Reservation(old, {"b": old.demand})
     [(claim, placement)] = serve_all(fleet)
     assert (claim, placement.slot_id) == (young, "a")
     assert why_waiting(pool, old).endswith("but no host has all its GPUs free; first in line")

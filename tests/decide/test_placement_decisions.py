@@ -88,6 +88,7 @@ def test_gpus_are_given_in_their_order_on_the_host() -> None:
 
 
 OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
+RESERVED = Reservation(OLD, {"a": OLD.demand})
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,16 @@ OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
         ([slot("a", 8, cpu=100, memory=100)], Demand(1, 200, 200), None, "MEMORY"),  # ECS names memory first
         ([slot("a", 0), slot("b", 1, memory=10)], Demand(1, 0, 20), None, "MEMORY"),  # the large memory is where no GPU is
         ([slot("a", 2, cpu=1), slot("b", 2, memory=1)], Demand(1, 10, 10), None, "CPU"),
-        ([slot("a", 8, 2)], Demand(1), Reservation("a", OLD), "GPU"),  # two are free, and reserved
-        ([slot("a", 8, 2), slot("b", 8, 0)], Demand(1), Reservation("a", OLD), "GPU"),
-        ([slot("a", 8, 2, memory=1500)], Demand(0, 0, 1000), Reservation("a", OLD), "MEMORY"),
-        ([slot("a", 8, 2, cpu=1500)], Demand(0, 1000, 0), Reservation("a", OLD), "CPU"),  # memory is plentiful
-        ([slot("a", 8, 2), slot("b", 8, 2, memory=10)], Demand(1, 0, 20), Reservation("a", OLD), "MEMORY"),  # a is reserved
+        ([slot("a", 8, 2)], Demand(1), RESERVED, "GPU"),  # two are free, and reserved
+        ([slot("a", 8, 2), slot("b", 8, 0)], Demand(1), RESERVED, "GPU"),
+        ([slot("a", 8, 2, memory=1500)], Demand(0, 0, 1000), RESERVED, "MEMORY"),
+        ([slot("a", 8, 2, cpu=1500)], Demand(0, 1000, 0), RESERVED, "CPU"),  # memory is plentiful
+        (
+            [slot("a", 8, 2), slot("b", 8, 2, memory=10)],
+            Demand(1, 0, 20),
+            RESERVED,
+            "MEMORY",
+        ),  # a is reserved
     ],
 )
 def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Reservation | None, word: str) -> None:
@@ -143,19 +149,19 @@ def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Re
         (
             [slot("a", 8, 2)],
             Demand(1),
-            Reservation("a", OLD),
+            RESERVED,
             "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
         ),
         (  # without the reservation it would not fit either: that is not the reason
             [slot("a", 8, 1), slot("b", 8, 1)],
             Demand(2),
-            Reservation("a", OLD),
+            RESERVED,
             "needs 2 GPUs; 2 of 16 GPUs free on 2 hosts, but not all on one host",
         ),
         (
             [slot("a", 8, 2)],
             Demand(0, 4000, 0),
-            Reservation("a", OLD),
+            RESERVED,
             "needs 4000 CPU units; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
         ),
     ],
@@ -196,14 +202,14 @@ def test_a_slot_that_a_moved_reservation_frees_is_served_too() -> None:
     fleet, pool = fleet_of([slot("a", 8, 3, cpu=0), slot("b", 8, 4, cpu=0)], claims)
     grants = [(claim.id, placement.slot_id) for claim, placement in serve_all(fleet)]
     assert grants == [("y", "b"), ("z", "a")]
-    assert standing_reservation(pool) == Reservation("b", claims[0])
+    assert standing_reservation(pool) == Reservation(claims[0], {"b": claims[0].demand})
 
 
 def test_the_slot_that_lacks_least_is_reserved() -> None:
     pool = pool_of(slot("a", 8, 2), slot("b", 8, 5), slot("c", 4, 4), claims=[Claim((1.0,), TASK, "old", Demand(6))])
     reservation = standing_reservation(pool)
     assert reservation is not None
-    assert reservation.slot_id == "b"
+    assert list(reservation.wanted) == ["b"]
 
 
 def test_a_slot_that_lacks_only_gpus_is_reserved_before_one_that_lacks_cpu_too() -> None:
@@ -211,13 +217,13 @@ def test_a_slot_that_lacks_only_gpus_is_reserved_before_one_that_lacks_cpu_too()
     pool = pool_of(slot("a", 8, 2, memory=2000), slot("b", 8, 2, cpu=0), claims=[Claim((1.0,), TASK, "old", Demand(4, 1000, 1000))])
     reservation = standing_reservation(pool)
     assert reservation is not None
-    assert reservation.slot_id == "a"
+    assert list(reservation.wanted) == ["a"]
 
 
 def test_a_claim_that_fits_no_connected_host_reserves_nothing() -> None:
     claims = [Claim((1.0,), TASK, "huge", Demand(64)), Claim((2.0,), TASK, "large", Demand(8))]
     pool = pool_of(slot("a", 8, 2), slot("b", 64, connected=False), claims=claims)
-    assert standing_reservation(pool) == Reservation("a", claims[1])
+    assert standing_reservation(pool) == Reservation(claims[1], {"a": claims[1].demand})
 
 
 # Properties
@@ -266,7 +272,7 @@ def is_open(free: Slot, demand: Demand, reservation: Reservation | None) -> bool
     """Whether a new task can have the slot: a second, slow implementation on purpose."""
     if not free.connected or not fits(free, demand):
         return False
-    if reservation is None or reservation.slot_id != free.id:
+    if reservation is None or free.id not in reservation.wanted:
         return True
     older = reservation.claim.demand
     cpu_stays = demand.cpu_units == 0 or free.cpu_units >= demand.cpu_units + older.cpu_units
@@ -297,7 +303,7 @@ def test_the_missing_resource_is_right_for_every_fleet(slots: list[Slot], claims
     if not isinstance(found, Unplaceable):
         return
     connected = [each for each in slots if each.connected]
-    elsewhere = [each for each in connected if reservation is None or each.id != reservation.slot_id]
+    elsewhere = [each for each in connected if reservation is None or each.id not in reservation.wanted]
     match found.resource:
         case "AGENT":
             assert not connected

@@ -137,7 +137,7 @@ def test_all_gpus_of_a_host_that_rules_allow() -> None:
     _, pool = fleet_of([*busy, host("near", 4, 3, x="1"), host("free", 8, 8)], [claim])
     refused = place(pool, demand)
     assert isinstance(refused, Unplaceable) and refused.resource == "GPU"
-    assert standing_reservation(pool) == Reservation("near", claim)
+    assert standing_reservation(pool) == Reservation(claim, {"near": claim.demand})
 
 
 def test_tasks_are_spread_evenly() -> None:
@@ -190,7 +190,7 @@ def test_why_not(slots: list[Slot], which: PlacementRules | None, word: str, tex
 def test_a_claim_with_rules_reserves_a_host_that_they_allow() -> None:
     old, young = Claim((1.0,), TASK, "old", Demand(4, rules=rules("attribute:x == 1"))), Claim((2.0,), TASK, "young", Demand(2))
     fleet, pool = fleet_of([host("a", 8, 3), host("b", 8, 2, x="1"), host("c", 8, 1, x="1")], [old, young])
-    assert standing_reservation(pool) == Reservation("b", old)
+    assert standing_reservation(pool) == Reservation(old, {"b": old.demand})
     assert serve_all(fleet) == [(young, Placement("a", ("a-5", "a-6")))]
     assert why_waiting(pool, old).endswith("match memberOf (attribute:x == 1); 3 GPUs free on them; first in line")
 

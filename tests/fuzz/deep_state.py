@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from corral.aws import Response
+from fuzz.batch_state import build_jobs
 from fuzz.composer import Knowledge, Params, serialized
 from fuzz.deep_instances import make_instances
 from fuzz.group_state import build_groups
@@ -106,6 +107,7 @@ class DeepState:
         await build_topics(self._caller("sns"), self._knows, self._account, self._mark, POLICY)
         await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await build_targets(self._caller("ecs"), self._caller("application-autoscaling"), self._knows, self._mark)
+        await build_jobs(self._caller("batch"), self._knows, self._mark)
         await build_stacks(self._caller("cloudformation"), self._knows, self._mark)
         await self._connection.close()
         return self.examples

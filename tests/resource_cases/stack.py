@@ -62,7 +62,10 @@ class Stack:
         type_, new = template_type(type_name), self.checked(type_name, key, properties)
         assert type_ is not None and replacing_properties(type_name, old, new) == []
         self.run(type_.lane, lambda tx: type_.update(tx, self.caller, identity, old, new))
-        self.resources[key] = type_name, identity, new
+        step = ResourceStep("arn:stack", "stack", key, identity, "UPDATE", new, old)
+        if (settled := type_.settled) is not None:  # it may change the physical id
+            self.run(type_.lane, lambda tx: settled(tx, self.caller, step))
+        self.resources[key] = type_name, step.physical_id, new
 
     def checked(self, type_name: str, key: str, properties: dict[str, Any]) -> dict[str, Any]:
         """The properties as a type gets them: references are resolved, and text is converted to the types in the schema."""

@@ -10,6 +10,7 @@ from corral.store import Store
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
 from corral.store.instances import Instances
+from corral.store.job_lines import JobLines
 
 OWN = host_instance_id("h")  # the own instance of the host `h`
 
@@ -49,4 +50,5 @@ def derived_index(store: Store) -> tuple[Fleet, Claims]:
     claims = Claims(store, fleet)
     Instances(store, fleet, claims).rebuild_slots()
     claims.rebuild()
+    JobLines(store, fleet).rebuild()
     return fleet, claims

@@ -32,10 +32,12 @@ from corral.cli.login import login
 from corral.cli.logs import logs
 from corral.cli.metrics import metrics
 from corral.cli.output import print_message
+from corral.cli.pipeline import pipeline
 from corral.cli.ps import ps
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
+from corral.cli.spot import spot
 from corral.cli.stack import stack
 from corral.cli.status import status
 from corral.cli.stop import stop
@@ -94,7 +96,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, stack, fleet, cost, metrics, login,
-    images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost, metrics,
+    login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -65,7 +65,7 @@ def complete_task_ids(*desired: str) -> Completer:
                 for task in tasks.describe(ecs, matching, cluster)
             ]
 
-        return _without_errors(ctx, suggestions)
+        return without_errors(ctx, suggestions)
 
     return complete
 
@@ -79,7 +79,7 @@ def complete_gpus(ctx: click.Context, parameter: click.Parameter, prefix: str) -
         gpus = [gpu for host in status_page(endpoint, quick=True)[0]["hosts"] for gpu in host["gpus"]]
         return [CompletionItem(str(gpu["index"]), help=gpu["model"]) for gpu in gpus if str(gpu["index"]).startswith(prefix)]
 
-    return _without_errors(ctx, suggestions)
+    return without_errors(ctx, suggestions)
 
 
 def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -91,7 +91,7 @@ def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix
         repositories = client(endpoint, "ecr", quick=True).describe_repositories()["repositories"]
         return [CompletionItem(each["repositoryName"]) for each in repositories if each["repositoryName"].startswith(prefix)]
 
-    return _without_errors(ctx, suggestions)
+    return without_errors(ctx, suggestions)
 
 
 def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -106,10 +106,10 @@ def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str)
         names = dict.fromkeys([*stacks, *(each["AutoScalingGroupName"] for each in groups)])
         return [CompletionItem(name) for name in names if name.startswith(prefix)]
 
-    return _without_errors(ctx, suggestions)
+    return without_errors(ctx, suggestions)
 
 
-def _without_errors(ctx: click.Context, suggestions: Callable[[Endpoint], list[CompletionItem]]) -> list[CompletionItem]:
+def without_errors(ctx: click.Context, suggestions: Callable[[Endpoint], list[CompletionItem]]) -> list[CompletionItem]:
     """Return the suggestions, or an empty list after an error, because an error message would disturb the user's command line."""
     from corral.cli.endpoint import find_endpoint
 

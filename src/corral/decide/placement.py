@@ -4,7 +4,8 @@ A slot is the capacity of one instance, as the scheduler sees it. A pool is a se
 that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. Claims with equal
 demands form one line, and the oldest claim of a line is its head.
 
-`decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. Other tasks get the best fit.
+`decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. `decide/placement_together.py`
+chooses the slots of a multi-node job. Other tasks get the best fit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from itertools import chain, islice
 
 from corral.decide.gpu_choice import choose_gpus
 from corral.decide.placement_rules import first_choice, select, select_by_attributes
-from corral.model.placement import Claim, FreeSlots, Placement, Pool, Rank, Reservation, Slot, SlotGroup, Unplaceable
+from corral.decide.placement_together import could_hold_together, place_together, reserve_together, why_not_together
+from corral.decide.slot_fit import allowed_slots, amounts, best_fit, covers, has_gpus, is_open, is_unsorted
+from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
 REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld
@@ -35,8 +38,9 @@ def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, se
 def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
     """Place waiting claims, oldest first. The caller must apply each placement to the pool before it requests the next.
 
-    The oldest claim that does not fit reserves one slot, so that it does not wait forever. Younger claims can use the other slots,
-    so that little capacity stays idle. If the head of a line does not fit, the other claims of the line do not fit either.
+    The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever.
+    Younger claims can use the other slots, so that little capacity stays idle. If the head of a line does not fit, the other claims
+    of the line do not fit either.
     """
     while True:
         reservation: Reservation | None = None
@@ -46,6 +50,11 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
         heapify(heads)
         while heads:
             claim = heappop(heads)
+            current = pool.head(claim.demand)
+            if current is not claim:  # a placement of another claim has changed the rank of this line
+                if current is not None:
+                    heappush(heads, current)
+                continue
             if unfit is not None:
                 reservation, unfit = _reserve(pool, unfit), None
             found = _find(pool, claim.demand, reservation, claim.id)
@@ -78,6 +87,11 @@ def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement |
     return _find(pool, demand, standing_reservation(pool), seed)
 
 
+def room_for_claim(pool: Pool, claim: Claim) -> Placement | None:
+    """Find a placement for a waiting claim that leaves the slots which older claims reserve."""
+    return _find(pool, claim.demand, _reservation_for(pool, _older(pool, claim)), claim.id)
+
+
 def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Unplaceable:
     """Find a placement for a new task that cannot wait, or return why there is none."""
     found = room_for_newcomer(pool, demand, seed)
@@ -87,13 +101,10 @@ def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Un
 
 
 def could_hold(pool: Pool, demand: Demand) -> bool:
-    """Whether a slot of the pool would have enough GPUs, CPU and memory if it were empty."""
-    return any(_covers(total, demand) for total in pool.totals())
-
-
-def covers(slot: Slot, demand: Demand) -> bool:
-    """Whether a slot would have enough GPUs, CPU and memory if it were empty."""
-    return _covers(slot.total, demand)
+    """Whether a slot of the pool would have enough GPUs, CPU and memory if it were empty. A multi-node job may need several."""
+    if demand.nodes:
+        return could_hold_together(pool, demand)
+    return any(covers(total, demand) for total in pool.totals())
 
 
 def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceable:
@@ -103,13 +114,13 @@ def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceabl
         return Unplaceable("DRAINING", "the host is draining") if slot.connected else Unplaceable("AGENT", "the host is silent")
     free = slot.free()
     for lacks, resource in (
-        (not _has_gpus(slot, demand), "GPU"),
+        (not has_gpus(slot, demand), "GPU"),
         (free.memory_mib < demand.memory_mib, "MEMORY"),
         (free.cpu_units < demand.cpu_units, "CPU"),
     ):
         if lacks:
             return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)} free")
-    if reservation is not None and not _is_open(pool, slot_id, demand, reservation):
+    if reservation is not None and not is_open(pool, slot_id, demand, reservation):
         text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
     return _behind_older_claims(pool, demand) or Placement(slot_id, choose_gpus(slot, demand.gpus))
@@ -134,7 +145,7 @@ def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> 
     older.
     """
     reservation = standing_reservation(pool) if claim is None else _reservation_for(pool, _older(pool, claim))
-    if reservation is not None and reservation.slot_id == placement.slot_id:
+    if reservation is not None and placement.slot_id in reservation.wanted:
         return ()
     return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
 
@@ -145,7 +156,9 @@ def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) 
 
 
 def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
-    if not any(_covers(total, demand) for total in pool.totals()):
+    if demand.nodes:
+        return why_not_together(pool, demand)
+    if not any(covers(total, demand) for total in pool.totals()):
         largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
             return f"needs {amounts(demand)}, and the cluster has no container instances yet"
@@ -155,7 +168,7 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
         return f"needs {amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
     free_gpus = pool.free_gpus
     if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group):
-        free_gpus = sum(group.gpus * len(ids) for group in _allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
+        free_gpus = sum(group.gpus * len(ids) for group in allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
         text = _what_rules_leave(pool, demand, demand.rules, free_gpus)
     else:
         text = f"needs {amounts(demand)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
@@ -215,62 +228,20 @@ def _hosts(count: int) -> str:
 
 
 def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "") -> Placement | None:
+    if demand.nodes:
+        return place_together(pool, demand, reservation)
     if demand.rules is None:
-        slot_id = _best_fit(pool, demand, reservation)
+        slot_id = best_fit(pool, demand, reservation)
     else:
-        slot_id = first_choice(pool, demand, seed, lambda slot_id: _is_open(pool, slot_id, demand, reservation))
+        slot_id = first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation))
     return None if slot_id is None else Placement(slot_id, choose_gpus(pool.slot(slot_id), demand.gpus))
-
-
-def _best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
-    for group in pool.groups(demand.gpus):
-        for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
-            if reservation is None:
-                return slot_ids[0]
-            for slot_id in slot_ids[:2]:  # at most one slot is reserved, so one of the first two is available
-                if slot_id != reservation.slot_id or _leaves_enough(pool.slot(slot_id), demand, reservation.claim.demand):
-                    return slot_id
-    return None
-
-
-def _is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation | None) -> bool:
-    slot = pool.slot(slot_id)
-    fits = _has_gpus(slot, demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units
-    return fits and (
-        reservation is None or slot_id != reservation.slot_id or _leaves_enough(slot, demand, reservation.claim.demand)
-    )
-
-
-def _has_gpus(slot: Slot, demand: Demand) -> bool:
-    if demand.gpus == ALL_GPUS:
-        return bool(slot.gpus) and len(slot.gpus) == slot.total.gpus
-    return len(slot.gpus) >= demand.gpus
-
-
-def _allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
-    """The slots that the rules of the demand allow."""
-    return pool if demand.rules is None else select(pool, demand.rules)
 
 
 def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
     """Return the groups of slots in which a claim can reserve a slot."""
     if demand.gpus == ALL_GPUS and demand.rules is None:
         return pool.groups_by_held()
-    return _allowed_slots(pool, demand).groups()
-
-
-def _is_unsorted(demand: Demand) -> bool:
-    """Whether each slot must be checked, because no index sorts the slots for such a demand."""
-    return demand.gpus == ALL_GPUS and demand.rules is not None
-
-
-def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
-    """Whether a task may use a reserved slot: it needs no GPUs, and it leaves enough CPU and memory for the older claim."""
-    return (
-        demand.gpus == 0
-        and (not demand.cpu_units or slot.cpu_units - demand.cpu_units >= older.cpu_units)
-        and (not demand.memory_mib or slot.memory_mib - demand.memory_mib >= older.memory_mib)
-    )
+    return allowed_slots(pool, demand).groups()
 
 
 def is_reservable(pool: Pool, claim: Claim) -> bool:
@@ -285,17 +256,19 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     its GPUs.
     """
     demand = claim.demand
+    if demand.nodes:
+        return reserve_together(pool, claim)
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):
         fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
-        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).whole, demand))
-        for candidate in candidates if _is_unsorted(demand) else islice(candidates, 1):
+        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if covers(pool.slot(slot_id).whole, demand))
+        for candidate in candidates if is_unsorted(demand) else islice(candidates, 1):
             slot = pool.slot(candidate)
             near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
             near = (near_gpus, min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
             if best is None or near > best[0]:
                 best = near, candidate
-    return Reservation(best[1], claim) if best else None
+    return Reservation(claim, {best[1]: demand}) if best else None
 
 
 def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
@@ -304,8 +277,8 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
         return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
     if demand.rules is not None and not select(pool, demand.rules).allowed:
         return "distinctInstance" if select_by_attributes(pool, demand.rules).allowed else "memberOf"
-    room = _allowed_slots(pool, demand)
-    if _is_unsorted(demand) and not any(_has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
+    room = allowed_slots(pool, demand)
+    if is_unsorted(demand) and not any(has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
         return "GPU"
     memory_mib = [
         left for group in room.groups(demand.gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
@@ -318,20 +291,17 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
 def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Reservation | None) -> int | None:
     """Return the most memory that a demand can get on one of these slots.
 
-    On the reserved slot, only the memory that the older claim does not need counts.
+    On a reserved slot, only the memory that the older claim does not need counts.
     """
     left: int | None = None
     for slot_id in group.roomiest():
         memory_mib = pool.slot(slot_id).memory_mib
-        if reservation is None or slot_id != reservation.slot_id:
+        older = None if reservation is None else reservation.wanted.get(slot_id)
+        if older is None:
             return max(left or 0, memory_mib)
         if not demand.gpus:
-            left = max(0, memory_mib - reservation.claim.demand.memory_mib)
+            left = max(left or 0, memory_mib - older.memory_mib)
     return left
-
-
-def _covers(total: Demand, demand: Demand) -> bool:
-    return total.gpus >= demand.least_gpus and total.memory_mib >= demand.memory_mib and total.cpu_units >= demand.cpu_units
 
 
 def _withheld_text(pool: Pool) -> str:
@@ -342,15 +312,6 @@ def _withheld_text(pool: Pool) -> str:
     more = " and others" if len(named) > REASONS_MAX else ""
     many = f"{len(reasons)} GPUs are" if len(reasons) > 1 else "1 GPU is"
     return f"; {many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
-
-
-def amounts(demand: Demand) -> str:
-    parts = []
-    if demand.gpus:
-        parts = ["all GPUs of a host" if demand.gpus == ALL_GPUS else f"{demand.gpus} GPU{'s' * (demand.gpus != 1)}"]
-    parts += [f"{demand.cpu_units} CPU units"] if demand.cpu_units else []
-    parts += [f"{demand.memory_mib} MiB"] if demand.memory_mib else []
-    return ", ".join(parts) or "a place"
 
 
 def claim_rank(since_s: float, priority: int = 0) -> Rank:

@@ -15,6 +15,7 @@ ON_DEMAND, SPOT = "on-demand", "spot"
 CONFIGURATION, TEMPLATE = "configuration", "template"
 DELETING = "Delete in progress"
 DRAINED = "_drained"  # a member of a group's settings: the sizes before a stack has drained the group for its successor
+ENVIRONMENT = "_environment"  # a member of a group's settings: the name of the Batch compute environment that owns the group
 PROCESSES = (
     "Launch",
     "Terminate",

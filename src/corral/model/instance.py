@@ -19,6 +19,7 @@ HOST_POOL = "hosts"  # the pool of the hosts' own instances; tasks, Fargate task
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
 GROUP_TAG = "aws:autoscaling:groupName"
+INTERRUPTED_AT = "_interrupted_at"  # the member of `details` of a spot instance that says when it is terminated, in seconds
 
 
 class InstanceState(StrEnum):

@@ -1,8 +1,8 @@
 """Input and output of the scheduler, which decides where tasks and instances run.
 
-A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch
-that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory, and placement rules. Claims with equal demands
-wait in one line. A withheld GPU is a GPU that tasks may not get.
+A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim waits for capacity in a pool: it
+is a task, an instance launch, or the first job of a line of equal Batch jobs. A demand is what a claim needs: GPUs, CPU, memory and
+placement rules. Claims with equal demands wait in one line. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations
@@ -52,27 +52,35 @@ class Slot(Struct):
         return Demand(len(self.gpus), self.cpu_units, self.memory_mib)
 
 
-TASK, INSTANCE = "task", "instance"  # kinds of claims
+TASK, INSTANCE, JOB = "task", "instance", "job"  # kinds of claims
 Rank = tuple[float, ...]
 
 
 class Claim(NamedTuple):
-    """A task or an instance launch that waits for capacity in a pool. It is a tuple because queues compare claims often."""
+    """A task, an instance launch or a Batch job that waits for capacity in a pool.
 
-    rank: Rank  # from `claim_rank` in `decide/placement.py`; the claim with the smallest rank is served first
+    It is a tuple because queues compare claims often.
+    """
+
+    # From `claim_rank` in `decide/placement.py` or `job_rank` in `decide/job_order.py`. The claim with the smallest rank is served
+    # first.
+    rank: Rank
     kind: str
-    id: str
+    id: str  # of the task or the instance; for jobs, LINE/JOB: the id of the line and of its first job
     demand: Demand
 
     @property
     def name(self) -> str:
         """The name of the claim in messages."""
-        return f"{self.kind} {ec2_id(self.id) if self.kind == INSTANCE else self.id}"
+        if self.kind == TASK:
+            return f"task {self.id}"
+        return f"job {self.id.partition('/')[2]}" if self.kind == JOB else f"{self.kind} {ec2_id(self.id)}"
 
 
 class Placement(Struct, frozen=True):
     slot_id: str
     gpu_ids: tuple[str, ...]
+    nodes: tuple[Placement, ...] = ()  # of a multi-node job: one placement for each node; the first one is this placement
 
 
 class Unplaceable(Struct, frozen=True):
@@ -87,10 +95,13 @@ class Unplaceable(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True):
-    """The free resources of a slot are reserved for a claim that needs more than is free now."""
+    """The free resources of some slots are reserved for a claim that needs more than is free now.
 
-    slot_id: str
+    A multi-node job can reserve several slots. Every other claim reserves one.
+    """
+
     claim: Claim
+    wanted: dict[str, Demand]  # id of each reserved slot → what the claim will use there
 
 
 class SlotGroup(Protocol):
@@ -184,6 +195,10 @@ class Pool(FreeSlots, Protocol):
 
         The size of a host includes the GPUs that its instances own.
         """
+        ...
+
+    def sizes(self) -> Iterable[tuple[Demand, int]]:
+        """Yield each element of `totals` with the number of slots of this size."""
         ...
 
     def has_line(self) -> bool:

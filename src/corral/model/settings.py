@@ -15,6 +15,7 @@ class ScalingTimes(Struct, frozen=True):
     target_tracking_out_s: float = 2.0  # how long a metric is above its target before a policy scales out; AWS: 3 minutes
     target_tracking_in_s: float = 900.0  # how long a metric is low before a policy scales in
     capacity_provider_in_s: float = 900.0  # how long instances are idle before a capacity provider scales its group in
+    environment_in_s: float = 60.0  # how long an instance of a compute environment is idle before it is terminated
     provisioning_wait_s: float = 0.0  # how long a task waits for an instance before it is stopped; 0: without a limit
 
 

@@ -60,6 +60,9 @@ class Demand(Struct, frozen=True):
     cpu_units: int = 0
     memory_mib: int = 0
     rules: PlacementRules | None = None  # None: any container instance is allowed, and the best fit is chosen
+    # Of a multi-node job: what each kind of node needs, and the number of such nodes. All nodes start at the same time. Then the
+    # other fields have the largest amounts that one node needs.
+    nodes: tuple[tuple[Demand, int], ...] = ()
 
     @property
     def least_gpus(self) -> int:

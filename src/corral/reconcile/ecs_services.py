@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from corral.core import Tx
-from corral.decide.placement import covers
 from corral.decide.placement_rules import matching
 from corral.decide.service_plan import (
     SHORT_RUN_S,
@@ -21,6 +20,7 @@ from corral.decide.service_plan import (
     next_start_s,
     replica_plan,
 )
+from corral.decide.slot_fit import covers
 from corral.errors import ApiError
 from corral.model.ecs_service import (
     ACTIVE,
@@ -164,7 +164,7 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
         # A slot that becomes too small keeps its task.
-        large = [slot for slot in slots if covers(slot, demand) or group in slot.tasks]
+        large = [slot for slot in slots if covers(slot.total, demand) or group in slot.tasks]
         pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
     eligible_count = sum(len(eligible) for _, eligible in pools.values())

@@ -14,9 +14,11 @@ from corral.decide.group_capacity import COUNTED, CapacityRequest, Why, capacity
 from corral.decide.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
 from corral.decide.lifecycle_hooks import verdict
 from corral.decide.termination_policies import ScaleIn
+from corral.model.compute_environment import environment_key
 from corral.model.group import (
     ABANDON,
     DELETING,
+    ENVIRONMENT,
     LAUNCH_STATES,
     TERMINATION_STATES,
     Group,
@@ -59,11 +61,15 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         elif (followed := _follow(tx, group, member, instance, again, silent, failed, draining)) is not None:
             members.append(followed)
     group = tx.store.groups.get(region, name) or group
+    owner = group.settings.get(ENVIRONMENT)
     if group.status == DELETING:
         if not members:
             group_changes.delete(tx, group)
         return
     again += _scale(tx, group, members)
+    current = tx.store.groups.get(region, name)
+    if owner and (current is None or current.paced_at_s != tx.now_s):  # otherwise a later transaction continues, and marks it
+        tx.mark(environment_key(region, owner))
     tx.changed(f"group:{key}")
     tx.mark(provider_key(region, name))
     if again:

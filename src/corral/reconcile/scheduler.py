@@ -1,4 +1,4 @@
-"""The scheduler. It gives free capacity to claims. A claim is a task or an instance that waits for capacity in a pool.
+"""The scheduler. It gives free capacity to claims. A claim is a task, an instance or a Batch job that waits for capacity in a pool.
 
 The scheduler runs when capacity becomes free, when an instance joins the pool, or when a claim is added.
 """
@@ -6,29 +6,65 @@ The scheduler runs when capacity becomes free, when an instance joins the pool, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
+from importlib import import_module
 
 from corral.core import Tx
 from corral.decide.placement import serve
-from corral.model.placement import INSTANCE, TASK, Claim, Placement
+from corral.model.placement import INSTANCE, JOB, TASK, Claim, Placement
 from corral.services import instances
 from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
+JOB_COST = 4  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
+
+
+def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    """Import Batch only when a job gets capacity, so that a server without jobs does not load it."""
+    import_module("corral.services.batch.dispatch").grant(tx, claim, placement)
+
 
 # Kind of claim → the function that gives the capacity to such a claim.
-GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {TASK: place_waiting_task, INSTANCE: instances.grant}
+GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {
+    TASK: place_waiting_task,
+    INSTANCE: instances.grant,
+    JOB: _dispatch_job,
+}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
+    """Serve the claims of a pool. Pools that jobs prefer to this pool are served first: a job uses the first one with room."""
     left = GRANTS_MAX
-    while left > 0:
-        for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), left):
-            GRANTS[claim.kind](tx, claim, placement)
-            left -= 1
-        if left and not fetch_roaming(tx, pool_name):
+    order: dict[str, None] = {}
+    _visit(tx, pool_name, order, set())
+    for name in order:
+        left = _serve(tx, name, left)
+        if left <= 0:
+            tx.due(f"pool:{pool_name}", tx.now_s)
             return
+
+
+def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
+    """Serve at most `left` claims of a pool. Return how many more claims may be served in this batch."""
+    if tx.store.job_lines.in_pool(pool_name):
+        import_module("corral.services.batch.line_claims").rank_claims(tx, pool_name)
+    while left > 0:
+        for claim, placement in serve(tx.store.fleet.pool(pool_name)):
+            GRANTS[claim.kind](tx, claim, placement)
+            left -= JOB_COST * (len(placement.nodes) or 1) if claim.kind == JOB else 1
+            if left <= 0:
+                break
+        if left > 0 and not fetch_roaming(tx, pool_name):
+            break
         left -= 1  # moving a claim from another pool counts like a grant
-    tx.due(f"pool:{pool_name}", tx.now_s)
+    return left
+
+
+def _visit(tx: Tx[Store], pool_name: str, order: dict[str, None], seen: set[str]) -> None:
+    """Add to `order` the pools that jobs prefer to a pool, each after the pools that are preferred to it, and then the pool."""
+    seen.add(pool_name)
+    for name in sorted(tx.store.job_lines.pools_before(pool_name) - seen):
+        if name not in seen:
+            _visit(tx, name, order, seen)
+    order[pool_name] = None

@@ -3,7 +3,7 @@
 `/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
 `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
 `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for `corral gpu` (`gpu_page.py`).
-`/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
+`/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.numbers import whole_number
-from corral.model.placement import TASK, Claim
+from corral.model.placement import JOB, TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
 from corral.model.task import Task
@@ -34,6 +34,7 @@ from corral.server.gpu_page import GpuPage, GpuRequest
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
+from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
@@ -50,7 +51,7 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "revoke")
+PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke")
 
 
 class StatusPages:
@@ -65,7 +66,7 @@ class StatusPages:
         self._revocation = revocation
         self._gpu_page = gpus
 
-    def exchange(self, request: aws.Request, request_id: str) -> PageRequest | RevokeRequest | GpuRequest:
+    def exchange(self, request: aws.Request, request_id: str) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
@@ -80,6 +81,8 @@ class StatusPages:
             return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
         if request.path == "/_corral/gpu":
             return self._gpu_page.exchange(request, request_id)
+        if request.path == "/_corral/spot":
+            return SpotRequest(request, request_id, self._state)
         if request.path == "/_corral/revoke":
             return self._revocation.exchange(request, request_id)
         pages = ", ".join(f"/_corral/{name}" for name in PAGES)
@@ -242,6 +245,9 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
         task = tx.store.tasks.get(claim.id)
         assert task is not None
         return {**_task(task), "sinceS": task.created_at_s}
+    if claim.kind == JOB:
+        line, _ = tx.store.job_lines.line_of(claim)
+        return {"job": line.head, "jobQueue": line.queue, "jobs": line.count, "sinceS": line.since_s}
     instance = tx.store.instances.get(claim.id)
     assert instance is not None
     return {"instance": ec2_id(instance.id), "instanceType": instance.type, "sinceS": instance.created_at_s}

@@ -26,12 +26,14 @@ from corral.server.lanes import Lane
 from corral.services.caller import Caller
 from corral.services.ecs import task_metadata, task_protection
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
+from corral.services.spot_interruptions import notice_of
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")
 _METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
 _PROTECTION = re.compile(r"/api/(([0-9a-f]{32})-[0-9a-f]{32})/task-protection/v1/state")
 _PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
+_SPOT_PAGES = {"/latest/meta-data/spot/instance-action": "", "/latest/meta-data/spot/termination-time": "time"}
 
 NO_CREDENTIALS = "the task has stopped, or `corral revoke` ended its credentials"
 
@@ -123,8 +125,10 @@ class MetadataRequest(TaskExchange, eq=False):
     async def run(self, caller: Caller) -> aws.Response:
         _must_be_get(self.request)
         page = self.page
-        if page not in _PAGES:
+        if page not in _PAGES and page not in _SPOT_PAGES:
             raise NotFound(f"There is nothing at {self.request.path}.")
+        if page in _SPOT_PAGES:
+            return await self._spot_notice(_SPOT_PAGES[page])
         if page.endswith("/stats"):
             return _json(await self._stats(whole_task=page == "/task/stats"))
         document = partial(task_metadata.task_metadata, tags=page == "/taskWithTags") if page else task_metadata.container_metadata
@@ -135,6 +139,20 @@ class MetadataRequest(TaskExchange, eq=False):
 
     def refuse(self, error: ApiError) -> aws.Response:
         return _refusal(error)
+
+    async def _spot_notice(self, member: str) -> aws.Response:
+        """Return the notice of the interruption of the task's instance, as EC2's instance metadata do. Without a notice: 404."""
+        run_id = self.run_id
+
+        def load(tx: Tx[Store]) -> dict[str, str] | None:
+            task = task_metadata.unstopped_task(tx, run_id)
+            instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
+            return notice_of(instance) if instance is not None else None
+
+        notice: dict[str, str] | None = await self.endpoints.state.submit(load)
+        if notice is None:
+            raise NotFound("The instance of this task has no notice of a spot interruption.")
+        return aws.Response(200, [("content-type", "text/plain")], notice[member].encode()) if member else _json(notice)
 
     async def _stats(self, *, whole_task: bool) -> dict[str, Any]:
         run_id = self.run_id

@@ -48,6 +48,7 @@ class Service(Struct, frozen=True):
 MODULES = {  # service → its lane, and the module with its tables
     "application-autoscaling": ("state", "applicationautoscaling.handlers"),
     "autoscaling": ("state", "autoscaling.handlers"),
+    "batch": ("state", "batch.handlers"),
     "cloudformation": ("state", "cloudformation.handlers"),
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
     "ec2": ("state", "ec2.handlers"),

@@ -24,6 +24,7 @@ TERMINATED = "the instance was terminated"  # why tasks of an instance were stop
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
+HOST_SIZES = "host-sizes"  # the key that changes when a host connects or changes
 ENDS_MAX = 20  # instances that one transaction terminates for one request
 PACE_S = 0.01  # the time until the next of these transactions
 USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
@@ -244,8 +245,10 @@ def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
 def host_changed(tx: Tx[Store], host_id: str) -> None:
     """Notify the groups of a host's instances, because the host has connected, has changed or no longer reports.
 
-    Also reconcile the capacity providers of waiting tasks: which instances they can launch depends on the hosts.
+    Also reconcile the capacity providers of waiting tasks: which instances they can launch depends on the hosts. Compute
+    environments that cannot launch an instance watch the key HOST_SIZES.
     """
+    tx.changed(HOST_SIZES)
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
     for pool in tx.store.fleet.pools_with_claims():

@@ -18,6 +18,7 @@ from corral.decide.policy_conditions import Context
 from corral.errors import ApiError
 from corral.services.applicationautoscaling.names import SERVICE as SCALABLE
 from corral.services.applicationautoscaling.names import find_target
+from corral.services.batch.permission_scope import arns_of, tasks_of
 from corral.services.caller import Caller
 from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
@@ -37,6 +38,7 @@ PASS_ROLE = "iam:PassRole"
 PASSED_TO_TASKS: Context = {"iam:passedtoservice": ("ecs-tasks.amazonaws.com",)}
 PASSED_TO_INSTANCES: Context = {"iam:passedtoservice": ("ec2.amazonaws.com",)}
 PASSED_TO_FUNCTIONS: Context = {"iam:passedtoservice": ("lambda.amazonaws.com",)}
+PASSED_TO_BATCH: Context = {"iam:passedtoservice": ("batch.amazonaws.com",)}
 PASSED_TO_STACKS: Context = {"iam:passedtoservice": ("cloudformation.amazonaws.com",)}
 
 
@@ -387,6 +389,22 @@ _CONDITION_MEMBERS = {
 }
 
 
+def _batch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARNs of the resources, the roles of jobs and compute environments, and the permission to run jobs on the host."""
+    share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
+    needed = _each("batch", operation, arns_of(tx, caller, operation, params), {**share, **_tags(params)})
+    tasks = tasks_of(tx, caller, operation, params)
+    for role in dict.fromkeys(role for task in tasks for role in task.roles):
+        needed.append(Permission(PASS_ROLE, role_arn(tx, caller, role), PASSED_TO_TASKS))
+    if params.get("serviceRole"):
+        needed.append(Permission(PASS_ROLE, role_arn(tx, caller, params["serviceRole"]), PASSED_TO_BATCH))
+    profile = (params.get("computeResources") or {}).get("instanceRole")
+    found = get_resource(tx, caller, INSTANCE_PROFILE, short(profile)) if profile else None
+    for role in found["_roles"] if found is not None else ():
+        needed.append(Permission(PASS_ROLE, role_arn(tx, caller, role), PASSED_TO_INSTANCES))
+    return needed + next((host for task in tasks if (host := _host(task.definition))), [])
+
+
 def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     return [Permission(f"corral:{operation}", NO_RESOURCE)]
 
@@ -395,6 +413,7 @@ Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
 DERIVATIONS: dict[str, Derivation] = {
     SCALABLE: _application_autoscaling,
     "autoscaling": _autoscaling,
+    "batch": _batch,
     "cloudformation": _cloudformation,
     "cloudwatch": _cloudwatch,
     "corral": _corral,  # Corral's own pages, such as the status page

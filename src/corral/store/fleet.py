@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from corral.journal import Journal
-from corral.model.placement import Claim, CompiledRules, Slot
+from corral.model.placement import JOB, Claim, CompiledRules, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
@@ -87,6 +87,9 @@ class PoolIndex:
 
     def totals(self) -> Iterable[Demand]:
         return self._totals
+
+    def sizes(self) -> Iterable[tuple[Demand, int]]:
+        return self._totals.items()
 
     def has_line(self) -> bool:
         return bool(self._lines)
@@ -317,7 +320,11 @@ class Fleet:
                 "groups": {group.gpus: group.snapshot() for group in pool.groups()},
                 "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),
-                "claims": {demand: tuple(line) for demand, line in pool._lines.items()},
+                # The ranks of job claims are not in rows, because they depend on the time.
+                "claims": {
+                    demand: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
+                    for demand, line in pool._lines.items()
+                },
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.lines_depending_on_tasks, dict(pool._totals)),
             }
             for name, pool in sorted(self._pools.items())

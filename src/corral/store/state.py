@@ -19,9 +19,13 @@ from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
+from corral.store.job_holdings import JobHoldings
+from corral.store.job_lines import JobLines
+from corral.store.jobs import Jobs
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
+from corral.store.revisions import Revisions
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
@@ -29,7 +33,8 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql",
+    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql",
+    "job_lines.sql",
 )  # fmt: skip
 
 
@@ -55,6 +60,7 @@ class Store(Database):
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
+        self.job_definitions = Revisions(self, "job_definition")
         self.ecs_services = EcsServices(self)
         self.tokens = ClientTokens(self)
         self.stored = StoredResources(self)
@@ -70,11 +76,15 @@ class Store(Database):
         self.stacks = Stacks(self)
         self.change_sets = ChangeSets(self)
         self.functions = LambdaFunctions(self)
+        self.jobs = Jobs(self)
+        self.job_lines = JobLines(self, self.fleet)
+        self.job_holdings = JobHoldings(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it
         else:
             self.instances.rebuild_slots()
             self.claims.rebuild()
+            self.job_lines.rebuild()
             self.journal.commit()
 
     def begin_reading(self) -> None:

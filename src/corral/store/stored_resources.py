@@ -40,9 +40,18 @@ class StoredResources:
         return self._changed(sql, (service, type_, region, name))
 
     def get(self, service: str, type_: str, region: str, name: str) -> Document | None:
+        text = self.text(service, type_, region, name)
+        return orjson.loads(text) if text is not None else None
+
+    def text(self, service: str, type_: str, region: str, name: str) -> str | None:
+        """Return the document as JSON. A caller that reads it often can cache what it parses from this text."""
         sql = "SELECT document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
         row = self._database.execute(sql, (service, type_, region, name)).fetchone()
-        return orjson.loads(row[0]) if row else None
+        return row[0] if row else None
+
+    def count(self, service: str, type_: str, region: str) -> int:
+        sql = "SELECT count(*) FROM stored_resource WHERE service = ? AND type = ? AND region = ?"
+        return int(self._database.execute(sql, (service, type_, region)).fetchone()[0])
 
     def listed(self, service: str, type_: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
         """Return (name, document) pairs with names greater than `after`, sorted by name. `limit` -1 means no limit."""

@@ -1,8 +1,23 @@
-"""A worker for SQS queues. It passes batches of messages with their S3 objects to a function. It also runs on AWS."""
+"""Helpers for programs that process many items. They need only boto3, so they also run on AWS.
 
+`QueueWorker` receives messages of an SQS queue and passes batches of them, with their S3 objects, to a function. `share` and
+`share_of_list_file` return the items that one child of an AWS Batch array job processes.
+"""
+
+from corral.worker.array_share import item_key, share, share_of_list_file
 from corral.worker.errors import WorkerError
 from corral.worker.items import Batch, Item, S3Object
 from corral.worker.queue_worker import QueueWorker
 from corral.worker.worker_metrics import Totals
 
-__all__ = ["Batch", "Item", "QueueWorker", "S3Object", "Totals", "WorkerError"]
+__all__ = [
+    "Batch",
+    "Item",
+    "QueueWorker",
+    "S3Object",
+    "Totals",
+    "WorkerError",
+    "item_key",
+    "share",
+    "share_of_list_file",
+]

@@ -1,4 +1,11 @@
 BEGIN TRANSACTION;
+CREATE TABLE blocked_job (
+    job_id TEXT PRIMARY KEY,
+    region TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    code   TEXT NOT NULL,
+    since  REAL NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE bucket (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
@@ -247,6 +254,122 @@ CREATE TABLE invocation (
     due_at     REAL NOT NULL,         -- if queued: the time of the next attempt; if ended: the time of the end
     result     BLOB NOT NULL,
     log        BLOB NOT NULL          -- the end of the log of the last attempt
+);
+CREATE TABLE job (
+    number        INTEGER PRIMARY KEY,      -- grows with time
+    id            TEXT NOT NULL UNIQUE,
+    region        TEXT NOT NULL,
+    queue         TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    kind          TEXT NOT NULL CHECK (kind IN ('single', 'array', 'multi-node')),
+    state         TEXT NOT NULL CHECK (state IN ('SUBMITTED', 'PENDING', 'RUNNABLE', 'STARTING', 'RUNNING', 'SUCCEEDED', 'FAILED')),
+    spec          INTEGER NOT NULL REFERENCES job_spec (number),
+    created_at    REAL NOT NULL,
+    size          INTEGER NOT NULL,
+    depends_on    TEXT NOT NULL,            -- JSON; empty: none
+    started_at    REAL,
+    stopped_at    REAL,
+    runnable_at   REAL,
+    status_reason TEXT NOT NULL,
+    task_id       TEXT NOT NULL,
+    environment   TEXT NOT NULL,
+    attempts      TEXT NOT NULL,            -- JSON; empty: none has ended
+    cancelled     INTEGER NOT NULL CHECK (cancelled IN (0, 1)),
+    terminated    INTEGER NOT NULL CHECK (terminated IN (0, 1)),
+    expanded      INTEGER NOT NULL,         -- see model.job.Job
+    check_from    INTEGER,
+    definition    TEXT NOT NULL,            -- the name of the job definition
+    revision      INTEGER NOT NULL,
+    share         TEXT NOT NULL,
+    CHECK ((state IN ('SUCCEEDED', 'FAILED')) = (stopped_at IS NOT NULL)),
+    CHECK ((state IN ('STARTING', 'RUNNING')) <= (task_id != ''))
+);
+CREATE TABLE job_child (
+    job           INTEGER NOT NULL REFERENCES job (number),
+    position      INTEGER NOT NULL,         -- its index in the array, or among the nodes
+    state         TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING', 'SUCCEEDED', 'FAILED')),
+    created_at    REAL NOT NULL,
+    started_at    REAL,
+    stopped_at    REAL,
+    runnable_at   REAL,
+    status_reason TEXT NOT NULL DEFAULT '',
+    task_id       TEXT NOT NULL DEFAULT '',
+    environment   TEXT NOT NULL DEFAULT '',
+    attempts      TEXT NOT NULL DEFAULT '',
+    cancelled     INTEGER NOT NULL DEFAULT 0,
+    terminated    INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (job, position),
+    CHECK ((state IN ('STARTING', 'RUNNING')) <= (task_id != ''))
+) WITHOUT ROWID;
+CREATE TABLE job_definition (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,            -- the name of the job definition
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    document      TEXT NOT NULL,            -- JSON, in Batch's own shape
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+CREATE TABLE job_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+CREATE TABLE job_dependency (
+    needs     INTEGER NOT NULL,             -- job.number
+    position  INTEGER NOT NULL,             -- the index of the needed child; -1: the whole job; -2: N_TO_N
+    dependent INTEGER NOT NULL,             -- job.number
+    PRIMARY KEY (needs, position, dependent)
+) WITHOUT ROWID;
+CREATE TABLE job_holding (
+    job_id         TEXT PRIMARY KEY,
+    region         TEXT NOT NULL,
+    queue          TEXT NOT NULL,
+    share          TEXT NOT NULL,
+    environment    TEXT NOT NULL,
+    vcpus          REAL NOT NULL,
+    weighted_vcpus REAL NOT NULL,               -- the vCPUs that count for the share
+    resources      TEXT NOT NULL                -- JSON: names and quantities of consumable resources
+) WITHOUT ROWID;
+CREATE TABLE job_line (
+    id        INTEGER PRIMARY KEY,
+    region    TEXT NOT NULL,
+    queue     TEXT NOT NULL,                    -- the name of the job queue
+    share     TEXT NOT NULL,                    -- the share identifier
+    demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
+    resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
+    by_image  INTEGER NOT NULL,                 -- 1: the image asks for GPUs
+    pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
+);
+CREATE TABLE job_notice (
+    number   INTEGER PRIMARY KEY,
+    job      INTEGER NOT NULL,
+    position INTEGER NOT NULL,              -- the index of the ended child; -1: the whole job; -3: all children without a row
+    after    INTEGER NOT NULL               -- dependent jobs up to this number know it
+);
+CREATE TABLE job_share (
+    region TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    share  TEXT NOT NULL,
+    used   REAL NOT NULL,                       -- vCPU seconds until `at`, decayed
+    at     REAL NOT NULL,
+    PRIMARY KEY (region, queue, share)
+) WITHOUT ROWID;
+CREATE TABLE job_spec (
+    number   INTEGER PRIMARY KEY,
+    digest   BLOB NOT NULL UNIQUE,          -- of the document: equal specs share a row
+    document TEXT NOT NULL                  -- JSON: model.job.JobSpec
+);
+CREATE TABLE job_summary (
+    job        INTEGER PRIMARY KEY REFERENCES job (number),
+    submitted  INTEGER NOT NULL CHECK (submitted >= 0),
+    pending    INTEGER NOT NULL DEFAULT 0 CHECK (pending >= 0),
+    runnable   INTEGER NOT NULL DEFAULT 0 CHECK (runnable >= 0),
+    starting   INTEGER NOT NULL DEFAULT 0 CHECK (starting >= 0),
+    running    INTEGER NOT NULL DEFAULT 0 CHECK (running >= 0),
+    succeeded  INTEGER NOT NULL DEFAULT 0 CHECK (succeeded >= 0),
+    failed     INTEGER NOT NULL DEFAULT 0 CHECK (failed >= 0),
+    updated_at REAL NOT NULL
 );
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
@@ -570,6 +693,15 @@ CREATE TABLE upload (
     initiated_at REAL NOT NULL,
     details TEXT NOT NULL
 );
+CREATE TABLE waiting_job (
+    line     INTEGER NOT NULL,
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority
+    number   INTEGER NOT NULL,                  -- of the job, or of the array of a child
+    position INTEGER NOT NULL,                  -- the index of a child of an array
+    job_id   TEXT NOT NULL,
+    since    REAL NOT NULL,                     -- when the job was created
+    PRIMARY KEY (line, priority, number, position)
+) WITHOUT ROWID;
 CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
@@ -638,6 +770,17 @@ CREATE INDEX stack_event_stack ON stack_event (stack_id);
 CREATE INDEX stack_export_stack ON stack_export (stack_id);
 CREATE INDEX stack_import_stack ON stack_import (stack_id);
 CREATE INDEX invocation_due ON invocation (state, due_at, number);
+CREATE INDEX job_of_queue ON job (region, queue, state);
+CREATE INDEX job_by_name ON job (region, queue, name COLLATE NOCASE);
+CREATE INDEX job_by_definition ON job (region, queue, definition);
+CREATE INDEX job_by_revision ON job (region, queue, definition, revision);
+CREATE INDEX job_by_share ON job (region, queue, share, state) WHERE share != '';
+CREATE INDEX job_by_time ON job (region, queue, created_at);
+CREATE INDEX job_by_spec ON job (spec);
+CREATE INDEX job_stopped ON job (stopped_at) WHERE stopped_at IS NOT NULL;
+CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);
+CREATE INDEX job_holding_environment ON job_holding (region, environment);
+CREATE INDEX blocked_job_queue ON blocked_job (region, queue);
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from corral.core import Tx
-from corral.model.instance import Instance, InstanceState, ec2_id
+from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidInstanceID, InvalidInstanceIDMalformed
 from corral.services.ec2.filters import filtered
@@ -133,7 +133,8 @@ def instance_view(instance: Instance, account: str) -> Document:
         "_owner": account,
     }
     if instance.end_reason:
-        view["StateReason"] = {"Code": "Client.UserInitiatedShutdown", "Message": instance.end_reason}
+        code = "Server.SpotInstanceTermination" if INTERRUPTED_AT in details else "Client.UserInitiatedShutdown"
+        view["StateReason"] = {"Code": code, "Message": instance.end_reason}
     elif instance.state is InstanceState.PENDING:
         view["StateReason"] = WAITS
     if is_terminated:

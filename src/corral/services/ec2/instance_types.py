@@ -107,6 +107,30 @@ def _facts(name: str) -> InstanceType | None:
     return None if start < 0 else _decode(text[start + 1 : text.index(b"\n", start + 1)])
 
 
+@lru_cache(maxsize=64)
+def _family(name: str) -> tuple[InstanceType, ...]:
+    """Return the types of a family of AWS, for example `p3`. Only the lines of the family are decoded."""
+    text, found = _text(), list[InstanceType]()
+    start = text.find(beginning := b'\n["' + name.encode("utf-8", "replace") + b".")
+    while start >= 0:
+        found.append(_decode(text[start + 1 : text.index(b"\n", start + 1)]))
+        start = text.find(beginning, start + 1)
+    return tuple(found)
+
+
+def types_of_family(mappings: Mapping[str, TypeMapping], name: str) -> list[InstanceType]:
+    """Return the types of a family, without bare metal types. Entries of corral.toml change their sizes and add types."""
+    own = {type_: _mapped(type_, _facts(type_), mapping) for type_, mapping in mappings.items() if type_.startswith(f"{name}.")}
+    found = {each.name: each for each in _family(name)} | own
+    return [each for each in found.values() if not each.metal]
+
+
+def find_type(mappings: Mapping[str, TypeMapping], name: str) -> InstanceType | None:
+    """Return a type with its size on this machine, or None if neither AWS nor corral.toml has it."""
+    facts, mapping = _facts(name), mappings.get(name)
+    return facts if mapping is None else _mapped(name, facts, mapping)
+
+
 def is_known(name: str) -> bool:
     """Return whether AWS has a type with this name."""
     return _facts(name) is not None
@@ -138,8 +162,7 @@ def architecture_of(tx: Tx[Store], name: str) -> str:
 
 
 def _find(tx: Tx[Store], name: str) -> InstanceType | None:
-    facts, mapping = _facts(name), tx.settings.instance_types.get(name)
-    return facts if mapping is None else _mapped(name, facts, mapping)
+    return find_type(tx.settings.instance_types, name)
 
 
 def _mapped(name: str, facts: InstanceType | None, mapping: TypeMapping) -> InstanceType:

@@ -32,21 +32,33 @@ def region_prefix(region: str) -> str:
     return f"ecr.{region}"
 
 
-def pull_from_here(settings: Settings, image: str, region: str, now_s: float) -> RegistryPull | None:
-    """Return how a host pulls an image from this registry. Return None for an image in another registry.
+class OwnImage(NamedTuple):
+    region: str
+    name: str  # REPOSITORY, REPOSITORY:TAG or REPOSITORY@DIGEST
+
+
+def own_image(settings: Settings, image: str, region: str) -> OwnImage | None:
+    """Return the region and the name of an image in this registry. Return None for an image in another registry.
 
     `region` is used if the name of the image contains no region.
     """
     if (found := _ECR_NAME.fullmatch(image)) is not None:
         account, region, name = found.groups()
-        is_ours = account == settings.account
-    elif (found := _LOCAL_NAME.fullmatch(image)) is not None:
-        name = found[2]
-        is_ours = int(found[1]) == urlsplit(settings.endpoint_url).port
-    else:
+        return OwnImage(region, name) if account == settings.account else None
+    if (found := _LOCAL_NAME.fullmatch(image)) is not None:
+        return OwnImage(region, found[2]) if int(found[1]) == urlsplit(settings.endpoint_url).port else None
+    return None
+
+
+def pull_from_here(settings: Settings, image: str, region: str, now_s: float) -> RegistryPull | None:
+    """Return how a host pulls an image from this registry. Return None for an image in another registry.
+
+    `region` is used if the name of the image contains no region.
+    """
+    own = own_image(settings, image, region)
+    if own is None:
         return None
-    if not is_ours:
-        return None
+    region, name = own
     server = f"localhost:{urlsplit(settings.endpoint_url).port}"
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
     principal = role_session(settings.account, HOST_ROLE, "pull")

@@ -28,6 +28,22 @@ def assign_gpus(
     return runs
 
 
+def assign_free_gpus(
+    tx: Tx[Store], runs: tuple[Run, ...], slot_id: str, gpu_ids: tuple[str, ...], spec: TaskSpec
+) -> tuple[Run, ...]:
+    """Assign free GPUs to the runs of a Batch job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
+
+    A container that sets the variable gets the GPUs that the variable names. If no container of the task does, the images do, and
+    the first container gets all GPUs.
+    """
+    visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
+    if not any(visible.values()):
+        visible = {runs[0].id: "all"}
+    runs = tuple(run.but(gpus=FREE_GPUS) if visible.get(run.id) else run for run in runs)
+    indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(slot_id)}
+    return _share_spare_gpus(runs, gpu_ids, visible, indexes)
+
+
 def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) -> tuple[Task, Run] | None:
     """Assign free GPUs to a run whose image sets NVIDIA_VISIBLE_DEVICES to `visible`. The host of the run has reported this value.
 

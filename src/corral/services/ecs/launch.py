@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank, could_hold, is_reservable, place_newcomer, place_on, room_for_newcomer
-from corral.model.placement import Placement, Unplaceable
+from corral.decide.slot_fit import amounts
+from corral.model.placement import Claim, Placement, Unplaceable
 from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
-from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
 from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
@@ -50,6 +51,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     enable_execute_command: bool = False
     placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
+    job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -79,6 +81,34 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
         if tx.store.fleet.pool(pool).lines_depending_on_tasks:
             tx.mark(f"pool:{pool}")  # a waiting task may have a placement constraint that refers to this group
     return launched
+
+
+def launch_placed(
+    tx: Tx[Store],
+    request: LaunchRequest,
+    pool: str,
+    placement: Placement,
+    claim: Claim,
+    *,
+    free_gpus: tuple[str, ...] | None = None,
+) -> Task:
+    """Launch one task at a placement that the scheduler has found for a claim.
+
+    `free_gpus` are the GPUs for containers whose image asks for GPUs. None: no image does.
+    """
+    spec = task_spec(request.definition, request.overrides)
+    _check_spec(tx, spec)
+    _check_network(request)
+    slot, demand = tx.store.fleet.pool(pool).slot(placement.slot_id), spec.demand
+    if slot.cpu_units < demand.cpu_units or slot.memory_mib < demand.memory_mib or len(slot.gpus) < demand.gpus:
+        raise ClientException(f"The task needs more than was reserved for it: {amounts(demand)}.")
+    task = _prototype(tx, request, spec)
+    if pool != task.pool:
+        task = task.but(pool=pool)
+    task = _add_task(tx, task, spec, placement, claim=claim, free_gpus=free_gpus)
+    if tx.store.fleet.pool(pool).lines_depending_on_tasks:
+        tx.mark(f"pool:{pool}")
+    return task
 
 
 def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
@@ -165,7 +195,16 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
     return LaunchResult(tasks, failures)
 
 
-def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None, *, roams: bool = False) -> Task:
+def _add_task(
+    tx: Tx[Store],
+    prototype: Task,
+    spec: TaskSpec,
+    found: Placement | None,
+    *,
+    roams: bool = False,
+    claim: Claim | None = None,
+    free_gpus: tuple[str, ...] | None = None,
+) -> Task:
     """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim."""
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
@@ -174,7 +213,10 @@ def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement |
         tx.store.tasks.add(task, claim_rank(task.created_at_s), roams=roams)
         mark_provider(tx, task)
         return task
-    runs = assign_gpus(tx, prototype.pool, runs, found, spec)
+    if free_gpus is None:
+        runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim)
+    else:
+        runs = assign_free_gpus(tx, runs, found.slot_id, free_gpus, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
     tx.store.tasks.add(task)
     start_runs(tx, task, spec)
@@ -234,6 +276,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "overrides": request.overrides,
         "platformVersion": platform_version,
         "tags": request.tags,
+        "jobEnvironment": request.job_environment,
     }
     return {name: value for name, value in details.items() if value}
 

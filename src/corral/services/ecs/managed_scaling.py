@@ -15,7 +15,7 @@ from msgspec import Struct, convert, field, to_builtins
 from corral.core import Tx
 from corral.decide.group_capacity import COUNTED, capacity_of
 from corral.decide.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
-from corral.decide.placement import amounts, covers
+from corral.decide.slot_fit import amounts, covers
 from corral.model.group import DELETING, DRAINED, Group, LifecycleState, Member
 from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool
 from corral.model.metric import Metric, Point
@@ -331,7 +331,7 @@ def _cannot_help(launch: LaunchShape, region: str, pool: str, group: str, demand
     if new.pool != pool:
         joined = f"the cluster {launch.cluster}" if launch.cluster else "no cluster"
         return f"its instances join {joined}; set ECS_CLUSTER={pool.partition('/')[2]} in their user data"
-    if not covers(new.slot, demand):
+    if not covers(new.slot.total, demand):
         return f"the task needs {amounts(demand)}, and an instance of the type {launch.type} has {amounts(new.slot.total)}"
     if needed_instances([], [WaitingTasks(pool, demand, 1)], new).unfit:
         return "its instances do not match the placement constraints of the task"

@@ -24,6 +24,8 @@ from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
+NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
+MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # not in the main node itself
 FILES_MAX_BYTES = 2**20  # all files of a container together. Linux cannot start a program with a much larger environment
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 SECRETS_MANAGER = "secretsmanager"
@@ -50,7 +52,12 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         container=run.container,
         image=pull.image if pull is not None else container.image,
         command=container.command,
-        environment={**container.environment, **secrets, **task_environment(tx.settings, task, run)},
+        environment={
+            **container.environment,
+            **secrets,
+            **task_environment(tx.settings, task, run),
+            **job_environment(tx, task, spec),
+        },
         gpu_ids=list(run.gpu_ids),
         working_directory=container.definition.get("workingDirectory"),
         stop_grace_s=container.stop_grace_s,
@@ -161,6 +168,47 @@ def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]
         "ECS_CONTAINER_METADATA_URI_V4": f"{url}/v4/{address}",
         "ECS_AGENT_URI": f"{url}/api/{address}",
     }
+
+
+def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]:
+    """The variables of a Batch job that differ between its tasks.
+
+    A node of a multi-node job that runs in a container has the address of the container, not its loopback address.
+    """
+    given: dict[str, str] = task.details.get("jobEnvironment", {})
+    if NODE_ADDRESS not in given or not has_network(tx, task, spec):
+        return given
+    others = {name: value for name, value in given.items() if name not in (NODE_ADDRESS, MAIN_NODE_ADDRESS)}
+    return {**others, MAIN_NODE_ADDRESS: main_node_address(tx, task, spec)} if MAIN_NODE_ADDRESS in given else others
+
+
+def has_network(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
+    """Whether the containers of a task have a network of their own, and so an address that only Docker knows."""
+    return spec.document.get("networkMode") not in ("host", "none") and has_containers(tx, task, spec)
+
+
+def main_node_address(tx: Tx[Store], task: Task, spec: TaskSpec) -> str:
+    """The address of the main node of a task's multi-node job; empty if the main node is a container that has not started.
+
+    The main node itself has no such variable, as on AWS. Its value is then empty, too.
+    """
+    given: dict[str, str] = task.details.get("jobEnvironment", {})
+    if MAIN_NODE_ADDRESS not in given or not has_network(tx, task, spec):
+        return given.get(MAIN_NODE_ADDRESS, "")
+    parent = given["AWS_BATCH_JOB_ID"].partition("#")[0]
+    node = tx.store.jobs.get(f"{parent}#{given['AWS_BATCH_JOB_MAIN_NODE_INDEX']}")
+    main = tx.store.tasks.get(node.task_id) if node is not None and node.task_id else None
+    return container_address(main) if main is not None else ""
+
+
+def waits_for_main_node(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
+    """Whether a task cannot start yet, because it needs the address of the main node of its multi-node job."""
+    return MAIN_NODE_ADDRESS in task.details.get("jobEnvironment", ()) and not main_node_address(tx, task, spec)
+
+
+def container_address(task: Task) -> str:
+    """The address of a task's containers; empty before the first one has started."""
+    return next((run.about["privateIpv4Address"] for run in task.runs if run.about and run.about.get("privateIpv4Address")), "")
 
 
 def is_fargate(task: Task) -> bool:

@@ -17,7 +17,7 @@ from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services import sessions
 from corral.services.ecs.lookup import arn, split_definition, zone_of_task
-from corral.services.ecs.run_spec import has_containers, is_fargate, log_target
+from corral.services.ecs.run_spec import NODE_ADDRESS, has_containers, is_fargate, log_target
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_spec import TaskSpec, spec_of
 from corral.store import Store
@@ -129,16 +129,17 @@ def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str,
         "ContainerARN": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
         "Health": {"status": run.health or "UNKNOWN"} if spec.containers[run.container].health_check is not None else None,
         "RestartCount": run.restarts if (container.get("restartPolicy") or {}).get("enabled") else None,
-        "Networks": [_network(spec, about)],
+        "Networks": [_network(task, spec, about)],
         "Ports": _ports(about),
     }
     return _without_none(metadata)
 
 
-def _network(spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
-    """The network of a container. A plain process uses the network of its host."""
+def _network(task: Task, spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
+    """The network of a container. A plain process uses the network of its host. A node of a multi-node job has its own address."""
     if "privateIpv4Address" not in about:
-        return {"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}
+        address = task.details.get("jobEnvironment", {}).get(NODE_ADDRESS, "127.0.0.1")
+        return {"NetworkMode": "host", "IPv4Addresses": [address]}
     mode = spec.document.get("networkMode") or "bridge"
     return _without_none(
         {"NetworkMode": mode, "IPv4Addresses": [about["privateIpv4Address"]], "MACAddress": about.get("macAddress")}

@@ -12,11 +12,12 @@ from corral.decide.task_lifecycle import advance, startable
 from corral.model.ecs_service import STARTED_BY, service_key
 from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
+from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
-from corral.services.ecs.run_spec import start_order
+from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
 from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
@@ -34,6 +35,8 @@ def start_run(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
 
 def start_runs(tx: Tx[Store], task: Task, spec: TaskSpec) -> None:
     """Start every container of a placed task that has not started and waits for no other container."""
+    if waits_for_main_node(tx, task, spec):
+        return  # services/batch/node_addresses.py starts it when the main node has an address
     host_id = host_of(tx, task)
     for run in startable(task.runs):
         tx.start(host_id, start_order(tx, task, run, spec))
@@ -59,6 +62,7 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
     mark_service(tx, task)
+    mark_job(tx, task)
     mark_provider(tx, task, placement.slot_id)
 
 
@@ -72,6 +76,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     tx.store.tasks.change(before, progress.task)
     tx.changed(f"task:{before.id}")
     mark_service(tx, before)
+    mark_job(tx, before)
     for run in progress.start:
         start_run(tx, progress.task, run, spec_of(tx, before))
     if progress.stop:
@@ -107,6 +112,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         tx.changed(f"task:{task.id}")
         tx.mark(f"pool:{task.pool}")  # a slot that was reserved for this task is free for other claims now
         mark_service(tx, task)
+        mark_job(tx, task)
         mark_provider(tx, task)
     else:
         apply_progress(tx, task, stopping, task.runs)
@@ -132,3 +138,9 @@ def mark_service(tx: Tx[Store], task: Task) -> None:
     """Reconcile the service of a task that has changed."""
     if task.started_by is not None and task.started_by.startswith(STARTED_BY):
         tx.mark(f"service:{service_key(task.region, task.cluster, task.group.removeprefix('service:'))}")
+
+
+def mark_job(tx: Tx[Store], task: Task) -> None:
+    """Reconcile the Batch job of a task that has changed."""
+    if task.started_by is not None and task.started_by.startswith(STARTED_BY_BATCH):
+        tx.mark(f"job:{task.started_by.removeprefix(STARTED_BY_BATCH)}")

@@ -1,0 +1,19 @@
+"""Constraints on the parameters of AWS Batch's operations. Batch has one error code for all of them.
+
+The states and actions of job queues, and the types of resources, are checked by the handlers, with texts that say what to do.
+"""
+
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
+
+HANDLER = Unchecked("the handler checks it, with a text that says what to do")
+
+TABLE = ConstraintTable(
+    usual_wording("ClientException"),
+    {
+        ":JQState": HANDLER,
+        ":JobQueueType": HANDLER,
+        ":JobStateTimeLimitActionsAction": HANDLER,
+        ":JobStateTimeLimitActionsState": HANDLER,
+        ":TagrisTagsMap": Limit(min=0),  # AWS accepts an empty map of tags
+    },
+)

@@ -1,0 +1,248 @@
+"""Computes what a run used: wall time, vCPU-hours, GPU-hours, and the price on AWS.
+
+The cost of a job is its time multiplied by the on-demand price of its instance, and by the largest share of the instance's vCPUs,
+memory or GPUs that the job asks for. Prices are those of `corral cost`. AWS has no such page, so there the report has hours only.
+
+A result is stored as a tag of the step's first job, so that later runs and `list` need not read all children again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.cli.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.errors import CliError
+from corral.cli.pipeline_estimate import StepTimes
+from corral.cli.pipeline_plan import TAG_USAGE
+from corral.cli.pipeline_runs import FoundRun, children, describe_jobs
+from corral.cli.pipeline_state import RunJob
+
+HOUR_S = 3600.0
+NO_PRICE = "none"
+_NUMBER = r"([0-9.]+|none)"
+_USAGE = re.compile(rf"v1 of={_NUMBER} n={_NUMBER} wall={_NUMBER} sum={_NUMBER} vcpu={_NUMBER} gpu={_NUMBER} usd={_NUMBER}")
+
+
+@dataclass(frozen=True, slots=True)
+class StepUsage:
+    jobs: int  # the number of jobs and children that ran
+    wall_s: float  # from the first start to the last end
+    sum_s: float  # of the times of all jobs
+    vcpu_hours: float
+    gpu_hours: float
+    cost: float | None  # None: no price is known
+
+    @property
+    def times(self) -> StepTimes:
+        return StepTimes(self.wall_s, self.sum_s / self.jobs if self.jobs else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    run: str
+    wall_s: float
+    steps: Mapping[str, StepUsage]
+
+    @property
+    def jobs(self) -> int:
+        return sum(step.jobs for step in self.steps.values())
+
+    @property
+    def vcpu_hours(self) -> float:
+        return sum(step.vcpu_hours for step in self.steps.values())
+
+    @property
+    def gpu_hours(self) -> float:
+        return sum(step.gpu_hours for step in self.steps.values())
+
+    @property
+    def cost(self) -> float | None:
+        known = [step.cost for step in self.steps.values() if step.cost is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSize:
+    vcpus: float
+    memory_mib: float
+    gpus: float
+
+
+@dataclass(slots=True)
+class Prices:
+    """Prices and sizes of instance types, and the types of container instances. Each is read once."""
+
+    endpoint: Endpoint
+    per_hour: dict[str, float] | None = None
+    sizes: dict[str, InstanceSize | None] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)  # container instance ARN -> instance type, empty if it is unknown
+
+    def of_job(self, described: Mapping[str, Any], arn: str) -> float | None:
+        """Return the price of one hour of this job, or None if it is not known."""
+        type_ = self.types.get(arn, "")
+        price = self._prices().get(type_)
+        size = self._size(type_) if price is not None else None
+        if price is None or size is None:
+            return None
+        needs = requirements(described)
+        pairs = ((needs.vcpus, size.vcpus), (needs.memory_mib, size.memory_mib), (needs.gpus, size.gpus))
+        return price * min(1.0, max((used / total for used, total in pairs if total), default=1.0))
+
+    def _prices(self) -> dict[str, float]:
+        if self.per_hour is None:
+            self.per_hour = {} if is_aws(self.endpoint) else _prices_of_corral(self.endpoint)
+        return self.per_hour
+
+    def _size(self, type_: str) -> InstanceSize | None:
+        if type_ not in self.sizes:
+            ec2 = client(self.endpoint, "ec2")
+            try:
+                [found] = ec2.describe_instance_types(InstanceTypes=[type_])["InstanceTypes"]
+            except (ec2.exceptions.ClientError, ValueError):
+                self.sizes[type_] = None
+            else:
+                gpus = sum(each.get("Count", 0) for each in found.get("GpuInfo", {}).get("Gpus", ()))
+                size = (found["VCpuInfo"]["DefaultVCpus"], found["MemoryInfo"]["SizeInMiB"], gpus)
+                self.sizes[type_] = InstanceSize(*map(float, size))
+        return self.sizes[type_]
+
+    def learn_types(self, arns: Sequence[str]) -> None:
+        """Read the instance types of container instances. Those of terminated instances may be gone."""
+        ecs = client(self.endpoint, "ecs")
+        by_cluster: dict[str, list[str]] = {}
+        for arn in dict.fromkeys(arns):
+            if arn and arn not in self.types:
+                self.types[arn] = ""
+                by_cluster.setdefault(arn.split("/")[-2] if arn.count("/") > 1 else "default", []).append(arn)
+        for cluster, wanted in by_cluster.items():
+            for start in range(0, len(wanted), 100):
+                try:
+                    reply = ecs.describe_container_instances(cluster=cluster, containerInstances=wanted[start : start + 100])
+                except ecs.exceptions.ClientError:
+                    continue
+                for each in reply["containerInstances"]:
+                    attributes = {attribute["name"]: attribute.get("value", "") for attribute in each.get("attributes", ())}
+                    self.types[each["containerInstanceArn"]] = attributes.get("ecs.instance-type", "")
+            if any(not self.types[arn] for arn in wanted) and (only := self._only_type(cluster)):
+                self.types |= {arn: only for arn in wanted if not self.types[arn]}
+
+    def _only_type(self, cluster: str) -> str:
+        """Return the instance type of a compute environment, by the name of its cluster, if it has only one type."""
+        batch = client(self.endpoint, "batch")
+        for page in batch.get_paginator("describe_compute_environments").paginate():
+            for each in page["computeEnvironments"]:
+                types = each.get("computeResources", {}).get("instanceTypes", [])
+                if each.get("ecsClusterArn", "").rpartition("/")[2] == cluster and len(types) == 1 and "." in types[0]:
+                    return str(types[0])
+        return ""
+
+
+def _prices_of_corral(endpoint: Endpoint) -> dict[str, float]:
+    """Return the on-demand price per hour of each instance type that has run."""
+    try:
+        report, _ = own_page(endpoint, "/_corral/cost")
+    except CliError:
+        return {}
+    hours: dict[str, float] = {}
+    costs: dict[str, float] = {}
+    for group in report["groups"]:
+        for each in group["types"]:
+            if each["onDemand"] is not None and each["hours"]:
+                hours[each["type"]] = hours.get(each["type"], 0.0) + each["hours"]
+                costs[each["type"]] = costs.get(each["type"], 0.0) + each["onDemand"]
+    return {name: costs[name] / hours[name] for name in costs}
+
+
+def requirements(described: Mapping[str, Any]) -> InstanceSize:
+    """Return the vCPUs, the memory and the GPUs that a job asks for."""
+    container = described.get("container") or {}
+    given = {each["type"]: float(each["value"]) for each in container.get("resourceRequirements", ())}
+    return InstanceSize(
+        given.get("VCPU", float(container.get("vcpus") or 0)),
+        given.get("MEMORY", float(container.get("memory") or 0)),
+        given.get("GPU", 0.0),
+    )
+
+
+# Usage
+
+
+def run_usage(endpoint: Endpoint, found: FoundRun, prices: Prices, *, store: bool) -> RunUsage:
+    """Return the usage of a run. Steps whose tag is still right are not computed again. With `store`, write the tags."""
+    by_step: dict[str, list[RunJob]] = {}
+    for job in sorted(found.jobs, key=lambda job: (job.created_s, job.id)):
+        by_step.setdefault(job.step, []).append(job)
+    steps: dict[str, StepUsage] = {}
+    for name, jobs in by_step.items():
+        known = parse_usage(jobs[0].tags.get(TAG_USAGE, ""), len(jobs))
+        if known is None:
+            known = _step_usage(endpoint, jobs, prices)
+            if store and all(job.ended for job in jobs):
+                client(endpoint, "batch").tag_resource(resourceArn=jobs[0].arn, tags={TAG_USAGE: format_usage(known, len(jobs))})
+        steps[name] = known
+    ends = [job.stopped_s for job in found.jobs if job.stopped_s]
+    return RunUsage(found.run, max(0.0, max(ends, default=found.created_s) - found.created_s), steps)
+
+
+def _step_usage(endpoint: Endpoint, jobs: Sequence[RunJob], prices: Prices) -> StepUsage:
+    described = [each for job in jobs for each in _executions(endpoint, job)]
+    prices.learn_types([arn for each in described for _, _, arn in attempts(each)])
+    starts, ends, total_s, vcpu_s, gpu_s, ran = list[float](), list[float](), 0.0, 0.0, 0.0, 0
+    costs: list[float] = []
+    for each in described:
+        needs, parts = requirements(each), attempts(each)
+        ran += bool(parts)
+        for start_s, end_s, arn in parts:
+            seconds = max(0.0, end_s - start_s)
+            starts.append(start_s)
+            ends.append(end_s)
+            total_s += seconds
+            vcpu_s += seconds * needs.vcpus
+            gpu_s += seconds * needs.gpus
+            price = prices.of_job(each, arn)
+            if price is not None:
+                costs.append(seconds / HOUR_S * price)
+    wall_s = max(ends) - min(starts) if starts else 0.0
+    return StepUsage(ran, wall_s, total_s, vcpu_s / HOUR_S, gpu_s / HOUR_S, sum(costs) if costs else None)
+
+
+def _executions(endpoint: Endpoint, job: RunJob) -> Iterator[Mapping[str, Any]]:
+    """Yield the descriptions of a plain job, or of the ended children of an array."""
+    if not job.is_array:
+        yield job.described
+        return
+    batch = client(endpoint, "batch")
+    ids = [each["jobId"] for status in ("SUCCEEDED", "FAILED") for each in children(batch, job, status) if each.get("startedAt")]
+    yield from describe_jobs(batch, ids)
+
+
+def attempts(described: Mapping[str, Any]) -> list[tuple[float, float, str]]:
+    """Return start, end and container instance of each attempt that has ended, in seconds since 1970."""
+    found = [
+        (each["startedAt"] / 1000, each["stoppedAt"] / 1000, (each.get("container") or {}).get("containerInstanceArn", ""))
+        for each in described.get("attempts", ())
+        if each.get("startedAt") and each.get("stoppedAt")
+    ]
+    if not found and described.get("startedAt") and described.get("stoppedAt"):
+        arn = (described.get("container") or {}).get("containerInstanceArn", "")
+        found.append((described["startedAt"] / 1000, described["stoppedAt"] / 1000, arn))
+    return found
+
+
+def format_usage(usage: StepUsage, jobs: int) -> str:
+    """Format the usage of a step as the value of a tag. `jobs` is the number of jobs that it includes."""
+    usd = NO_PRICE if usage.cost is None else f"{usage.cost:.6f}"
+    hours = f"vcpu={usage.vcpu_hours:.6f} gpu={usage.gpu_hours:.6f}"
+    return f"v1 of={jobs} n={usage.jobs} wall={usage.wall_s:.3f} sum={usage.sum_s:.3f} {hours} usd={usd}"
+
+
+def parse_usage(text: str, jobs: int) -> StepUsage | None:
+    """Parse the value of a tag. Return None if it has another form, or does not include the jobs of a retry."""
+    match = _USAGE.fullmatch(text)
+    if match is None or NO_PRICE in match.groups()[:-1] or float(match[1]) != jobs:
+        return None
+    number, wall_s, sum_s, vcpu_hours, gpu_hours = (float(each) for each in match.groups()[1:-1])
+    return StepUsage(int(number), wall_s, sum_s, vcpu_hours, gpu_hours, None if match[7] == NO_PRICE else float(match[7]))

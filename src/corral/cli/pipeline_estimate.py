@@ -1,0 +1,48 @@
+"""Estimates when the steps of a run end. Pure functions: they call no service.
+
+The estimate uses the mean time of the children that have ended in this run, else the times of the last run of the same pipeline.
+If neither is known, there is no estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from corral.cli.pipeline_state import PipelineRun, StepState
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Times of a step in an earlier run, in seconds: from its first start to its last end, and the mean of its children."""
+
+    wall_s: float
+    mean_s: float
+
+
+def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> PipelineRun:
+    """Return the state with `ends_in_s`. `means` has the mean time of the ended children of each step in this run."""
+    ends: dict[str, float | None] = {}
+    for step in state.steps:
+        own = _remaining_s(step, now_s, means.get(step.name), earlier.get(step.name))
+        before = [0.0] if step.ended or step.counts.running else [ends[name] for name in step.after]
+        known = [each for each in before if each is not None]
+        ends[step.name] = None if own is None or len(known) < len(before) else max(known, default=0.0) + own
+    steps = tuple(replace(step, ends_in_s=None if step.ended else ends[step.name]) for step in state.steps)
+    open_steps = [step for step in steps if not step.ended]
+    known = [step.ends_in_s for step in open_steps if step.ends_in_s is not None]
+    whole = max(known) if known and len(known) == len(open_steps) and not state.ended else None
+    return replace(state, steps=steps, ends_in_s=whole)
+
+
+def _remaining_s(step: StepState, now_s: float, mean_s: float | None, earlier: StepTimes | None) -> float | None:
+    """Return how long the step takes from now, or from the end of the earlier steps if it has not started."""
+    if step.ended:
+        return 0.0
+    mean_s = mean_s if mean_s is not None else earlier.mean_s if earlier is not None else None
+    if step.counts.running and mean_s is not None:
+        if step.counts.total == 1:
+            return max(0.0, mean_s - (now_s - (step.started_s or now_s)))
+        # A running child has half of its time left, on average. The running children take the waiting ones one after the other.
+        return (step.counts.running / 2 + step.counts.waiting) * mean_s / step.counts.running
+    return earlier.wall_s if earlier is not None else None

@@ -1,0 +1,342 @@
+"""Derives the state of a run from its jobs. Pure functions: they call no service.
+
+A step may have several jobs: each retry adds some. The newest job that covers an index decides about this index. Counts are numbers
+of children (a plain job counts as one): done, running, failed and waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.cli.pipeline_plan import (
+    INDEXES_VARIABLE,
+    TAG_ATTEMPT,
+    TAG_PIPELINE,
+    TAG_RUN,
+    TAG_STEP,
+    TAG_STOPPED,
+    PipelinePlan,
+    PlannedStep,
+    SubmittedJob,
+    parse_indexes,
+)
+
+WAITING_STATES = ("SUBMITTED", "PENDING", "RUNNABLE")
+RUNNING_STATES = ("STARTING", "RUNNING")
+ENDED_STATES = ("SUCCEEDED", "FAILED")
+OF_STATUS = (
+    dict.fromkeys(WAITING_STATES, "waiting") | dict.fromkeys(RUNNING_STATES, "running") | {"SUCCEEDED": "done", "FAILED": "failed"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    done: int = 0
+    running: int = 0
+    failed: int = 0
+    waiting: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.done + self.running + self.failed + self.waiting
+
+    @property
+    def active(self) -> int:
+        return self.running + self.waiting
+
+    def __add__(self, other: StepCounts) -> StepCounts:
+        return StepCounts(
+            self.done + other.done, self.running + other.running, self.failed + other.failed, self.waiting + other.waiting
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """One job of a run, as DescribeJobs describes it. Times are in seconds since 1970."""
+
+    id: str
+    arn: str
+    queue: str
+    step: str
+    attempt: int
+    status: str
+    size: int  # the number of children; 1 for a plain job
+    is_array: bool
+    counts: StepCounts
+    indexes: tuple[int, ...] | None  # original indexes; None: all of the step
+    created_s: float
+    started_s: float | None
+    stopped_s: float | None
+    reason: str
+    tags: Mapping[str, str]
+    described: Mapping[str, Any] = field(compare=False)
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED_STATES
+
+
+def read_job(described: Mapping[str, Any]) -> RunJob | None:
+    """Return a job of a pipeline, or None if the job has no tags of a pipeline."""
+    tags: Mapping[str, str] = described.get("tags") or {}
+    if not all(key in tags for key in (TAG_PIPELINE, TAG_RUN, TAG_STEP)):
+        return None
+    array = described.get("arrayProperties") or {}
+    size, status = array.get("size", 1), described["status"]
+    environment = {each["name"]: each.get("value", "") for each in (described.get("container") or {}).get("environment", ())}
+    text = environment.get(INDEXES_VARIABLE)
+    attempt = tags.get(TAG_ATTEMPT, "1")
+    return RunJob(
+        id=described["jobId"],
+        arn=described.get("jobArn", ""),
+        queue=described["jobQueue"].rpartition("/")[2],
+        step=tags[TAG_STEP],
+        attempt=int(attempt) if attempt.isdecimal() else 1,
+        status=status,
+        size=size,
+        is_array="size" in array,
+        counts=_counts(array.get("statusSummary") or {}, size, status) if "size" in array else StepCounts(**{OF_STATUS[status]: 1}),
+        indexes=parse_indexes(text) if text else None,
+        created_s=described["createdAt"] / 1000,
+        started_s=described["startedAt"] / 1000 if described.get("startedAt") else None,
+        stopped_s=described["stoppedAt"] / 1000 if described.get("stoppedAt") else None,
+        reason=described.get("statusReason", ""),
+        tags=tags,
+        described=described,
+    )
+
+
+def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
+    """Return the counts of an array. Children that the summary does not have yet follow the state of the array."""
+    numbers = {"done": 0, "running": 0, "failed": 0, "waiting": 0}
+    for name, number in summary.items():
+        numbers[OF_STATUS[name]] += number
+    if status in ENDED_STATES:  # AWS updates the summary later than the status
+        rest = numbers["running"] + numbers["waiting"] + max(0, size - sum(numbers.values()))
+        numbers |= {"running": 0, "waiting": 0, OF_STATUS[status]: numbers[OF_STATUS[status]] + rest}
+    else:
+        numbers["waiting"] += max(0, size - sum(numbers.values()))
+    return StepCounts(**numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    name: str
+    state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, TOLERATED, FAILED
+    counts: StepCounts
+    jobs: tuple[RunJob, ...]  # oldest first
+    after: tuple[str, ...]
+    queue: str
+    gpus: int
+    max_failed: str = ""
+    reason: str = ""  # why the step waits or has failed
+    ends_in_s: float | None = None  # estimate
+
+    @property
+    def started_s(self) -> float | None:
+        return min((job.started_s for job in self.jobs if job.started_s), default=None)
+
+    @property
+    def stopped_s(self) -> float | None:
+        return max((job.stopped_s for job in self.jobs if job.stopped_s), default=None) if self.ended else None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("SUCCEEDED", "TOLERATED", "FAILED")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    name: str
+    run: str
+    state: str  # RUNNING, SUCCEEDED, FAILED, STOPPED, or WAITING: steps are ready, but only `watch` submits them
+    steps: tuple[StepState, ...]
+    ready: tuple[str, ...]  # deferred steps that can be submitted now
+    created_s: float
+    stopped_s: float | None
+    attempt: int
+    ends_in_s: float | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}-{self.run}"
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("SUCCEEDED", "FAILED", "STOPPED")
+
+    @property
+    def jobs(self) -> list[RunJob]:
+        return [job for step in self.steps for job in step.jobs]
+
+    def step(self, name: str) -> StepState:
+        return next(each for each in self.steps if each.name == name)
+
+
+def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] = frozenset()) -> PipelineRun:
+    """Derive the state of a run from all its jobs. `idle` has deferred steps for which `wanted_now` found nothing to run."""
+    ordered = sorted(jobs, key=lambda job: (job.created_s, job.id))
+    by_step: dict[str, list[RunJob]] = {}
+    for job in ordered:
+        by_step.setdefault(job.step, []).append(job)
+    steps: dict[str, StepState] = {}
+    for planned in plan.steps:
+        steps[planned.name] = _step_state(planned, tuple(by_step.get(planned.name, ())), steps)
+    was_stopped = any(TAG_STOPPED in job.tags for job in jobs)
+    ready = () if was_stopped else tuple(each.name for each in plan.deferred if each.name not in idle and _is_ready(each, steps))
+    return PipelineRun(
+        name=plan.pipeline.name,
+        run=plan.run,
+        state=_state(list(steps.values()), ready, was_stopped=was_stopped),
+        steps=tuple(steps.values()),
+        ready=ready,
+        created_s=ordered[0].created_s if ordered else 0.0,
+        stopped_s=max((job.stopped_s for job in jobs if job.stopped_s), default=None) if all(job.ended for job in jobs) else None,
+        attempt=max((job.attempt for job in jobs), default=1),
+    )
+
+
+def _state(steps: Sequence[StepState], ready: tuple[str, ...], *, was_stopped: bool) -> str:
+    if any(step.state in ("WAITING", "RUNNING") for step in steps):
+        return "RUNNING"
+    if was_stopped:
+        return "STOPPED"
+    if ready:
+        return "WAITING"
+    return "FAILED" if any(step.state in ("FAILED", "NOT SUBMITTED") for step in steps) else "SUCCEEDED"
+
+
+def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[str, StepState]) -> StepState:
+    counts = merge_counts(jobs, planned.size)
+    missing = planned.size - counts.total if jobs and not any(after.each for after in planned.step.after) else 0
+    counts += StepCounts(waiting=max(0, missing) if jobs else planned.size)
+    after = tuple(each.step for each in planned.step.after)
+    state, reason = "", ""
+    if not jobs:
+        state, reason = "NOT SUBMITTED", _why_not_submitted(planned, others)
+    elif counts.active:
+        state = "RUNNING" if counts.running or counts.done else "WAITING"
+        unfinished = [name for name in after if not others[name].ended]
+        if not counts.running:
+            reason = f"after {', '.join(unfinished)}" if unfinished else next((job.reason for job in jobs if not job.ended), "")
+    elif counts.failed > planned.allowed_failed:
+        state, reason = "FAILED", next((job.reason for job in reversed(jobs) if job.reason and job.status == "FAILED"), "")
+    else:
+        state = "TOLERATED" if counts.failed else "SUCCEEDED"
+    return StepState(
+        name=planned.name,
+        state=state,
+        counts=counts,
+        jobs=jobs,
+        after=after,
+        queue=planned.queue,
+        gpus=planned.gpus,
+        max_failed=str(planned.step.max_failed) if planned.step.max_failed else "",
+        reason=reason,
+    )
+
+
+def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
+    """Add the counts of a step's jobs.
+
+    A later attempt that covers all indexes replaces the earlier ones. One that covers a part includes all children that had failed,
+    so these are no longer counted as failed.
+    """
+    merged = StepCounts()
+    for attempt in sorted({job.attempt for job in jobs}):
+        counts = StepCounts()
+        for job in jobs:
+            if job.attempt == attempt:
+                counts += job.counts
+        if counts.total >= size:
+            merged = counts
+        else:
+            left = max(0, merged.failed - counts.total)
+            merged = StepCounts(merged.done, merged.running, left, merged.waiting) + counts
+    return merged
+
+
+def _why_not_submitted(planned: PlannedStep, others: Mapping[str, StepState]) -> str:
+    """Explain what a deferred step waits for. `watch` submits it."""
+    for after in planned.step.after:
+        other = others[after.step]
+        if other.state == "FAILED":
+            over = f" ({other.counts.failed} failed, max_failed is {other.max_failed})" if other.max_failed else ""
+            return f"not run: {other.name} has failed{over}"
+    for name in planned.deferred_by:
+        if not others[name].ended:
+            tolerance = f" with at most {others[name].max_failed} failed" if others[name].max_failed else ""
+            return f"`watch` submits it when {name} has ended{tolerance}"
+    return "ready: `corral pipeline watch` submits it"
+
+
+def _is_ready(planned: PlannedStep, steps: Mapping[str, StepState]) -> bool:
+    """Return whether a deferred step can be submitted: for the first time, or again because an earlier step was retried."""
+    own = steps[planned.name]
+    mine = max((job.attempt for job in own.jobs), default=0)
+    before = [steps[after.step] for after in planned.step.after]
+    newest = max((job.attempt for step in before for job in step.jobs), default=0)
+    if (own.counts.active and own.jobs) or newest <= mine:
+        return False
+    if any(not step.jobs or step.state == "FAILED" for step in before):
+        return False
+    return all(steps[name].ended for name in planned.deferred_by if steps[name].max_failed)
+
+
+def wanted_now(
+    plan: PipelinePlan, state: PipelineRun, succeeded: Callable[[str], frozenset[int]]
+) -> tuple[dict[str, list[int]], dict[str, list[SubmittedJob]]]:
+    """Return the indexes of each ready step that can be submitted now, and the unfinished jobs of other steps.
+
+    A step after `each: X`, where X may have failed children, runs only the indexes that succeeded in X and not yet in the step.
+    `succeeded` returns the indexes of a step that succeeded.
+    """
+    wanted: dict[str, list[int]] = {}
+    for planned in plan.steps:
+        name = planned.name
+        if name not in state.ready:
+            continue
+        if any(after.step in state.ready for after in planned.step.after):
+            continue  # in the next round, when the jobs of the earlier step exist
+        tolerant = [after.step for after in planned.step.after if after.each and plan.step(after.step).allowed_failed]
+        indexes = set(range(planned.size))
+        if tolerant:
+            for step in tolerant:
+                indexes &= succeeded(step)
+            indexes -= succeeded(name)
+        if indexes:
+            wanted[name] = sorted(indexes)
+    return wanted, unfinished_jobs(plan, state)
+
+
+def unfinished_jobs(plan: PipelinePlan, state: PipelineRun) -> dict[str, list[SubmittedJob]]:
+    found: dict[str, list[SubmittedJob]] = {}
+    for step in state.steps:
+        everything = tuple(range(plan.step(step.name).size))
+        jobs = [SubmittedJob(job.id, job.indexes or everything) for job in step.jobs if not job.ended]
+        if jobs:
+            found[step.name] = jobs
+    return found
+
+
+def wanted_again(plan: PipelinePlan, failed: Mapping[str, frozenset[int]]) -> dict[str, list[int]]:
+    """Return the indexes that a retry submits: those that failed, and those of later steps whose input changes.
+
+    A step after `each: X` runs the same indexes as X again. Any other step after X runs again as a whole. Deferred steps are left
+    out, because `watch` submits them when the earlier steps have ended.
+    """
+    again: dict[str, set[int]] = {}
+    for planned in plan.steps:
+        indexes = set(failed.get(planned.name, frozenset()))
+        for after in planned.step.after:
+            earlier = again.get(after.step, set())
+            if earlier:
+                indexes |= earlier if after.each else set(range(planned.size))
+        again[planned.name] = indexes
+    blocked: set[str] = set()
+    for planned in plan.deferred:
+        if any(again[name] for name in planned.deferred_by):
+            blocked.add(planned.name)
+    return {name: sorted(indexes) for name, indexes in again.items() if indexes and name not in blocked}

@@ -1,0 +1,212 @@
+"""Follows a run until it ends, and submits its deferred steps. Reports its result, its usage and its cost.
+
+In a terminal, a screen is refreshed. Otherwise one line is printed when a step changes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from corral.cli.endpoint import Endpoint, is_aws
+from corral.cli.errors import INTERRUPTED, CliError, error_line
+from corral.cli.output import console, count, print_json, print_line, print_message
+from corral.cli.pipeline_cost import Prices, RunUsage, StepUsage, parse_usage, run_usage
+from corral.cli.pipeline_estimate import StepTimes
+from corral.cli.pipeline_plan import TAG_USAGE, PipelinePlan
+from corral.cli.pipeline_runs import FoundRun, find_runs, read_state
+from corral.cli.pipeline_screen import frame, result_table, step_line
+from corral.cli.pipeline_state import PipelineRun, StepState
+from corral.cli.pipeline_submit import advance
+from corral.cli.top import read_keys
+
+REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
+FIRST_PAUSE_S = 0.1  # after a change; it is doubled until it is the interval of refreshes
+EARLIER_MAX = 3  # runs that are shown next to the result
+LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
+
+
+def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> PipelineRun:
+    """Refresh the screen until the run has ended, or until the user presses q. Return the last state."""
+    earlier = earlier_times(endpoint, plan)
+    refresh_s = AWS_REFRESH_S if is_aws(endpoint) else REFRESH_S
+    try:
+        if quiet or not sys.stdout.isatty():
+            return _follow_in_lines(endpoint, plan, earlier, refresh_s, quiet=quiet)
+        return _follow_on_screen(endpoint, plan, earlier, refresh_s)
+    except KeyboardInterrupt:
+        _say_that_it_continues(plan)
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> PipelineRun:
+    from rich.live import Live
+
+    out, trouble = console(), ""
+    state, now_s = read_state(endpoint, plan, earlier)
+    with read_keys() as key, Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            live.update(frame(state, now_s, out.width, out.height - 1, trouble), refresh=True)
+            if state.ended:
+                return state
+            if not advance(endpoint, plan, state) and key(refresh_s) in ("q", "Q", "\x1b", "\x03"):
+                break
+            try:
+                (state, now_s), trouble = read_state(endpoint, plan, earlier), ""
+            except Exception as error:
+                trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
+    _say_that_it_continues(plan)
+    return state
+
+
+def _follow_in_lines(
+    endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float, *, quiet: bool
+) -> PipelineRun:
+    shown: dict[str, tuple[Any, ...]] = {}
+    before, pause_s = None, FIRST_PAUSE_S
+    while True:
+        state, _ = read_state(endpoint, plan, earlier)
+        for step in state.steps:
+            if not quiet and shown.get(step.name) != (now := _visible(step)):
+                shown[step.name] = now
+                print_line(step_line(step))
+        if state.ended:
+            return state
+        submitted = advance(endpoint, plan, state)
+        for name in submitted if not quiet else ():
+            print_line(f"{name}: submitted, because the steps before it have ended within their tolerance")
+        pause_s = FIRST_PAUSE_S if submitted or state != before else min(2 * pause_s, refresh_s)
+        before = state
+        time.sleep(pause_s)
+
+
+def _visible(step: StepState) -> tuple[Any, ...]:
+    """Return what must change before a new line is printed: the state, the failures, and each tenth of the children."""
+    counts = step.counts
+    return step.state, counts.failed, counts.running > 0, counts.done * LINES_PER_STEP // max(1, counts.total), step.reason
+
+
+def _say_that_it_continues(plan: PipelinePlan) -> None:
+    later = [step.name for step in plan.deferred]
+    only = f" Only `watch` submits {', '.join(later)}." if later else ""
+    print_message(f"{plan.id} continues without this command.{only} Watch it with `corral pipeline watch {plan.id}`.")
+
+
+def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes]:
+    """Return the times of the steps in the last run of the same pipeline, as its tags have them."""
+    for found in find_runs(endpoint, plan.pipeline.name):
+        if found.run == plan.run:
+            continue
+        jobs: dict[str, list[Any]] = {}
+        for job in sorted(found.jobs, key=lambda each: (each.created_s, each.id)):
+            jobs.setdefault(job.step, []).append(job)
+        known = {name: parse_usage(each[0].tags.get(TAG_USAGE, ""), len(each)) for name, each in jobs.items()}
+        times = {name: usage.times for name, usage in known.items() if usage is not None and usage.jobs}
+        if times:
+            return times
+    return {}
+
+
+# Results
+
+
+def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -> None:
+    """Follow a run, and print its result. Exit with code 1 if it has failed or was stopped."""
+    state = follow(endpoint, plan, quiet=as_json)
+    if state.ended:
+        usage, earlier = report(endpoint, state)
+        print_json(run_document(state, usage, earlier)) if as_json else print_result(endpoint, state, usage, earlier)
+    if state.ended and state.state != "SUCCEEDED":
+        raise SystemExit(1)
+
+
+def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUsage]]:
+    """Return what the run used, and what the last runs of the same pipeline used. Store the results as tags."""
+    prices = Prices(endpoint)
+    runs = find_runs(endpoint, state.name)
+    own = next(found for found in runs if found.run == state.run)
+    others = [found for found in runs if found.run != state.run and all(job.ended for job in found.jobs)]
+    usage = run_usage(endpoint, own, prices, store=state.ended)
+    return usage, [run_usage(endpoint, found, prices, store=True) for found in others[:EARLIER_MAX]]
+
+
+def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> None:
+    out = console()
+    out.print()
+    out.print(result_table(state, usage, earlier))
+    tolerated = [f"{step.name} ({step.counts.failed} of {step.counts.total})" for step in state.steps if step.state == "TOLERATED"]
+    if tolerated:
+        print_message(f"children that failed within their tolerance: {', '.join(tolerated)}.")
+    if usage.cost is None:
+        why = "AWS's prices are not read" if is_aws(endpoint) else "the jobs ran on instances without a price"
+        print_message(f"no cost is shown: {why}.")
+    if state.state == "FAILED":
+        failed = [step for step in state.steps if step.state == "FAILED"]
+        number = sum(step.counts.failed for step in failed)
+        names = ", ".join(step.name for step in failed)
+        print_message(f"{count(number, 'job')} of {names} failed. Run them again with `corral pipeline retry --failed {state.id}`.")
+
+
+def run_document(state: PipelineRun, usage: RunUsage | None, earlier: Sequence[RunUsage] = ()) -> dict[str, Any]:
+    """Return a run as JSON."""
+    return {
+        "id": state.id,
+        "name": state.name,
+        "run": state.run,
+        "state": state.state,
+        "attempt": state.attempt,
+        "startedS": state.created_s,
+        "stoppedS": state.stopped_s if state.ended else None,
+        "endsInS": state.ends_in_s,
+        "ready": list(state.ready),
+        "steps": [_step_document(step, usage.steps.get(step.name) if usage else None) for step in state.steps],
+        **({"usage": _usage_document(usage), "earlier": [_usage_document(each) for each in earlier]} if usage else {}),
+    }
+
+
+def _step_document(step: StepState, usage: StepUsage | None) -> dict[str, Any]:
+    counts = step.counts
+    return {
+        "name": step.name,
+        "state": step.state,
+        "done": counts.done,
+        "running": counts.running,
+        "failed": counts.failed,
+        "waiting": counts.waiting,
+        "reason": step.reason,
+        "queue": step.queue,
+        "after": list(step.after),
+        "jobs": [job.id for job in step.jobs],
+        "startedS": step.started_s,
+        "stoppedS": step.stopped_s,
+        "endsInS": step.ends_in_s,
+        **({"wallS": usage.wall_s, **_hours(usage)} if usage else {}),
+    }
+
+
+def _usage_document(usage: RunUsage) -> dict[str, Any]:
+    return {"run": usage.run, "wallS": usage.wall_s, **_hours(usage)}
+
+
+def _hours(usage: RunUsage | StepUsage) -> dict[str, Any]:
+    return {"jobsRun": usage.jobs, "vcpuHours": usage.vcpu_hours, "gpuHours": usage.gpu_hours, "cost": usage.cost}
+
+
+def list_row(state: PipelineRun, found: FoundRun, usage: RunUsage | None, now_s: float) -> dict[str, Any]:
+    """Return one row of `corral pipeline list`."""
+    return {
+        "id": found.id,
+        "name": found.name,
+        "run": found.run,
+        "state": state.state,
+        "steps": len(state.steps),
+        "stepsDone": sum(step.state in ("SUCCEEDED", "TOLERATED") for step in state.steps),
+        "startedS": found.created_s,
+        "started": datetime.fromtimestamp(found.created_s, UTC),
+        "wallS": ((state.stopped_s or now_s) if state.ended else now_s) - found.created_s,
+        "gpuHours": usage.gpu_hours if usage else None,
+        "cost": usage.cost if usage else None,
+    }

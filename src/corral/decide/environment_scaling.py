@@ -1,0 +1,245 @@
+"""Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
+
+A line is a number of waiting jobs with equal demands (`model/task.py`). A job with several nodes starts only when there is room for
+all its nodes. Nodes may share an instance. A shape is the free capacity of equal instances, with their number. The cost of a
+decision depends on the number of different lines and shapes, and not on the number of jobs and instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, room, room_on
+from corral.model.task import ALL_GPUS, Demand
+
+CHOICES_MAX = 1_000  # the most choices of a type in one decision
+
+
+class JobLine(Struct, frozen=True):
+    """Waiting jobs with equal demands."""
+
+    id: str
+    demand: Demand  # of one node; a job that is not a multi-node job has one node
+    count: int  # jobs
+    nodes: int = 1
+
+
+class FreeShape(Struct, frozen=True):
+    """Equal instances with equal free capacity. An instance that starts has the capacity of its type."""
+
+    gpus: int
+    cpu_units: int
+    memory_mib: int
+    all_gpus: int  # the GPUs that each of the instances has
+    count: int = 1
+    type: str = ""
+    is_empty: bool = True  # no task is on these instances
+    is_starting: bool = False
+
+
+class EnvironmentSize(Struct, frozen=True):
+    """The limits of an environment and its present size. Sizes are vCPUs if no unit is given."""
+
+    min_vcpus: int
+    max_vcpus: int
+    present: int  # of instances that run or start
+    gpus_left: int = WITHOUT_LIMIT  # how many GPUs this machine could give to further instances of the environment
+    gpus_now: int = WITHOUT_LIMIT  # how many of them are free now
+    asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
+    is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
+
+
+class ScalingPlan(Struct, frozen=True):
+    launches: Mapping[str, int]  # type → the number of instances to launch
+    left: Mapping[str, int]  # id of a line → the jobs for which the environment has and gets no room
+    unfit: tuple[Demand, ...]  # the demands that fit on none of the types
+    is_full: bool  # jobs are left although they fit on one of the types: a limit of the environment or of this machine is reached
+    used: tuple[int, ...]  # for each given shape: how many of its instances the waiting jobs will use
+
+
+class _Bin:
+    """Equal instances with the same free capacity, and the given shape from which they come (None: they will be launched)."""
+
+    __slots__ = ("all_gpus", "count", "cpu_units", "gpus", "is_used", "memory_mib", "origin")
+
+    def __init__(self, shape: FreeShape, origin: int | None) -> None:
+        self.gpus, self.cpu_units, self.memory_mib = shape.gpus, shape.cpu_units, shape.memory_mib
+        self.all_gpus, self.count, self.origin, self.is_used = shape.all_gpus, shape.count, origin, False
+
+    def room(self, demand: Demand) -> int:
+        return room(self.gpus, self.all_gpus, self.cpu_units, self.memory_mib, demand)
+
+    def part(self, demand: Demand, nodes: int, count: int) -> _Bin:
+        """Return `count` of these instances, after each of them got this many nodes."""
+        found: _Bin = _Bin.__new__(_Bin)
+        found.gpus = 0 if demand.gpus == ALL_GPUS and nodes else self.gpus - nodes * max(0, demand.gpus)
+        found.cpu_units = self.cpu_units - nodes * demand.cpu_units
+        found.memory_mib = self.memory_mib - nodes * demand.memory_mib
+        found.all_gpus, found.count, found.origin = self.all_gpus, count, self.origin
+        found.is_used = self.is_used or nodes > 0
+        return found
+
+
+class _Packing:
+    """The instances of an environment while lines are packed on them, one line after the other."""
+
+    def __init__(self, bins: list[_Bin], vcpus: int, gpus: int, launches: dict[str, int]) -> None:
+        self.bins, self.vcpus, self.launches = bins, vcpus, launches
+        self.gpus = gpus  # of the instances that will be launched
+
+    def copy(self) -> _Packing:
+        return _Packing(list(self.bins), self.vcpus, self.gpus, dict(self.launches))
+
+    def fill(self, demand: Demand, nodes: int) -> int:
+        """Place nodes on instances that exist, start or will be launched. Return how many are left."""
+        after: list[_Bin] = []
+        for each in self.bins:
+            fit = each.room(demand) if nodes else 0
+            placed = min(nodes, fit * each.count)
+            if not placed:
+                after.append(each)
+                continue
+            nodes -= placed
+            full, rest = divmod(placed, fit)
+            after += [each.part(demand, fit, full)] if full else []
+            after += [each.part(demand, rest, 1)] if rest else []
+            unchanged = each.count - full - bool(rest)
+            after += [each.part(demand, 0, unchanged)] if unchanged else []
+        self.bins = after
+        return nodes
+
+    def launch(self, type_: TypeShape, count: int) -> None:
+        shape = FreeShape(type_.gpus, type_.cpu_units, type_.memory_mib, type_.gpus, count, type_.name)
+        self.bins.append(_Bin(shape, None))
+        self.vcpus += type_.vcpus * count
+        self.gpus += type_.gpus * count
+        self.launches[type_.name] = self.launches.get(type_.name, 0) + count
+
+
+def plan_scaling(
+    lines: Sequence[JobLine],
+    shapes: Sequence[FreeShape],
+    types: Sequence[TypeShape],
+    size: EnvironmentSize,
+    strategy: str,
+) -> ScalingPlan:
+    """Return the launches for the lines, which are in the order in which they get capacity.
+
+    Jobs first use the free capacity of instances that exist or start. The environment never has more vCPUs than its maximum, and
+    never more GPUs than this machine. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
+    environment may launch one instance, unless its strategy is BEST_FIT.
+    """
+    packing = _Packing([_Bin(shape, at) for at, shape in enumerate(shapes)], size.present, 0, {})
+    left: dict[str, int] = {}
+    unfit: list[Demand] = []
+    is_full = False
+    for line in lines:
+        fits_ever = any(room_on(each, line.demand) for each in types)
+        wanted = line.count * line.nodes
+        found = packing.copy()
+        missing = _pack(found, line.demand, wanted, types, size, strategy)
+        if missing and line.nodes > 1 and missing < wanted:  # only whole jobs start
+            started = (wanted - missing) // line.nodes * line.nodes
+            found = packing.copy()
+            missing = wanted - started + _pack(found, line.demand, started, types, size, strategy)
+        if line.nodes == 1 or missing < wanted:
+            packing = found
+        if missing:
+            left[line.id] = -(-missing // line.nodes)
+            is_full = is_full or fits_ever
+            if not fits_ever:
+                unfit.append(line.demand)
+    _grow(packing, types, size, strategy)
+    used = [0] * len(shapes)
+    for each in packing.bins:
+        if each.origin is not None and each.is_used:
+            used[each.origin] += each.count
+    return ScalingPlan(packing.launches, left, tuple(dict.fromkeys(unfit)), is_full, tuple(used))
+
+
+def _pack(packing: _Packing, demand: Demand, nodes: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> int:
+    """Place nodes on free capacity and on new instances. Return for how many nodes the environment has no room."""
+    nodes = packing.fill(demand, nodes)
+    for _ in range(CHOICES_MAX):
+        found = _choice(packing, types, demand, nodes, size, strategy) if nodes and size.is_enabled else None
+        if found is None:
+            break
+        packing.launch(*found)
+        nodes = packing.fill(demand, nodes)
+    return nodes
+
+
+def _choice(
+    packing: _Packing, types: Sequence[TypeShape], demand: Demand, nodes: int, size: EnvironmentSize, strategy: str
+) -> tuple[TypeShape, int] | None:
+    """Return the type of the next instances and their number, or None if no type is left that the limits allow."""
+    vcpus, gpus = size.max_vcpus - packing.vcpus, size.gpus_left - packing.gpus
+    gpus_now = max(0, min(gpus, size.gpus_now - packing.gpus))
+    allowed = [each for each in types if each.gpus <= gpus]
+    type_ = choose_type(allowed, demand, nodes, strategy, vcpus_max=vcpus, gpus_now=gpus_now)
+    if type_ is None and packing.vcpus == 0 and vcpus > 0 and strategy != BEST_FIT:
+        type_ = _smallest([each for each in allowed if room_on(each, demand)])
+    if type_ is None:
+        return None
+    count = nodes // room_on(type_, demand)
+    if type_.vcpus:
+        count = min(count, vcpus // type_.vcpus)
+    if type_.gpus:
+        count = min(count, (gpus_now if type_.gpus <= gpus_now else gpus) // type_.gpus)
+    return type_, max(1, count)
+
+
+def _grow(packing: _Packing, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> None:
+    """Launch instances until the environment has its minimum, and the size that a user has asked for."""
+    one, wanted = Demand(cpu_units=CPU_UNITS), max(size.min_vcpus, min(size.asked, size.max_vcpus) if size.is_enabled else 0)
+    for _ in range(CHOICES_MAX):
+        missing = wanted - packing.vcpus
+        if missing <= 0:
+            return
+        exact = [each for each in types if each.vcpus <= missing]
+        found = _choice(packing, exact or types, one, missing, size, strategy)
+        if found is None or not found[0].vcpus:
+            return
+        packing.launch(*found)
+
+
+def _smallest(types: Sequence[TypeShape]) -> TypeShape | None:
+    return min(types, key=lambda each: (each.cpu_units, each.gpus, each.memory_mib, each.at), default=None)
+
+
+# Scale-in
+
+
+class IdleInstance(Struct, frozen=True):
+    """An instance without tasks that waiting jobs do not need."""
+
+    id: str
+    vcpus: int
+    since_s: float  # since when it is idle
+
+
+class ScaleInPlan(Struct, frozen=True):
+    terminate: tuple[str, ...]
+    again_s: float | None = None  # when the next idle instance may be terminated
+
+
+def plan_scale_in(idle: Sequence[IdleInstance], size: EnvironmentSize, delay_s: float, now_s: float, *, limit: int) -> ScaleInPlan:
+    """Return the idle instances to terminate now: those that were idle for the whole delay, longest first, at most `limit`.
+
+    The environment keeps its minimum number of vCPUs.
+    """
+    spare = size.present - size.min_vcpus
+    chosen: list[str] = []
+    for each in sorted(idle, key=lambda each: (each.since_s, each.id)):
+        if each.vcpus > spare:
+            continue
+        at_s = each.since_s + delay_s
+        if at_s > now_s:
+            return ScaleInPlan(tuple(chosen), at_s)
+        if len(chosen) == limit:
+            return ScaleInPlan(tuple(chosen), now_s)
+        chosen.append(each.id)
+        spare -= each.vcpus
+    return ScaleInPlan(tuple(chosen))

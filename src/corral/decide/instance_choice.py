@@ -1,0 +1,93 @@
+"""Chooses the instance types that a compute environment launches for waiting jobs.
+
+A demand is the number of GPUs, the CPU and the memory that one job (or one node of a multi-node job) needs. The allocation strategy
+is a setting of the environment. It says which type is best:
+
+- BEST_FIT takes the type with the lowest price for each job, and waits if this machine has too few free GPUs for it.
+- BEST_FIT_PROGRESSIVE and SPOT_PRICE_CAPACITY_OPTIMIZED prefer types that can start now, and then the lowest price for each job.
+- SPOT_CAPACITY_OPTIMIZED prefers types that can start now, and then the order of the environment's types.
+- The strategies that end with ORDERED or PRIORITIZED use the order of the environment's types, as the user has given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from msgspec import Struct
+
+from corral.model.task import ALL_GPUS, Demand
+
+BEST_FIT = "BEST_FIT"
+BY_ORDER = ("SPOT_CAPACITY_OPTIMIZED", "BEST_FIT_PROGRESSIVE_ORDERED", "SPOT_CAPACITY_OPTIMIZED_PRIORITIZED")
+CPU_UNITS = 1024  # CPU units of a vCPU
+WITHOUT_LIMIT = 1 << 30  # how many jobs fit that need no GPU, no CPU and no memory
+FAMILIES = {  # words for several families
+    "optimal": ("m6i", "c6i", "r6i", "c7i"),
+    "default_x86_64": ("m6i", "c6i", "r6i", "c7i"),
+    "default_arm64": ("m6g", "c6g", "r6g", "c7g"),
+}
+
+
+class TypeShape(Struct, frozen=True):
+    """An instance type that an environment may launch, with its size on this machine."""
+
+    name: str
+    gpus: int
+    cpu_units: int
+    memory_mib: int
+    price: float | None = None  # US dollars for an hour; None: not known
+    at: int = 0  # the index of the environment's element that names the type or its family
+
+    @property
+    def vcpus(self) -> int:
+        return self.cpu_units // CPU_UNITS
+
+
+def room(gpus: int, all_gpus: int, cpu_units: int, memory_mib: int, demand: Demand) -> int:
+    """Return how many jobs with a demand fit into free capacity. `all_gpus` is the number of GPUs that the instance has."""
+    most = WITHOUT_LIMIT
+    if demand.gpus == ALL_GPUS:
+        most = 1 if gpus and gpus == all_gpus else 0
+    elif demand.gpus > 0:
+        most = gpus // demand.gpus
+    if demand.cpu_units:
+        most = min(most, cpu_units // demand.cpu_units)
+    if demand.memory_mib:
+        most = min(most, memory_mib // demand.memory_mib)
+    return max(0, most)
+
+
+def room_on(type_: TypeShape, demand: Demand) -> int:
+    """Return how many jobs with a demand fit on an empty instance of a type."""
+    return room(type_.gpus, type_.gpus, type_.cpu_units, type_.memory_mib, demand)
+
+
+def choose_type(
+    types: Sequence[TypeShape], demand: Demand, jobs: int, strategy: str, *, vcpus_max: int, gpus_now: int
+) -> TypeShape | None:
+    """Return the best type for waiting jobs with equal demands, or None if the demand fits on none of the types.
+
+    `vcpus_max` is how many vCPUs the environment may still add. `gpus_now` is the largest number of GPUs that a launch could get
+    from this machine at once.
+    """
+    fitting = [(room_on(each, demand), each) for each in types if each.vcpus <= vcpus_max]
+    fitting = [(most, each) for most, each in fitting if most]
+    if not fitting:
+        return None
+
+    def key(option: tuple[int, TypeShape]) -> tuple[float, ...]:
+        most, each = option
+        served = min(most, jobs)
+        price = (each.price if each.price is not None else inf) / served
+        waits = each.gpus > gpus_now
+        # GPUs are scarce, so a type with GPUs is the last choice for jobs that need none, if the prices are not known.
+        unused_gpus = each.gpus if not demand.gpus else 0
+        size = (unused_gpus, -served, each.gpus, each.cpu_units, each.memory_mib)
+        if strategy == BEST_FIT:
+            return (price, waits, *size, each.at)
+        if strategy in BY_ORDER:
+            return (waits, each.at, *size, price)
+        return (waits, price, *size, each.at)
+
+    return min(fitting, key=key)[1]

@@ -1,0 +1,73 @@
+"""Slot fit: whether a demand fits on a slot, and which slot fits best.
+
+A slot is the capacity of one instance, as the scheduler sees it. A demand is the number of GPUs, the CPU and the memory that a task
+needs. A reservation keeps the free resources of some slots for an older claim.
+"""
+
+from __future__ import annotations
+
+from corral.decide.placement_rules import select
+from corral.model.placement import FreeSlots, Pool, Reservation, Slot
+from corral.model.task import ALL_GPUS, Demand
+
+
+def best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
+    """Return the slot with the fewest free GPUs, then with the least free memory, on which the demand fits."""
+    for group in pool.groups(demand.gpus):
+        for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
+            if reservation is None:
+                return slot_ids[0]
+            for slot_id in slot_ids[: len(reservation.wanted) + 1]:  # at least one of these slots is not reserved
+                older = reservation.wanted.get(slot_id)
+                if older is None or leaves_enough(pool.slot(slot_id), demand, older):
+                    return slot_id
+    return None
+
+
+def is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation | None) -> bool:
+    """Whether the demand fits on a slot, and the slot is not reserved for an older claim that needs the same resources."""
+    slot = pool.slot(slot_id)
+    if not (has_gpus(slot, demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units):
+        return False
+    older = None if reservation is None else reservation.wanted.get(slot_id)
+    return older is None or leaves_enough(slot, demand, older)
+
+
+def has_gpus(slot: Slot, demand: Demand) -> bool:
+    if demand.gpus == ALL_GPUS:
+        return bool(slot.gpus) and len(slot.gpus) == slot.total.gpus
+    return len(slot.gpus) >= demand.gpus
+
+
+def leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
+    """Whether a task may use a reserved slot: it needs no GPUs, and it leaves enough CPU and memory for the older claim."""
+    return (
+        demand.gpus == 0
+        and (not demand.cpu_units or slot.cpu_units - demand.cpu_units >= older.cpu_units)
+        and (not demand.memory_mib or slot.memory_mib - demand.memory_mib >= older.memory_mib)
+    )
+
+
+def covers(total: Demand, demand: Demand) -> bool:
+    """Whether a slot of this size has enough resources for the demand if no task runs on it."""
+    return total.gpus >= demand.least_gpus and total.memory_mib >= demand.memory_mib and total.cpu_units >= demand.cpu_units
+
+
+def allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
+    """Return the slots that the rules of the demand allow."""
+    return pool if demand.rules is None else select(pool, demand.rules)
+
+
+def is_unsorted(demand: Demand) -> bool:
+    """Whether each slot must be checked, because no index sorts the slots for such a demand."""
+    return demand.gpus == ALL_GPUS and demand.rules is not None
+
+
+def amounts(demand: Demand) -> str:
+    """Describe a demand in a message."""
+    parts = []
+    if demand.gpus:
+        parts = ["all GPUs of a host" if demand.gpus == ALL_GPUS else f"{demand.gpus} GPU{'s' * (demand.gpus != 1)}"]
+    parts += [f"{demand.cpu_units} CPU units"] if demand.cpu_units else []
+    parts += [f"{demand.memory_mib} MiB"] if demand.memory_mib else []
+    return ", ".join(parts) or "a place"

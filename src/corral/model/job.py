@@ -1,0 +1,198 @@
+"""AWS Batch jobs: their states, the allowed transitions between states, and what a job asks for.
+
+A job is what SubmitJob creates. An array job is a parent whose children run the same command with different indexes. A multi-node
+job is a parent whose nodes run at the same time. An attempt is one execution of a job: one ECS task, or one per node.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct, field
+
+from corral.model.numbers import whole_number
+from corral.model.task import Changeable, Demand
+
+STARTED_BY = "batch:"  # the prefix of `Task.started_by`; the job id follows
+WAITS = -1  # the value of `Job.expanded` while an array waits for other jobs
+INDEX_MAX = 9_999  # of a child or node
+
+# Status reasons, as AWS words them
+DEPENDENCY_FAILED = "Dependent Job failed"
+CHILD_FAILED = "Array Child Job failed"
+TIMED_OUT = "Job attempt duration exceeded timeout"
+HOST_TERMINATED = "Host EC2 (instance {}) terminated."
+
+
+class JobState(StrEnum):
+    SUBMITTED = "SUBMITTED"
+    PENDING = "PENDING"  # waits for other jobs; also the state of a parent while its children or nodes exist and none has started
+    RUNNABLE = "RUNNABLE"  # waits for capacity
+    STARTING = "STARTING"  # its task is placed
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED})
+_BEFORE_START = frozenset({JobState.PENDING, JobState.RUNNABLE, JobState.FAILED})
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.SUBMITTED: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent may end before its children were seen
+    JobState.PENDING: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent is PENDING until its last child has ended
+    JobState.RUNNABLE: frozenset({JobState.STARTING, JobState.FAILED}),
+    # A short task may end before the server knows that it was running.
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.RUNNABLE, JobState.SUCCEEDED, JobState.FAILED}),
+    JobState.RUNNING: frozenset({JobState.RUNNABLE, JobState.SUCCEEDED, JobState.FAILED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+}
+
+
+class JobKind(StrEnum):
+    SINGLE = "single"
+    ARRAY = "array"  # the parent of CHILD jobs
+    CHILD = "child"
+    MULTI_NODE = "multi-node"  # the parent of NODE jobs
+    NODE = "node"
+
+
+class ExitRule(Struct, frozen=True, array_like=True):
+    """One element of `evaluateOnExit`. An empty pattern matches everything. The first rule that matches decides."""
+
+    retries: bool  # the action is RETRY; otherwise EXIT
+    on_status_reason: str = ""
+    on_reason: str = ""
+    on_exit_code: str = ""
+
+
+class Dependency(Struct, frozen=True, array_like=True):
+    """A dependency of a job: on the end of a whole job, or of children with the same index."""
+
+    job_id: str  # empty for SEQUENTIAL
+    type: str = ""  # "", "N_TO_N" or "SEQUENTIAL"
+
+
+class NodeGroup(Struct, frozen=True):
+    """A range of nodes of a multi-node job with one container definition."""
+
+    first: int
+    last: int
+    definition_arn: str  # of the ECS task definition
+    demand: Demand
+    overrides: dict[str, Any] = field(default_factory=dict)  # in ECS's form
+
+
+class JobSpec(Struct, frozen=True):
+    """What a job asks for. An array and all its children share one spec."""
+
+    definition_arn: str  # of the Batch job definition, with its revision
+    task_definition: str  # the ECS family and revision, FAMILY:REVISION
+    demand: Demand  # of one attempt; of one node for a multi-node job
+    overrides: dict[str, Any] = field(default_factory=dict)  # for the ECS task, in ECS's form
+    parameters: dict[str, str] = field(default_factory=dict)
+    attempts_max: int = 1
+    exit_rules: tuple[ExitRule, ...] = ()
+    timeout_s: float | None = None
+    share: str = ""  # the share identifier
+    priority: int = 0  # the scheduling priority
+    tags: dict[str, str] = field(default_factory=dict)
+    propagate_tags: bool = False
+    resources: tuple[tuple[str, int], ...] = ()  # consumable resources: name, quantity
+    nodes: tuple[NodeGroup, ...] = ()
+    main_node: int = 0
+    asks_for_gpus_by_image: bool = False  # the image or environment sets NVIDIA_VISIBLE_DEVICES: wait for a free GPU
+    request: dict[str, Any] = field(default_factory=dict)  # members of SubmitJob that DescribeJobs returns unchanged
+
+
+class Attempt(Struct, frozen=True, array_like=True):
+    """One execution of a job that has ended."""
+
+    task_id: str  # empty: the job ended before a task existed
+    cluster: str
+    instance_id: str
+    started_at_s: float | None
+    stopped_at_s: float
+    exit_code: int | None
+    reason: str  # the reason of the container
+    status_reason: str
+    log_stream: str
+
+
+class Job(Changeable, frozen=True):
+    """A job, a parent, a child or a node."""
+
+    id: str  # a UUID; a child adds :INDEX, a node adds #INDEX
+    region: str
+    queue: str  # the name of the job queue
+    name: str
+    kind: JobKind
+    state: JobState
+    spec: JobSpec
+    created_at_s: float
+    size: int = 0  # number of children or nodes
+    index: int | None = None  # of a child or node
+    parent_id: str = ""
+    depends_on: tuple[Dependency, ...] = ()
+    started_at_s: float | None = None
+    stopped_at_s: float | None = None
+    runnable_at_s: float | None = None  # when it last became RUNNABLE
+    status_reason: str = ""
+    task_id: str = ""  # the ECS task of the current attempt
+    environment: str = ""  # the compute environment of the current attempt
+    attempts: tuple[Attempt, ...] = ()  # ended attempts
+    cancelled: bool = False  # CancelJob has ended it, or ends the children of this array
+    terminated: bool = False  # TerminateJob has ended it, or is ending it
+    number: int = 0  # of its row, or of the parent's row for a child or node; a newer job has a larger number
+    expanded: int = 0  # of an array: the number of children that have rows; WAITS: the array waits for other jobs
+    check_from: int | None = None  # of an array: children from this index on must be checked again; None: all were checked
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether CancelJob or TerminateJob was called for the job."""
+        return self.cancelled or self.terminated
+
+    @property
+    def definition(self) -> str:
+        """The name and the revision of its job definition, NAME:REVISION."""
+        return self.spec.definition_arn.rpartition("/")[2]
+
+
+class ListedJob(Struct, frozen=True):
+    """What a list of jobs shows of a job."""
+
+    id: str
+    name: str
+    kind: JobKind
+    state: JobState
+    definition: str  # NAME:REVISION
+    created_at_s: float
+    started_at_s: float | None
+    stopped_at_s: float | None
+    status_reason: str
+    share: str
+    size: int
+    index: int | None
+    cancelled: bool
+    terminated: bool
+    attempt: Attempt | None  # the last one that ended
+    cursor: tuple[str | float, ...]  # the position in the list; the next page begins after it
+
+
+def child_id(parent: Job, index: int) -> str:
+    """Return the id of a child of an array, or of a node of a multi-node job."""
+    return f"{parent.id}{':' if parent.kind is JobKind.ARRAY else '#'}{index}"
+
+
+def parent_and_index(job_id: str) -> tuple[str, int] | None:
+    """Return the id of the parent and the index in the id of a child or node. Return None for other ids."""
+    for mark in ":#":
+        parent_id, found, text = job_id.partition(mark)
+        if found:
+            index = whole_number(text, INDEX_MAX)
+            return None if index is None or str(index) != text else (parent_id, index)
+    return None

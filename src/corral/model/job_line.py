@@ -1,0 +1,93 @@
+"""Lines of Batch jobs, and the use of capacity by the shares of a job queue.
+
+A line has the RUNNABLE jobs of one queue that need the same resources and have the same share identifier. A share is the part of a
+queue's jobs with one share identifier.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from corral.model.task import Changeable, Demand
+
+
+class JobPlace(NamedTuple):
+    """The place of a job in its line. The job with the smallest place is the first."""
+
+    priority: int  # the negated scheduling priority; 0 in a FIFO queue
+    number: int  # the number of the job, or of the array of a child; a job that was submitted later has a larger number
+    position: int  # the index of a child of an array, otherwise 0
+    job_id: str
+    since_s: float  # when the job was created
+
+
+class LineKey(Struct, frozen=True):
+    """What the jobs of a line have in common."""
+
+    region: str
+    queue: str
+    share: str  # empty in a FIFO queue
+    demand: Demand  # of one job; the amounts of a multi-node job are those of its largest node
+    resources: tuple[tuple[str, int], ...] = ()  # the consumable resources of one job: name and quantity
+    by_image: bool = False  # the image asks for GPUs: the demand has one GPU, and the job gets all free GPUs of its instance
+
+
+class WaitingLine(Changeable, frozen=True):
+    """A line with at least one job. The jobs are rows: memory does not grow with their number."""
+
+    id: int
+    key: LineKey
+    count: int
+    first: JobPlace
+    # Each pool in which the line has a claim, and whether the claim asks for no GPUs, because the pool has Fargate capacity. The
+    # pools are in the order of the queue's compute environments.
+    pools: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def queue(self) -> str:
+        return self.key.queue
+
+    @property
+    def share(self) -> str:
+        return self.key.share
+
+    @property
+    def demand(self) -> Demand:
+        return self.key.demand
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that each job needs at the same time."""
+        return sum(count for _, count in self.key.demand.nodes) or 1
+
+    @property
+    def head(self) -> str:
+        """The id of the first job."""
+        return self.first.job_id
+
+    @property
+    def since_s(self) -> float:
+        return self.first.since_s
+
+
+class Holding(Struct, frozen=True):
+    """What an attempt of a job holds from its dispatch until its end."""
+
+    job_id: str
+    region: str
+    queue: str
+    share: str
+    environment: str
+    vcpus: float
+    weighted_vcpus: float  # the vCPUs that count for the share
+    resources: tuple[tuple[str, int], ...] = ()
+
+
+class ShareUse(Struct, frozen=True):
+    """The use of capacity by one share of a queue. `decide/job_order.py` computes it."""
+
+    held: float = 0.0  # the vCPUs of its jobs that run now
+    used: float = 0.0  # vCPU seconds until `at_s`, decayed
+    at_s: float = 0.0

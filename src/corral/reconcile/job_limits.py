@@ -1,0 +1,45 @@
+"""Time limits of job queues (jobStateTimeLimitActions): cancel the first job of a line that waits too long for the same reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.services.batch import job_progress
+from corral.services.batch.job_queues import find_queue
+from corral.services.batch.waiting_reasons import line_reason
+from corral.store import Store
+
+
+def reconcile_limits(tx: Tx[Store], key: str) -> None:
+    """Cancel the jobs of a queue whose time is over, and come back when the next time limit ends.
+
+    The time counts while a job is the first of its line and waits for the reason that the time limit names. It starts again if the
+    reason changes. As on AWS, the action cancels the job.
+    """
+    region, _, name = key.partition("/")
+    queue, before = find_queue(tx, region, name), tx.store.job_lines.blocked(region, name)
+    blocked: dict[str, tuple[str, float]] = {}
+    due_s: list[float] = []
+    expired: list[tuple[str, dict[str, Any]]] = []
+    for line in tx.store.job_lines.lines_of(region, name) if queue is not None and queue.time_limits else ():
+        code = line_reason(tx, line, queue).code
+        limit = next((each for each in queue.time_limits if each["reason"] == code), None) if queue is not None and code else None
+        if limit is None:
+            continue
+        known = before.get(line.head)
+        since_s = known[1] if known is not None and known[0] == code else tx.now_s
+        blocked[line.head] = code, since_s
+        if since_s + limit["maxTimeSeconds"] <= tx.now_s:
+            expired.append((line.head, limit))
+        else:
+            due_s.append(since_s + limit["maxTimeSeconds"])
+    if blocked != before:
+        tx.store.job_lines.set_blocked(region, name, blocked)
+    if due_s:
+        tx.due(f"job-limits:{key}", min(due_s))
+    for job_id, limit in expired:
+        job = tx.store.jobs.get(job_id)
+        if job is not None:
+            reason = f"Cancelled after {limit['maxTimeSeconds']} seconds in the state RUNNABLE: {limit['reason']}"
+            job_progress.cancel(tx, job, reason)

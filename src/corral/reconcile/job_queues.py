@@ -1,0 +1,41 @@
+"""The reconciler of job queues. It runs after each change of a queue, of its scheduling policy or of its environments.
+
+The scheduler then serves the waiting jobs of the queue by the new rules. If the queue is being deleted, the reconciler terminates
+its jobs, a part of them in each transaction, and deletes the queue when the last job has ended.
+"""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.services.batch import dispatch, job_progress
+from corral.services.batch.job_queues import find_queue
+from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key
+from corral.store import Store
+
+JOBS_PER_TRANSACTION = 50
+AGAIN_S = 1.0  # how often a queue that is being deleted looks for jobs that have not ended
+REASON = "JobQueue deleted"
+
+
+def reconcile_queue(tx: Tx[Store], place: str) -> None:
+    """Reconcile a queue. `place` is REGION/NAME."""
+    region, _, name = place.partition("/")
+    queue = find_queue(tx, region, name)
+    if queue is not None:
+        dispatch.refresh_queue(tx, region, name)
+        if queue.status == DELETING:
+            _end_jobs(tx, region, name)
+
+
+def _end_jobs(tx: Tx[Store], region: str, name: str) -> None:
+    """Terminate the next jobs of a queue. Delete the queue if it has none."""
+    key = queue_key(region, name)
+    jobs = tx.store.jobs.not_ended(region, name, JOBS_PER_TRANSACTION)
+    if not jobs:
+        tx.store.stored.drop(SERVICE, QUEUE, region, name)
+        tx.changed(key)
+        return
+    fresh = [job for job in jobs if not job.terminated]
+    for job in fresh:
+        job_progress.terminate(tx, job, REASON)
+    tx.due(key, tx.now_s if len(fresh) == len(jobs) else tx.now_s + AGAIN_S)

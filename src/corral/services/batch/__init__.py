@@ -1,0 +1,1 @@
+"""AWS Batch: job queues, compute environments, job definitions and jobs."""

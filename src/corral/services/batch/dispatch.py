@@ -1,0 +1,201 @@
+"""Dispatch of Batch jobs: put RUNNABLE jobs into lines, and launch the first job of a line when the scheduler finds room for it.
+
+A line has the RUNNABLE jobs of one queue that need the same resources. A claim of a line waits in a pool, which is a set of
+instances (`services/batch/line_claims.py`). A dispatched job holds vCPUs of its environment and its share, and consumable
+resources, until its attempt ends.
+"""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
+from corral.decide.placement import room_for_claim, spare_gpus
+from corral.errors import ApiError
+from corral.model.compute_environment import ComputeEnvironment, environment_key
+from corral.model.job import Job, JobState
+from corral.model.job_line import Holding, WaitingLine
+from corral.model.placement import Claim, Placement
+from corral.model.task import Task
+from corral.services.batch import job_progress
+from corral.services.batch.consumable_resources import consume
+from corral.services.batch.environments import find_environment
+from corral.services.batch.job_launch import launch_request
+from corral.services.batch.job_queues import JobQueue, find_queue
+from corral.services.batch.line_claims import Offer, affected, job_place, line_key, offers, refresh_lines, takes
+from corral.services.batch.scheduling_policies import fair_share
+from corral.services.ecs.launch import launch_placed
+from corral.store import Store
+
+# A launch that raises one of these errors fails its job. Errors of the database are not among them: they undo the transaction.
+REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def enqueue(tx: Tx[Store], job: Job) -> None:
+    """Put a RUNNABLE job into its line. The scheduler may dispatch it in this transaction.
+
+    The job is a single job, a child of an array, or the parent of the nodes of a multi-node job.
+    """
+    queue = find_queue(tx, job.region, job.queue)
+    line, is_first = tx.store.job_lines.add(line_key(job, queue), job_place(job, queue))
+    if is_first:
+        refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
+        _mark_limits(tx, queue)
+    _mark_environments(tx, job, queue)
+
+
+def dequeue(tx: Tx[Store], job: Job) -> None:
+    """Remove a RUNNABLE job from its line, because it was cancelled or has ended. Do nothing if it is in no line."""
+    queue = find_queue(tx, job.region, job.queue)
+    key, place = line_key(job, queue), job_place(job, queue)
+    before = tx.store.job_lines.find(key)
+    if before is None:
+        return
+    tx.store.job_lines.remove(key, place, tx.now_s)
+    if before.head == job.id:
+        for pool, _ in before.pools:
+            tx.mark(f"pool:{pool}")  # slots that were reserved for this job are free for other claims now
+        refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
+        _mark_limits(tx, queue)
+    _mark_environments(tx, job, queue)
+
+
+def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
+    """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
+    refresh_lines(tx, tx.store.job_lines.lines_of(region, queue))
+    _mark_limits(tx, find_queue(tx, region, queue))
+
+
+def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
+    """Set the claims of the lines that need a consumable resource again, because its quantity has changed."""
+    refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
+
+
+def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    """Dispatch the first job of a line: the scheduler has found a placement for its claim.
+
+    The job leaves the line. If its launch is refused, the job fails with the reason.
+    """
+    line, pool = tx.store.job_lines.line_of(claim)
+    pool, claim, placement = _preferred(tx, line, pool, claim, placement)
+    queue = find_queue(tx, line.key.region, line.queue)
+    offered = offers(tx, queue)
+    job, offer = tx.store.jobs.get(line.head), _offer(tx, line, offered, pool)
+    if offer is None:  # the environments have changed, and nothing has set the claims again
+        tx.store.job_lines.set_claims(line, {})
+        return
+    tx.store.job_lines.remove(line.key, line.first, tx.now_s)
+    if job is not None and job.state is JobState.RUNNABLE:
+        try:
+            tasks = tx.attempt(lambda: _launch(tx, job, offer, claim, placement, line))
+        except REFUSALS as error:
+            job_progress.end(tx, job, JobState.FAILED, _text(error))
+        else:
+            _take(tx, job, line, queue, offer.environment)
+            job_progress.started(tx, job, tasks, offer.environment.name)
+    known = {(line.key.region, line.queue): (queue, offered)}
+    refresh_lines(tx, affected(tx, line.key, queue, [each.environment for each in offered]), known)
+    _mark_limits(tx, queue)
+
+
+def attempt_ended(tx: Tx[Store], job: Job) -> None:
+    """Give back what an attempt of a job has held. A second call for the same attempt does nothing."""
+    holding = tx.store.job_holdings.get(job.id)
+    if holding is None:
+        return
+    tx.store.job_holdings.drop(holding)
+    tx.mark(environment_key(holding.region, holding.environment))  # its instance may be idle now
+    queue = find_queue(tx, holding.region, holding.queue)
+    _change_share(tx, queue, holding, -holding.weighted_vcpus)
+    for name, quantity in holding.resources:
+        consume(tx, holding.region, name, quantity)
+    environment = find_environment(tx, holding.region, holding.environment)
+    refresh_lines(tx, affected(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
+
+
+def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
+    """Return the placement in the first pool of the line that has room.
+
+    The scheduler serves preferred pools first. But two queues can prefer different pools, so an earlier pool may still have room.
+    """
+    for name, earlier in tx.store.job_lines.claims_of(line.id).items():
+        if name == pool:
+            break
+        found = room_for_claim(tx.store.fleet.pool(name), earlier)
+        if found is not None:
+            return name, earlier, found
+    return pool, claim, placement
+
+
+def _offer(tx: Tx[Store], line: WaitingLine, offered: list[Offer], pool: str) -> Offer | None:
+    """Return the first environment of the queue that uses this pool and may run the first job of the line."""
+    opened: dict[str, set[int]] = {}
+    return next((offer for offer in offered if offer.pool == pool and takes(tx, line, offer, opened)), None)
+
+
+def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Placement, line: WaitingLine) -> list[Task]:
+    """Launch the task of a job, or one task for each node."""
+    if not placement.nodes:
+        request = launch_request(tx, job, offer.environment)
+        free = _free_gpus(tx, offer, claim, placement, (placement,)) if line.key.by_image else None
+        return [launch_placed(tx, request, offer.pool, placement, claim, free_gpus=free)]
+    tasks: list[Task] = []
+    for node, place in enumerate(placement.nodes):
+        request = launch_request(tx, job, offer.environment, node=node)
+        free = _free_gpus(tx, offer, claim, place, placement.nodes) if line.key.by_image else None
+        tasks.append(launch_placed(tx, request, offer.pool, place, claim, free_gpus=free))
+    return tasks
+
+
+def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]) -> tuple[str, ...]:
+    """Return the GPUs for a task whose image asks for GPUs: those of its placement, and all others that are free.
+
+    The other nodes of the job keep the GPUs of their placements. Fargate tasks get no GPUs.
+    """
+    if offer.environment.is_fargate:
+        return ()
+    kept = {gpu_id for each in nodes if each is not placement for gpu_id in each.gpu_ids}
+    spare = spare_gpus(tx.store.fleet.pool(offer.pool), placement, claim)
+    return (*placement.gpu_ids, *(gpu_id for gpu_id in spare if gpu_id not in kept))
+
+
+def _take(tx: Tx[Store], job: Job, line: WaitingLine, queue: JobQueue | None, environment: ComputeEnvironment) -> None:
+    """Record what a dispatched job holds."""
+    demand = line.demand
+    holding = Holding(
+        job.id, job.region, job.queue, line.share, environment.name, vcpus_of(demand), weighted_vcpus(demand), line.key.resources
+    )
+    tx.store.job_holdings.add(holding)
+    _change_share(tx, queue, holding, holding.weighted_vcpus)
+
+
+def _change_share(tx: Tx[Store], queue: JobQueue | None, holding: Holding, change: float) -> None:
+    if queue is None or not queue.policy_arn:
+        return
+    decay_s, holdings = fair_share(tx, queue.region, queue.policy_arn).decay_s, tx.store.job_holdings
+    uses = holdings.shares(queue.region, queue.name)
+    if holding.share not in uses:
+        for share in [share for share, use in uses.items() if is_idle(use, tx.now_s, decay_s)]:
+            holdings.set_share(queue.region, queue.name, share, None)
+    use = use_after(holdings.share(queue.region, queue.name, holding.share), change, tx.now_s, decay_s)
+    holdings.set_share(queue.region, queue.name, holding.share, use)
+
+
+def _environments(tx: Tx[Store], queue: JobQueue | None) -> list[ComputeEnvironment]:
+    return [offer.environment for offer in offers(tx, queue)]
+
+
+def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
+    """Reconcile the sizes of the environments of a queue, because the number of its waiting jobs has changed."""
+    for name in queue.environments if queue is not None else ():
+        tx.mark(environment_key(job.region, name))
+
+
+def _mark_limits(tx: Tx[Store], queue: JobQueue | None) -> None:
+    if queue is not None and queue.time_limits:
+        tx.mark(f"job-limits:{queue.region}/{queue.name}")
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, ApiError):
+        return f"The task could not be started: {error}"
+    return f"The task could not be started, because of an internal error: {type(error).__name__}: {error}"

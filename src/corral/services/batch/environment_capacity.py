@@ -1,0 +1,194 @@
+"""What a compute environment has and what its waiting jobs need: the inputs of `decide/environment_scaling.py`.
+
+A member is an instance of one of the environment's Auto Scaling groups. A line has waiting jobs with equal demands.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.decide.environment_scaling import EnvironmentSize, FreeShape, JobLine, ScalingPlan, plan_scaling
+from corral.decide.group_capacity import COUNTED
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, room_on
+from corral.decide.slot_fit import amounts
+from corral.model.compute_environment import ENABLED, ComputeEnvironment
+from corral.model.group import Member
+from corral.model.instance import HOST_POOL, InstanceState
+from corral.model.job_line import WaitingLine
+from corral.model.task import Demand
+from corral.services.batch.consumable_resources import find_resource
+from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of
+from corral.services.batch.environments import find_environment, pool_of
+from corral.services.batch.job_queues import JobQueue, queues_of_environment
+from corral.services.instances import reason_of_wait
+from corral.store import Store
+
+LIVING = (InstanceState.RUNNING, InstanceState.PENDING)
+
+
+class Present(Struct):
+    """The instances of the current generation that run, start, or will be launched because their group wants them."""
+
+    shapes: list[FreeShape]
+    ids: list[list[str]]  # for each shape, its instances; instances that the group has not launched yet have no id
+    members: dict[str, Member]
+    wanted: dict[str, int]  # group → how many instances it has not launched yet
+    vcpus: int = 0
+    gpus: int = 0
+
+
+def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:
+    """Read the instances of an environment. Instances that drain do not count: they take no jobs, and others replace them."""
+    pool, get = tx.store.fleet.pool(pool_of(tx, environment)), tx.store.instances.get
+    here = Present([], [], {}, {})
+    starting: list[tuple[FreeShape, list[str]]] = []
+    for type_, name in state.groups.items():
+        group, present = tx.store.groups.get(environment.region, name), 0
+        found: dict[tuple[int, int, int, int, bool], list[str]] = {}  # free GPUs, CPU, memory, all GPUs, is empty → instances
+        pending: dict[tuple[int, int, int], list[str]] = {}
+        for member in tx.store.groups.members(environment.region, name):
+            if member.state not in COUNTED:
+                continue
+            present += member.weight
+            instance = get(member.instance_id)
+            if instance is None or instance.state not in LIVING:
+                continue
+            if instance.id in pool:
+                slot = pool.slot(instance.id)
+                if slot.draining:
+                    continue
+                if slot.connected:  # an instance whose host does not report counts, but takes no jobs
+                    is_empty = not (slot.running or slot.pending)
+                    free = len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, is_empty
+                    found.setdefault(free, []).append(instance.id)
+            elif instance.state is InstanceState.PENDING:
+                pending.setdefault((instance.gpus, instance.cpu_units, instance.memory_mib), []).append(instance.id)
+            else:
+                continue  # it was deregistered from the cluster
+            here.vcpus += instance.cpu_units // CPU_UNITS
+            here.gpus += instance.gpus
+            here.members[instance.id] = member
+        for (gpus, cpu_units, memory_mib, all_gpus, is_empty), ids in found.items():
+            here.shapes.append(FreeShape(gpus, cpu_units, memory_mib, all_gpus, len(ids), type_, is_empty))
+            here.ids.append(ids)
+        starting += [
+            (FreeShape(gpus, cpu_units, memory_mib, gpus, len(ids), type_, is_starting=True), ids)
+            for (gpus, cpu_units, memory_mib), ids in pending.items()
+        ]
+        missing = max(0, group.desired - present) if group is not None else 0
+        known = next((each for each in types_of(tx, environment) if each.name == type_), None) if missing else None
+        if known is not None:
+            shape = FreeShape(known.gpus, known.cpu_units, known.memory_mib, known.gpus, missing, type_, is_starting=True)
+            starting.append((shape, []))
+            here.wanted[name] = missing
+            here.vcpus += known.vcpus * missing
+            here.gpus += known.gpus * missing
+    for shape, ids in starting:  # jobs use running instances first
+        here.shapes.append(shape)
+        here.ids.append(ids)
+    return here
+
+
+def plan_of(
+    tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, seen: tuple[str, ...] = ()
+) -> tuple[ScalingPlan, list[TypeShape]]:
+    """Return the plan for the waiting jobs of an environment, and the types that it may launch."""
+    types, _ = launchable(tx, environment)
+    strategy = environment.document["computeResources"].get("allocationStrategy", BEST_FIT)
+    lines = lines_for(tx, environment, seen)
+    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), strategy), types
+
+
+def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
+    most = tx.store.hosts.most_gpus()
+    groups = list(tx.store.fleet.pool(HOST_POOL).groups())
+    return EnvironmentSize(
+        min_vcpus=environment.min_vcpus,
+        max_vcpus=environment.max_vcpus,
+        present=here.vcpus,
+        gpus_left=WITHOUT_LIMIT if most is None else max(0, most - here.gpus),
+        gpus_now=groups[-1].gpus if groups else 0,
+        asked=state.asked,
+        is_enabled=environment.state == ENABLED,
+    )
+
+
+def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, ...] = ()) -> list[JobLine]:
+    """Return the waiting jobs for which an environment should have room, in the order in which they get capacity.
+
+    If a queue has several environments, the earlier ones come first: a later one serves the jobs for which they have no room.
+    """
+    found: list[JobLine] = []
+    pool = pool_of(tx, environment)
+    queues = queues_of_environment(tx, environment.region, environment.name)
+    for queue in sorted(queues, key=lambda each: (-each.priority, each.created_at_s, each.name)):
+        lines = [line for line in tx.store.job_lines.lines_of(queue.region, queue.name) if pool in dict(line.pools)]
+        left = _left_by_earlier(tx, queue, environment, (*seen, environment.name)) if lines else {}
+        for line in sorted(lines, key=lambda each: (each.first.priority, each.since_s, each.id)):
+            count = min(left.get(str(line.id), line.count), _startable(tx, line))
+            if count > 0:
+                found.append(JobLine(str(line.id), line.demand, count, line.nodes))
+    return found
+
+
+def _left_by_earlier(tx: Tx[Store], queue: JobQueue, environment: ComputeEnvironment, seen: tuple[str, ...]) -> dict[str, int]:
+    """Return for how many jobs of each line the earlier environments of a queue have no room. Other lines are not limited."""
+    left: dict[str, int] = {}
+    for name in queue.environments:
+        if name == environment.name:
+            return left
+        earlier = find_environment(tx, queue.region, name)
+        if earlier is None or not earlier.scales or not earlier.takes_jobs or name in seen:
+            continue
+        state = state_of(tx, earlier.region, earlier.name)
+        plan, _ = plan_of(tx, earlier, state, present_in(tx, earlier, state), seen)
+        for line in tx.store.job_lines.lines_of(queue.region, queue.name):
+            unserved = plan.left.get(str(line.id), 0)
+            left[str(line.id)] = min(left.get(str(line.id), line.count), unserved)
+    return left
+
+
+def _startable(tx: Tx[Store], line: WaitingLine) -> int:
+    """Return how many jobs of a line could start with the consumable resources that are available."""
+    count = line.count
+    for name, quantity in line.key.resources:
+        resource = find_resource(tx, line.key.region, name)
+        available = (resource.total if resource is not None else 0) - tx.store.job_holdings.in_use(line.key.region, name)
+        if quantity:
+            count = min(count, max(0, available) // quantity)
+    return count
+
+
+# Reasons
+
+
+def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> str:
+    """Explain what an environment does for a waiting job. The text is a part of a sentence that people read."""
+    named = f"the compute environment {environment.name}"
+    if not environment.takes_jobs:
+        return f"{named} is {environment.state} and {environment.status}: {environment.status_reason}".rstrip(": ")
+    if not environment.scales:
+        return ""
+    types, why = launchable(tx, environment)
+    if why:
+        return f"{named} cannot launch an instance: {why}"
+    if not any(room_on(each, demand) for each in types):
+        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
+        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
+        needs = f"the job needs {amounts(demand)}, and a {largest.name} has {amounts(size)}"
+        return f"no instance type of {named} is large enough: {needs}"
+    state = state_of(tx, environment.region, environment.name)
+    if state.refusal:
+        return f"{named} could not launch an instance: {state.refusal}"
+    here = present_in(tx, environment, state)
+    for instance_id in (each for ids in here.ids for each in ids):
+        instance = tx.store.instances.get(instance_id)
+        if instance is not None and instance.state is InstanceState.PENDING:
+            return f"{named} launches an instance of the type {instance.type}, and the launch waits: {reason_of_wait(tx, instance)}"
+    if here.wanted:
+        return f"{named} launches {sum(here.wanted.values())} instances"
+    smallest = min(each.vcpus for each in types if room_on(each, demand))
+    if here.vcpus + smallest > environment.max_vcpus:
+        return f"{named} has {here.vcpus} of at most {environment.max_vcpus} vCPUs (maxvCpus), and its instances are busy"
+    return f"the instances of {named} are busy, and this machine has no GPUs for further instances"

@@ -1,0 +1,63 @@
+"""Finds compute environments, and the pools of their instances. A pool is a set of slots on which the scheduler places tasks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from corral.core import Tx
+from corral.model.compute_environment import ComputeEnvironment
+from corral.model.instance import HOST_POOL, cluster_pool
+from corral.services.ecs.lookup import has_host
+from corral.store import Store
+
+ENVIRONMENTS_CACHED_MAX = 256
+SERVICE, TYPE = "batch", "compute-environment"  # of the stored documents
+
+
+def find_environment(tx: Tx[Store], region: str, name_or_arn: str) -> ComputeEnvironment | None:
+    """Return the compute environment with this name or ARN, or None. The record is cached while its document is unchanged."""
+    name = name_or_arn.rpartition("/")[2]
+    text = tx.store.stored.text(SERVICE, TYPE, region, name)
+    environment = _read(region, text) if text is not None else None
+    return environment if environment is not None and name_or_arn in (name, environment.arn) else None
+
+
+@lru_cache(maxsize=ENVIRONMENTS_CACHED_MAX)
+def _read(region: str, text: str) -> ComputeEnvironment:
+    return environment_of(region, orjson.loads(text))
+
+
+def environments(tx: Tx[Store], region: str) -> list[ComputeEnvironment]:
+    """Return all compute environments of a region, sorted by name."""
+    return [environment_of(region, document) for _, document in tx.store.stored.listed(SERVICE, TYPE, region)]
+
+
+def pool_of(tx: Tx[Store], environment: ComputeEnvironment) -> str:
+    """Return the pool in which the jobs of an environment are placed."""
+    if environment.is_fargate or has_host(tx, environment.cluster):
+        return HOST_POOL
+    return cluster_pool(environment.region, environment.cluster)
+
+
+def environment_of(region: str, document: dict[str, Any]) -> ComputeEnvironment:
+    """Return the record of a stored document."""
+    resources = document.get("computeResources", {})
+    return ComputeEnvironment(
+        region=region,
+        name=document["computeEnvironmentName"],
+        arn=document["computeEnvironmentArn"],
+        uuid=document["uuid"],
+        type=document["type"],
+        state=document["state"],
+        status=document["status"],
+        status_reason=document.get("statusReason", ""),
+        cluster=document["ecsClusterArn"].rpartition("/")[2],
+        min_vcpus=resources.get("minvCpus", 0),
+        max_vcpus=resources.get("maxvCpus", 0),
+        desired_vcpus=resources.get("desiredvCpus", 0),
+        kind=resources.get("type", ""),
+        document=document,
+    )

@@ -1,0 +1,223 @@
+"""Operations on job definitions: RegisterJobDefinition, DeregisterJobDefinition, DescribeJobDefinitions.
+
+A stored definition has the members of DescribeJobDefinitions. It also has `_tasks`, the ECS task definitions of this revision
+(`task_documents.py`), and `_images`, the images of its containers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.model.numbers import whole_number
+from corral.services.batch.definition_rules import check_job_definition, platform_of
+from corral.services.batch.errors import ClientException
+from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
+from corral.services.batch.task_documents import all_task_properties, register_tasks
+from corral.services.caller import Caller
+from corral.store import Store
+
+Document = dict[str, Any]
+
+ACTIVE, INACTIVE = "ACTIVE", "INACTIVE"
+DESCRIBED_MAX = 100
+REVISION_MAX = 2**31 - 1
+TASKS, IMAGES = "_tasks", "_images"
+# Members that Batch shows as empty lists if a definition does not have them.
+EMPTY_IN_CONTAINER = ("command", "volumes", "environment", "mountPoints", "ulimits", "resourceRequirements", "secrets")
+EMPTY_IN_TASK_CONTAINER = ("command", "dependsOn", "environment", "mountPoints", "resourceRequirements", "secrets", "ulimits")
+STORED = (
+    "jobDefinitionName", "type", "schedulingPriority", "containerProperties", "nodeProperties", "ecsProperties", "retryStrategy",
+    "timeout", "consumableResourceProperties",
+)  # fmt: skip
+
+
+class JobDefinition(Struct, frozen=True):
+    """One revision of a job definition."""
+
+    region: str
+    name: str
+    revision: int
+    status: str  # ACTIVE or INACTIVE
+    document: Document  # in Batch's form. Do not change it: it is a shared object of the store
+
+    @property
+    def tasks(self) -> list[str]:
+        """FAMILY:REVISION of the ECS task definitions: one, or one for each node range."""
+        tasks: list[str] = self.document[TASKS]
+        return tasks
+
+    @property
+    def images(self) -> list[str]:
+        """The images of all its containers."""
+        images: list[str] = self.document[IMAGES]
+        return images
+
+    @property
+    def platform(self) -> str:
+        """EC2 or FARGATE."""
+        platform: str = self.document["platformCapabilities"][0]
+        return platform
+
+    @property
+    def is_multinode(self) -> bool:
+        return bool(self.document["type"] == "multinode")
+
+
+def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name = params["jobDefinitionName"]
+    if not NAME.fullmatch(name):
+        raise ClientException(f"Provided name {name[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
+    check_job_definition(params)
+    document = {
+        **{member: params[member] for member in STORED if params.get(member) is not None},
+        "parameters": params.get("parameters", {}),
+        "propagateTags": params.get("propagateTags", False),
+        "platformCapabilities": [platform_of(params)],
+        "containerOrchestrationType": "ECS",
+        "tags": checked_tags(params),
+    }
+    _add_empty_lists(document)
+    tasks = all_task_properties(document)
+    document[IMAGES] = list(dict.fromkeys(container["image"] for task in tasks for container in task["containers"]))
+    document[TASKS] = register_tasks(tx, caller, name, document, platform_of(params))
+    revision = tx.store.job_definitions.add(caller.region, name, document)
+    return {
+        "jobDefinitionName": name,
+        "jobDefinitionArn": arn(caller.account, caller.region, f"{DEFINITION}/{name}:{revision}"),
+        "revision": revision,
+    }
+
+
+def deregister_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Make a revision INACTIVE. Jobs that were submitted with it still run."""
+    name, revision = split_definition(caller.region, params["jobDefinition"])
+    if revision is None:
+        raise ClientException(
+            f"jobDefinition {params['jobDefinition']} has no revision: give NAME:REVISION or the ARN with the revision."
+        )
+    found = tx.store.job_definitions.get(caller.region, name, revision)
+    if found is None:
+        raise ClientException(f"Job definition {params['jobDefinition']} does not exist.")
+    if found[1] == ACTIVE:
+        tx.store.job_definitions.change(caller.region, name, revision, INACTIVE, found[2])
+    return {}
+
+
+def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    wanted, name, status = params.get("jobDefinitions"), params.get("jobDefinitionName"), params.get("status")
+    if status is not None and status not in (ACTIVE, INACTIVE):
+        raise ClientException(f"status '{status[:100]}' is not valid: give {ACTIVE} or {INACTIVE}.")
+    if wanted:
+        if len(wanted) > DESCRIBED_MAX:
+            raise ClientException(f"jobDefinitions can have at most {DESCRIBED_MAX} elements, not {len(wanted)}.")
+        if name is not None:
+            raise ClientException("Specify either jobDefinitions or jobDefinitionName, not both.")
+        found = [each for given in wanted for each in _named(tx, caller.region, given)]
+        chosen = {(each.name, each.revision): each for each in found if status in (None, each.status)}
+        return {"jobDefinitions": [_description(caller, each) for each in chosen.values()]}
+    if name is not None:
+        name, revision = split_definition(caller.region, name)
+        if revision is not None:
+            raise ClientException(
+                f"jobDefinitionName {name}:{revision} has a revision: use jobDefinitions to describe one revision."
+            )
+
+    def listed(after: str, limit: int) -> list[tuple[str, JobDefinition]]:
+        family, _, last = after.rpartition(":")
+        number = whole_number(last, REVISION_MAX)
+        if after and number is None:
+            raise PAGES.wrong_token()
+        rows = tx.store.job_definitions.listed(
+            caller.region,
+            status,
+            family=name,
+            after=(family, number) if number is not None else None,
+            limit=limit,
+            descending=True,
+        )
+        return [(f"{family}:{number}", _existing(tx, caller.region, family, number)) for family, number in rows]
+
+    page, token = PAGES.page(params, listed)
+    return {"jobDefinitions": [_description(caller, each) for each in page], **token}
+
+
+def split_definition(region: str, given: str) -> tuple[str, int | None]:
+    """Split NAME, NAME:REVISION or an ARN of either into name and revision. The revision may be None."""
+    name, colon, revision = short(DEFINITION, region, given).partition(":")
+    number = whole_number(revision, REVISION_MAX) if colon else None
+    if not NAME.fullmatch(name) or (colon and not number):
+        raise ClientException(f"Provided name {given[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
+    return name, number
+
+
+def find_definition(tx: Tx[Store], region: str, given: str) -> JobDefinition | None:
+    """Return a revision of a job definition. Without a revision, return the newest ACTIVE revision."""
+    name, revision = split_definition(region, given)
+    found = tx.store.job_definitions.get(region, name, revision)
+    return JobDefinition(region, name, *found) if found is not None else None
+
+
+def definition_of(tx: Tx[Store], region: str, definition_arn: str) -> JobDefinition:
+    """Return the definition of an existing job."""
+    name, revision = split_definition(region, definition_arn)
+    assert revision is not None, "a job refers to a revision"
+    return _existing(tx, region, name, revision)
+
+
+def _existing(tx: Tx[Store], region: str, name: str, revision: int) -> JobDefinition:
+    found = tx.store.job_definitions.get(region, name, revision)
+    assert found is not None, "revisions of job definitions are never deleted"
+    return JobDefinition(region, name, *found)
+
+
+def _named(tx: Tx[Store], region: str, given: str) -> list[JobDefinition]:
+    """The revision that an element of `jobDefinitions` names. A name without a revision means all its revisions."""
+    name, revision = split_definition(region, given)
+    if revision is not None:
+        found = tx.store.job_definitions.get(region, name, revision)
+        return [JobDefinition(region, name, *found)] if found is not None else []
+    rows = tx.store.job_definitions.listed(region, None, family=name, after=None, limit=DESCRIBED_MAX, descending=True)
+    return [_existing(tx, region, name, number) for _, number in rows]
+
+
+def _description(caller: Caller, definition: JobDefinition) -> Document:
+    """A definition in the form of Batch's responses."""
+    return {
+        **shown(definition.document),
+        "jobDefinitionArn": arn(caller.account, caller.region, f"{DEFINITION}/{definition.name}:{definition.revision}"),
+        "revision": definition.revision,
+        "status": definition.status,
+    }
+
+
+def _add_empty_lists(document: Document) -> None:
+    """Add the empty lists that Batch shows."""
+    if "containerProperties" in document:
+        document["containerProperties"] = _with_lists(document["containerProperties"], EMPTY_IN_CONTAINER)
+    if "ecsProperties" in document:
+        document["ecsProperties"] = _with_lists_in_tasks(document["ecsProperties"])
+    if "nodeProperties" in document:
+        ranges = []
+        for each in document["nodeProperties"]["nodeRangeProperties"]:
+            each = dict(each)
+            if each.get("container"):
+                each["container"] = _with_lists(each["container"], EMPTY_IN_CONTAINER)
+            else:
+                each["ecsProperties"] = _with_lists_in_tasks(each["ecsProperties"])
+            ranges.append(each)
+        document["nodeProperties"] = {**document["nodeProperties"], "nodeRangeProperties": ranges}
+
+
+def _with_lists(given: Document, members: tuple[str, ...]) -> Document:
+    return {**{member: [] for member in members}, **given}
+
+
+def _with_lists_in_tasks(given: Document) -> Document:
+    tasks = [
+        {**task, "containers": [_with_lists(each, EMPTY_IN_TASK_CONTAINER) for each in task["containers"]]}
+        for task in given["taskProperties"]
+    ]
+    return {**given, "taskProperties": [_with_lists(task, ("volumes",)) for task in tasks]}

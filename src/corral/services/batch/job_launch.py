@@ -1,0 +1,128 @@
+"""Requests to launch the attempts of Batch jobs as ECS tasks.
+
+All children of an array share one task definition and one set of overrides. The variables that differ between them, such as
+AWS_BATCH_JOB_ARRAY_INDEX, are in `LaunchRequest.job_environment`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.model.compute_environment import ComputeEnvironment
+from corral.model.job import STARTED_BY, Job, JobKind, JobSpec, NodeGroup
+from corral.services.batch.environments import pool_of
+from corral.services.batch.errors import ClientException
+from corral.services.batch.job_definitions import definition_of
+from corral.services.batch.node_addresses import main_node_address, node_address
+from corral.services.batch.task_documents import task_properties
+from corral.services.ecs.capacity_providers import Capacity
+from corral.services.ecs.launch import LaunchRequest
+from corral.services.ecs.lookup import split_definition
+from corral.store import Store
+
+CACHED_REQUESTS_MAX = 1_000
+
+
+class _Cached(NamedTuple):
+    spec: JobSpec  # a reference keeps Python from giving the same id to another object
+    request: LaunchRequest
+
+
+# By id of the spec, queue, environment and cluster, and the first node of the node group
+_cache: dict[tuple[int, str, str, str, int], _Cached] = {}
+
+
+def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, node: int | None = None) -> LaunchRequest:
+    """Return the request to launch the next attempt of a job in a compute environment.
+
+    `job` is a job with one task, or the parent of a multi-node job. For the parent, `node` is the index of the node to launch.
+    """
+    spec = job.spec
+    group = _group_of(spec, node) if node is not None else None
+    key = (id(spec), job.queue, environment.name, environment.cluster, group.first if group is not None else -1)
+    found = _cache.get(key)
+    if found is None or found.spec is not spec:
+        if len(_cache) >= CACHED_REQUESTS_MAX:
+            del _cache[next(iter(_cache))]
+        found = _cache[key] = _Cached(spec, _base_request(tx, job, environment, group))
+    started_by = f"{STARTED_BY}{job.id}" if node is None else f"{STARTED_BY}{job.id}#{node}"
+    return replace(found.request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node))
+
+
+def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None) -> dict[str, str]:
+    """The variables that Batch sets for the next attempt of a job."""
+    variables = {
+        "AWS_BATCH_JOB_ID": job.id if node is None else f"{job.id}#{node}",
+        "AWS_BATCH_JOB_ATTEMPT": str(len(job.attempts) + 1),
+        "AWS_BATCH_JQ_NAME": job.queue,
+        "AWS_BATCH_CE_NAME": environment,
+    }
+    if job.kind is JobKind.CHILD:
+        variables["AWS_BATCH_JOB_ARRAY_INDEX"] = str(job.index)
+        variables["AWS_BATCH_JOB_ARRAY_SIZE"] = str(_array_size(tx, job))
+    if node is not None:
+        variables |= {
+            "AWS_BATCH_JOB_NODE_INDEX": str(node),
+            "AWS_BATCH_JOB_NUM_NODES": str(job.size),
+            "AWS_BATCH_JOB_MAIN_NODE_INDEX": str(job.spec.main_node),
+            "CORRAL_NODE_ADDRESS": node_address(tx, job, node),
+        }
+        if node != job.spec.main_node:
+            variables["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = main_node_address(tx, job)
+    return variables
+
+
+def _array_size(tx: Tx[Store], child: Job) -> int:
+    if child.size:
+        return child.size
+    parent = tx.store.jobs.get(child.parent_id)
+    assert parent is not None, "a child exists only while its parent exists"
+    return parent.size
+
+
+def _group_of(spec: JobSpec, node: int) -> NodeGroup:
+    return next(group for group in spec.nodes if group.first <= node <= group.last)
+
+
+def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, group: NodeGroup | None) -> LaunchRequest:
+    """The members of the request that all jobs with this spec share in this queue and environment."""
+    spec = job.spec
+    family, revision = split_definition(group.definition_arn if group is not None else spec.task_definition)
+    found = tx.store.definitions.get(job.region, family, revision)
+    if found is None:
+        raise ClientException(f"The task definition {family}:{revision} of the job was deleted. Register the job definition again.")
+    definition = definition_of(tx, job.region, spec.definition_arn)
+    if group is None:
+        task = task_properties(definition.document, "containerProperties")
+    else:
+        ranges = definition.document["nodeProperties"]["nodeRangeProperties"]
+        at = definition.tasks.index(f"{family}:{revision}")
+        task = task_properties(ranges[at], "container")
+    is_fargate = environment.kind.startswith("FARGATE")
+    tags = {**definition.document.get("tags", {}), **spec.tags} if spec.propagate_tags else {}
+    network = None
+    if is_fargate:
+        resources = environment.document.get("computeResources", {})
+        network = {
+            "awsvpcConfiguration": {
+                "subnets": resources.get("subnets", []),
+                "securityGroups": resources.get("securityGroupIds", []),
+                **task.get("networkConfiguration", {}),
+            }
+        }
+    return LaunchRequest(
+        region=job.region,
+        cluster=environment.cluster,
+        definition=found[2],
+        revision=found[0],
+        capacity=Capacity("FARGATE" if is_fargate else "EC2", (pool_of(tx, environment),), waits=True),
+        overrides=group.overrides if group is not None else spec.overrides,
+        group=f"batch:{job.queue}",
+        tags=[{"key": key, "value": value} for key, value in tags.items()],
+        network_configuration=network,
+        platform_version=task.get("platformVersion") if is_fargate else None,
+        enable_execute_command=bool(task.get("enableExecuteCommand")),
+    )

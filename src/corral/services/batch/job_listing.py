@@ -1,0 +1,172 @@
+"""ListJobs: the jobs of a queue, the children of an array, or the nodes of a multi-node job.
+
+A token contains the position of the last job of a page, as JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.model.job import Job, JobKind, JobState, ListedJob
+from corral.model.numbers import whole_number
+from corral.services.batch.errors import ClientException
+from corral.services.batch.job_definitions import split_definition
+from corral.services.batch.job_queues import JobQueue, find_queue
+from corral.services.batch.names import DEFINITION, JOB, PAGES, arn, milliseconds
+from corral.services.batch.waiting_reasons import reasons
+from corral.services.caller import Caller
+from corral.store import Store
+
+Cursor = tuple[str | float, ...]
+
+LIST_PAGES = replace(PAGES, default=1000, largest=1000)
+FILTERED_MAX = 100  # jobs per page with a filter
+EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because each needs the reason why it waits
+READ_MAX = 400  # jobs per page in any case, so that a request does not hold the lane for long; a token follows
+FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
+TIME_MAX_MS = 10**15
+NUMBERED, TIMED, NAMED = (float,), (float, float), (float, str)  # the types of the members of a cursor
+
+
+def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    given = [name for name in ("jobQueue", "arrayJobId", "multiNodeJobId") if params.get(name)]
+    if len(given) != 1:
+        raise ClientException(
+            f"Specify exactly one of jobQueue, arrayJobId and multiNodeJobId; the request has {' and '.join(given) or 'none'}."
+        )
+    limit = min(LIST_PAGES.limit_of(params) or READ_MAX, READ_MAX)
+    if given[0] != "jobQueue":
+        kind = JobKind.ARRAY if given[0] == "arrayJobId" else JobKind.MULTI_NODE
+        return _children(tx, params, caller, params[given[0]], kind, limit)
+    return _of_queue(tx, params, caller, limit)
+
+
+def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str, kind: JobKind, limit: int) -> dict[str, Any]:
+    parent = tx.store.jobs.get(job_id)
+    if parent is None or parent.region != caller.region or parent.kind is not kind:
+        raise ClientException(f"Job {job_id[:200]} is not {'an array' if kind is JobKind.ARRAY else 'a multi-node'} job.")
+    after = _cursor(params, NUMBERED)
+    found = tx.store.jobs.listed_children(parent, _state(params) or JobState.RUNNING, after, limit + 1)
+    first = tx.store.jobs.get(found[0].id) if found and found[0].state is JobState.RUNNABLE else None
+    queue = find_queue(tx, parent.region, parent.queue)
+    if first is not None and queue is not None:  # the children need the same, so they wait for the same
+        why = reasons(tx, queue, [first]).get(first.id, "")
+        found = [replace(each, status_reason=why or each.status_reason) for each in found]
+    return _page(caller, found, limit, parent)
+
+
+def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int) -> dict[str, Any]:
+    queue = find_queue(tx, caller.region, params["jobQueue"])
+    if queue is None:
+        raise ClientException(f"JobQueue {params['jobQueue'][:300]} not found.")
+    filters = params.get("filters") or ()
+    listed = tx.store.jobs.listed
+    state = _state(params)
+    if not filters:
+        if state is JobState.RUNNABLE:
+            limit = min(limit, EXPLAINED_MAX)
+        found = listed(caller.region, queue.name, _cursor(params, NUMBERED), limit + 1, state=state or JobState.RUNNING)
+        return _page(caller, _explained(tx, queue, found), limit)
+    if len(filters) > 1:
+        raise ClientException(f"ListJobs accepts one filter at a time, not {len(filters)}.")
+    name, values = filters[0].get("name", ""), filters[0].get("values") or []
+    if name not in FILTERS:
+        raise ClientException(f"The filter '{name[:100]}' does not exist: use one of {', '.join(FILTERS)}.")
+    if len(values) != 1 or not values[0]:
+        raise ClientException(f"The filter {name} must have exactly one value, not {len(values)}.")
+    limit = min(limit, FILTERED_MAX)
+    chosen, types = _filter(caller.region, name, values[0], state)
+    found = listed(caller.region, queue.name, _cursor(params, types), limit + 1, **chosen)
+    return _page(caller, _explained(tx, queue, found), limit)
+
+
+def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[ListedJob]:
+    """The jobs, with the reasons why RUNNABLE jobs wait."""
+    waiting = [job for each in found if each.state is JobState.RUNNABLE and (job := tx.store.jobs.get(each.id)) is not None]
+    why = reasons(tx, queue, waiting) if waiting else {}
+    return [replace(each, status_reason=why[each.id]) if each.id in why else each for each in found]
+
+
+def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], tuple[type, ...]]:
+    """The arguments of the store for a filter, and the types of its cursors."""
+    if name == "SHARE_IDENTIFIER":
+        return {"share": value, "state": state}, NUMBERED
+    if name == "JOB_NAME":
+        return {"name": value}, NAMED if value.endswith("*") else NUMBERED
+    if name == "JOB_DEFINITION":
+        if not value.startswith("arn:"):
+            return {"definition": value}, NAMED if value.endswith("*") else NUMBERED
+        definition, revision = split_definition(region, value)
+        return {"definition": definition, "revision": revision}, NUMBERED
+    at_ms = whole_number(value, TIME_MAX_MS)
+    if at_ms is None:
+        raise ClientException(
+            f"The value '{value[:100]}' of the filter {name} is not valid: give a time in milliseconds since 1970."
+        )
+    return {"before_s" if name == "BEFORE_CREATED_AT" else "after_s": at_ms / 1000}, TIMED
+
+
+def _state(params: dict[str, Any]) -> JobState | None:
+    given = params.get("jobStatus")
+    if given is None:
+        return None
+    try:
+        return JobState(given)
+    except ValueError:
+        raise ClientException(f"jobStatus '{given[:100]}' is not valid: use one of {', '.join(JobState)}.") from None
+
+
+def _cursor(params: dict[str, Any], types: tuple[type, ...]) -> Cursor:
+    def read(text: str) -> Cursor:
+        if not text:
+            return ()
+        found = orjson.loads(text)
+        if not isinstance(found, list) or len(found) != len(types):
+            raise ValueError("not a position in this list")
+        for value, type_ in zip(found, types):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not (isinstance(value, str) if type_ is str else is_number and abs(value) <= TIME_MAX_MS):
+                raise ValueError("not a position in this list")
+        return tuple(found)
+
+    return LIST_PAGES.position(params, read)
+
+
+def _page(caller: Caller, found: list[ListedJob], limit: int, parent: Job | None = None) -> dict[str, Any]:
+    last = orjson.dumps(found[limit - 1].cursor).decode() if len(found) > limit else None
+    return {"jobSummaryList": [_summary(caller, job, parent) for job in found[:limit]], **LIST_PAGES.more(last)}
+
+
+def _summary(caller: Caller, job: ListedJob, parent: Job | None) -> dict[str, Any]:
+    """A job in the form of ListJobs. The serializer leaves out members that are None."""
+    summary: dict[str, Any] = {
+        "jobArn": arn(caller.account, caller.region, f"{JOB}/{job.id}"),
+        "jobId": job.id,
+        "jobName": job.name,
+        "createdAt": milliseconds(job.created_at_s),
+        "shareIdentifier": job.share or None,
+        "status": job.state.value,
+        "statusReason": job.status_reason or None,
+        "startedAt": milliseconds(job.started_at_s) if job.started_at_s is not None else None,
+        "stoppedAt": milliseconds(job.stopped_at_s) if job.stopped_at_s is not None else None,
+        "jobDefinition": arn(caller.account, caller.region, f"{DEFINITION}/{job.definition}"),
+        "isCancelled": True if job.cancelled else None,
+        "isTerminated": True if job.terminated else None,
+    }
+    if job.attempt is not None and (job.attempt.exit_code is not None or job.attempt.reason):
+        summary["container"] = {"exitCode": job.attempt.exit_code, "reason": job.attempt.reason or None}
+    if job.kind is JobKind.ARRAY:
+        summary["arrayProperties"] = {"size": job.size}
+    elif job.kind is JobKind.CHILD:
+        summary["arrayProperties"] = {"index": job.index}
+    elif job.kind is JobKind.MULTI_NODE:
+        summary["nodeProperties"] = {"numNodes": job.size}
+    elif job.kind is JobKind.NODE and parent is not None:
+        is_main = job.index == parent.spec.main_node
+        summary["nodeProperties"] = {"isMainNode": is_main, "nodeIndex": job.index, "numNodes": parent.size}
+    return summary

@@ -1,0 +1,283 @@
+"""Changes of the state of a Batch job: submit it, make it RUNNABLE when its dependencies are met, end, cancel or terminate it.
+
+`job_attempts.py` follows the tasks of a job. An array is the parent of children with the same command. A check reads the states of
+the jobs that a job depends on, and changes the job if they allow it or if one of them has failed. One transaction checks or stops a
+limited number of children: the reconcilers `job-array` and `job-dependents` (`reconcile/jobs.py`) continue in later transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from corral.core import Tx
+from corral.model.job import (
+    CHILD_FAILED,
+    DEPENDENCY_FAILED,
+    WAITS,
+    Dependency,
+    Job,
+    JobKind,
+    JobState,
+    child_id,
+)
+from corral.model.task import Task
+from corral.services.batch import dispatch
+from corral.services.batch.node_addresses import release
+from corral.store import Store
+from corral.store.job_dependencies import N_TO_N, UNEXPANDED, WHOLE
+
+SHOWN_S = 7 * 24 * 3600.0  # AWS shows an ended job for at least seven days
+NOTICES = "job-dependents:"  # the key of the reconciler that tells dependent jobs about ended jobs
+SWEEP = "jobs:"  # the key of the reconciler that deletes ended jobs
+BEFORE_START = frozenset({JobState.SUBMITTED, JobState.PENDING, JobState.RUNNABLE})
+
+
+def submit(tx: Tx[Store], job: Job) -> Job:
+    """Add a job, and move it on: it becomes RUNNABLE, or it waits for other jobs, or it fails because one of them has failed."""
+    verdict = _dependency_state(tx, job)
+    state, expanded, runnable_at_s = JobState.PENDING, WAITS if job.kind is JobKind.ARRAY else 0, None
+    if verdict is JobState.SUCCEEDED and job.kind is JobKind.ARRAY:
+        state, expanded = JobState.SUBMITTED, 0
+    elif verdict is JobState.SUCCEEDED:
+        state, runnable_at_s = JobState.RUNNABLE, tx.now_s
+    added = tx.store.jobs.add(job.but(state=state, expanded=expanded, runnable_at_s=runnable_at_s))
+    if job.depends_on:
+        tx.store.jobs.dependencies.add(added.number, _rows_of_dependencies(tx, job.depends_on))
+    if verdict is JobState.FAILED:
+        return _fail(tx, added, DEPENDENCY_FAILED)
+    if state is JobState.RUNNABLE:
+        dispatch.enqueue(tx, added)
+    elif state is JobState.SUBMITTED:
+        tx.mark(array_key(added))
+    return tx.store.jobs.get(job.id) or added
+
+
+def _rows_of_dependencies(tx: Tx[Store], depends_on: tuple[Dependency, ...]) -> Iterator[tuple[int, int]]:
+    """Return the rows to write for dependencies.
+
+    Dependencies on ended jobs need no row, except N_TO_N: the row keeps the ended array from being deleted.
+    """
+    for each in depends_on:
+        needed = tx.store.jobs.get(each.job_id) if each.job_id else None
+        if needed is None:
+            continue
+        if each.type == "N_TO_N":
+            yield needed.number, N_TO_N
+        elif not needed.has_ended:
+            yield needed.number, WHOLE if needed.index is None else needed.index
+
+
+def _dependency_state(tx: Tx[Store], job: Job) -> JobState:
+    """Return SUCCEEDED if all jobs that a job needs have succeeded, FAILED if one has failed, otherwise PENDING.
+
+    A needed job that no longer exists has succeeded: its failure would have ended this job before the needed job was deleted.
+    """
+    verdict = JobState.SUCCEEDED
+    for job_id in _needed(tx, job):
+        state = tx.store.jobs.state_of(job_id)
+        if state is JobState.FAILED:
+            return state
+        if state is not None and state is not JobState.SUCCEEDED:
+            verdict = JobState.PENDING
+    return verdict
+
+
+def _needed(tx: Tx[Store], job: Job) -> Iterator[str]:
+    """Return the ids of the jobs that must succeed first."""
+    if job.kind is not JobKind.CHILD:
+        yield from (each.job_id for each in job.depends_on if not each.type)
+        return
+    parent = parent_of(tx, job)
+    assert job.index is not None
+    for each in parent.depends_on:
+        if each.type == "N_TO_N":
+            yield f"{each.job_id}:{job.index}"
+        elif each.type == "SEQUENTIAL" and job.index:
+            yield child_id(parent, job.index - 1)
+
+
+def child_state(tx: Tx[Store], parent: Job, index: int) -> JobState:
+    """Return the verdict about the dependencies of a child that may not have a row yet. See `_dependency_state`."""
+    return _dependency_state(tx, tx.store.jobs.child(parent, index))
+
+
+def check(tx: Tx[Store], job: Job) -> None:
+    """Move a job on that waits for other jobs, if they have ended. A child of a stopped array is stopped."""
+    if job.kind is JobKind.CHILD:
+        parent = parent_of(tx, job)
+        if parent.terminated:
+            terminate(tx, job, parent.status_reason)
+            return
+        if parent.cancelled:
+            cancel(tx, job, parent.status_reason)
+            return
+    if job.state is not JobState.PENDING or (job.kind is JobKind.ARRAY and job.expanded != WAITS):
+        return
+    verdict = _dependency_state(tx, job)
+    if verdict is JobState.FAILED:
+        _fail(tx, job, DEPENDENCY_FAILED)
+    elif verdict is JobState.SUCCEEDED and job.kind is JobKind.ARRAY:
+        tx.store.jobs.change(job, job.but(expanded=0), tx.now_s)
+        tx.mark(array_key(job))
+    elif verdict is JobState.SUCCEEDED:
+        make_runnable(tx, job, job)
+
+
+def make_runnable(tx: Tx[Store], job: Job, changed: Job) -> None:
+    """Let a job wait for capacity. `job` is the stored job, `changed` has further changes."""
+    runnable = changed.but(state=JobState.RUNNABLE, runnable_at_s=tx.now_s, status_reason="")
+    dispatch.enqueue(tx, tx.store.jobs.change(job, runnable, tx.now_s))
+
+
+def started(tx: Tx[Store], job: Job, tasks: Sequence[Task], environment: str) -> Job:
+    """Write that the tasks of a new attempt were launched. The RUNNABLE job becomes STARTING. The dispatcher calls this.
+
+    A multi-node job has one task for each node, in the order of the nodes. Other jobs have one task.
+    """
+    main = tasks[job.spec.main_node if job.kind is JobKind.MULTI_NODE else 0]
+    if job.kind is JobKind.MULTI_NODE:
+        tx.store.jobs.set_nodes(job, [task.id for task in tasks], environment, tx.now_s)
+    starting = job.but(state=JobState.STARTING, task_id=main.id, environment=environment, status_reason="")
+    tx.changed(f"job:{job.id}")
+    return tx.store.jobs.change(job, starting, tx.now_s)
+
+
+# The end of a job
+
+
+def end(tx: Tx[Store], job: Job, state: JobState, reason: str) -> Job:
+    """End a job that has no task. Jobs with tasks and arrays are terminated, so they end when their tasks have ended."""
+    if job.kind is JobKind.ARRAY or job.state not in BEFORE_START:
+        terminate(tx, job, reason)
+        return tx.store.jobs.get(job.id) or job
+    return finish(tx, job, job.but(state=state, status_reason=reason))
+
+
+def finish(tx: Tx[Store], job: Job, ended: Job) -> Job:
+    """Write the end of a job, and tell its parent and its dependent jobs. `job` is the stored job, `ended` the ended one."""
+    if job.state is JobState.RUNNABLE:
+        dispatch.dequeue(tx, job)
+    ended = tx.store.jobs.change(job, ended.but(stopped_at_s=tx.now_s, check_from=None), tx.now_s)
+    tx.changed(f"job:{job.id}")
+    if job.kind is JobKind.CHILD:
+        _child_ended(tx, ended)
+    else:
+        tx.due(SWEEP, tx.now_s + SHOWN_S)
+    if job.kind is JobKind.MULTI_NODE:
+        tx.store.jobs.move_nodes(ended, ended.state)
+        release(tx, ended)
+    elif job.kind is JobKind.ARRAY:
+        _release_needed(tx, ended)
+    _notify(tx, job.number, WHOLE if job.index is None else job.index)
+    return ended
+
+
+def _fail(tx: Tx[Store], job: Job, reason: str) -> Job:
+    """End a job that waits. All children of an array that waits are FAILED, too; none of them has a task."""
+    if job.kind is JobKind.ARRAY and tx.store.jobs.fail_unexpanded(job, tx.now_s):
+        _notify(tx, job.number, UNEXPANDED)
+    return finish(tx, job, job.but(state=JobState.FAILED, status_reason=reason))
+
+
+def _notify(tx: Tx[Store], number: int, position: int) -> None:
+    """Tell dependent jobs that a job has ended. If there are other notices, the reconciler is already due."""
+    if tx.store.jobs.dependencies.notify(number, position):
+        tx.mark(NOTICES)
+
+
+def _release_needed(tx: Tx[Store], array: Job) -> None:
+    """Allow the deletion of the arrays that this ended array needed."""
+    needed = [tx.store.jobs.get(each.job_id) for each in array.depends_on if each.type == "N_TO_N"]
+    if needed:
+        tx.store.jobs.dependencies.drop_n_to_n(array.number, [each.number for each in needed if each is not None])
+
+
+def _child_ended(tx: Tx[Store], child: Job) -> None:
+    """End the array with its last child. If the children run one after the other, check the next child."""
+    parent = parent_of(tx, child)
+    if _finish_array(tx, parent):
+        return
+    assert child.index is not None
+    next_index = child.index + 1
+    if next_index < parent.expanded and any(each.type == "SEQUENTIAL" for each in parent.depends_on):
+        if child.state is JobState.FAILED:
+            check_children(tx, parent, next_index)  # all later children fail, a limited number in each transaction
+        else:
+            check(tx, tx.store.jobs.child(parent, next_index))
+
+
+def _finish_array(tx: Tx[Store], parent: Job) -> bool:
+    """End an array if all its children have ended. Return whether it has ended."""
+    succeeded, failed = tx.store.jobs.ended_children(parent.number)
+    if succeeded + failed < parent.size:
+        return False
+    reason = parent.status_reason if parent.is_stopping else CHILD_FAILED if failed else ""
+    finish(tx, parent, parent.but(state=JobState.FAILED if failed else JobState.SUCCEEDED, status_reason=reason))
+    return True
+
+
+def check_children(tx: Tx[Store], parent: Job, first: int) -> None:
+    """Check the children of an array from an index on. If other checks are waiting, the reconciler is already due."""
+    if parent.check_from is None:
+        tx.store.jobs.change(parent, parent.but(check_from=first), tx.now_s)
+        tx.mark(array_key(parent))
+    elif first < parent.check_from:
+        tx.store.jobs.change(parent, parent.but(check_from=first), tx.now_s)
+
+
+# CancelJob and TerminateJob
+
+
+def cancel(tx: Tx[Store], job: Job, reason: str) -> None:
+    """End a job that has not started. A started job continues. The children of an array are cancelled one by one."""
+    job = _stoppable(tx, job)
+    if job.kind is JobKind.ARRAY:
+        if not job.has_ended and not job.is_stopping:
+            _stop_array(tx, job, job.but(cancelled=True, status_reason=reason))
+    elif job.state in BEFORE_START:
+        finish(tx, job, job.but(state=JobState.FAILED, status_reason=reason, cancelled=True))
+
+
+def terminate(tx: Tx[Store], job: Job, reason: str) -> None:
+    """End a job, and stop its tasks. A job with tasks ends when they have stopped."""
+    job = _stoppable(tx, job)
+    if job.has_ended or job.terminated:
+        return
+    if job.kind is JobKind.ARRAY:
+        _stop_array(tx, job, job.but(terminated=True, status_reason=reason))
+    elif job.state in BEFORE_START:
+        finish(tx, job, job.but(state=JobState.FAILED, status_reason=reason, terminated=True))
+    else:
+        tx.store.jobs.change(job, job.but(terminated=True, status_reason=reason), tx.now_s)
+        tx.mark(f"job:{job.id}")
+
+
+def _stoppable(tx: Tx[Store], job: Job) -> Job:
+    """Return the job to stop: the whole job for a node. A child without a row gets one."""
+    if job.kind is JobKind.NODE:
+        return parent_of(tx, job)
+    if job.kind is JobKind.CHILD and job.state is JobState.SUBMITTED:
+        assert job.index is not None
+        return tx.store.jobs.add_early(parent_of(tx, job), job.index, tx.now_s)
+    return job
+
+
+def _stop_array(tx: Tx[Store], array: Job, stopped: Job) -> None:
+    """Stop an array. Children without a row are FAILED at once. The others are stopped by the reconciler of the array."""
+    waits = array.check_from is not None
+    stopped = tx.store.jobs.change(array, stopped.but(check_from=0), tx.now_s)
+    if tx.store.jobs.fail_unexpanded(stopped, tx.now_s):
+        _notify(tx, stopped.number, UNEXPANDED)
+    if not _finish_array(tx, stopped) and not waits:
+        tx.mark(array_key(stopped))
+
+
+def parent_of(tx: Tx[Store], child: Job) -> Job:
+    parent = tx.store.jobs.get(child.parent_id)
+    assert parent is not None, f"job {child.id} has no parent"
+    return parent
+
+
+def array_key(array: Job) -> str:
+    """Return the key of the reconciler that adds, checks and stops the children of an array."""
+    return f"job-array:{array.id}"

@@ -1,0 +1,229 @@
+"""Claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
+
+A line has the RUNNABLE jobs of one queue that need the same resources. It has one claim in the pool of each compute environment of
+its queue. It has no claim while a consumable resource is used up, while its share must leave capacity to other shares, or while a
+Fargate environment has reached its maximum of vCPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.decide.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
+from corral.model.compute_environment import ComputeEnvironment
+from corral.model.job import Job, JobKind
+from corral.model.job_line import JobPlace, LineKey, WaitingLine
+from corral.model.placement import Rank
+from corral.model.task import Demand
+from corral.model.units import CPU_UNITS_PER_CORE
+from corral.services.batch.consumable_resources import find_resource
+from corral.services.batch.environments import find_environment, pool_of
+from corral.services.batch.job_queues import JobQueue, find_queue, queues_of_environment
+from corral.services.batch.names import DELETING
+from corral.services.batch.scheduling_policies import FairShare, fair_share
+from corral.store import Store
+
+RANKED_S = 1.0  # all claims of a pool are ranked at most this often; a dispatch ranks the claims of its own share at once
+
+
+class Offer(Struct, frozen=True):
+    """A compute environment of a queue that takes jobs now."""
+
+    environment: ComputeEnvironment
+    pool: str
+
+
+# Region and name of a queue → the queue, and its environments that take jobs now
+KnownQueues = dict[tuple[str, str], tuple[JobQueue | None, list[Offer]]]
+
+
+class Shortage(Struct, frozen=True):
+    """A consumable resource of which too little is available for a job."""
+
+    name: str
+    needed: int
+    available: int
+    total: int
+
+
+def line_key(job: Job, queue: JobQueue | None) -> LineKey:
+    """Return what a job has in common with the other jobs of its line."""
+    spec, by_image = job.spec, job.spec.asks_for_gpus_by_image
+    demand = _with_gpu(spec.demand) if by_image else spec.demand
+    if job.kind is JobKind.MULTI_NODE:
+        nodes = [
+            (_with_gpu(group.demand) if by_image else group.demand, min(group.last, job.size - 1) - group.first + 1)
+            for group in sorted(spec.nodes, key=lambda group: group.first)
+        ]
+        nodes = [(each, count) for each, count in nodes if count > 0]
+        demand = Demand(
+            max(each.gpus for each, _ in nodes),
+            max(each.cpu_units for each, _ in nodes),
+            max(each.memory_mib for each, _ in nodes),
+            nodes=tuple(nodes),
+        )
+    share = spec.share if queue is not None and queue.policy_arn else ""
+    return LineKey(job.region, job.queue, share, demand, tuple(sorted(spec.resources)), by_image)
+
+
+def job_place(job: Job, queue: JobQueue | None) -> JobPlace:
+    """Return the place of a job in its line. As on AWS, only fair share queues use the scheduling priority."""
+    priority = job.spec.priority if queue is not None and queue.policy_arn else 0
+    return JobPlace(-priority, job.number, job.index or 0, job.id, job.created_at_s)
+
+
+def _with_gpu(demand: Demand) -> Demand:
+    return demand if demand.gpus else Demand(1, demand.cpu_units, demand.memory_mib, demand.rules)
+
+
+def offers(tx: Tx[Store], queue: JobQueue | None) -> list[Offer]:
+    """Return the compute environments of a queue that take jobs now, in the order in which they are tried."""
+    if queue is None or queue.status == DELETING:
+        return []
+    found = (find_environment(tx, queue.region, name) for name in queue.environments)
+    return [Offer(each, pool_of(tx, each)) for each in found if each is not None and each.takes_jobs]
+
+
+def shortage(tx: Tx[Store], line: WaitingLine) -> Shortage | None:
+    """Return the first consumable resource of which too little is available for the first job of a line."""
+    for name, quantity in line.key.resources:
+        resource = find_resource(tx, line.key.region, name)
+        total = 0 if resource is None else resource.total
+        available = max(0, total - tx.store.job_holdings.in_use(line.key.region, name))
+        if quantity > available:
+            return Shortage(name, quantity, available, total)
+    return None
+
+
+def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> bool:
+    """Whether the first job of a line leaves the capacity that the policy reserves for shares without running jobs."""
+    policy = _policy(tx, queue)
+    if policy is None or not policy.reservation:
+        return True
+    uses = tx.store.job_holdings.shares(queue.region, queue.name)
+    held = {share: use.held for share, use in uses.items()}
+    return share_may_start(line.share, weighted_vcpus(line.demand), held, most_vcpus(tx, queue), policy.reservation)
+
+
+def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
+    """Return the vCPUs that the environments of a queue can have. An unmanaged environment has those of its instances."""
+    total = 0.0
+    for offer in offers(tx, queue):
+        if offer.environment.max_vcpus:
+            total += offer.environment.max_vcpus
+        else:
+            sizes = tx.store.fleet.pool(offer.pool).sizes()
+            total += sum(size.cpu_units * count for size, count in sizes) / CPU_UNITS_PER_CORE
+    return total
+
+
+def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
+    """Return the lines whose first job may start in a Fargate environment now, because it has enough vCPUs left.
+
+    The first line that lacks vCPUs keeps all later lines waiting: otherwise small jobs could keep a large job waiting for ever. A
+    line that needs more than the maximum of the environment keeps no other line waiting.
+    """
+    ranked: list[tuple[Rank, int, WaitingLine]] = []
+    for queue in queues_of_environment(tx, environment.region, environment.name):
+        for line in tx.store.job_lines.lines_of(queue.region, queue.name):
+            if shortage(tx, line) is None and leaves_reservation(tx, line, queue) and not line.demand.nodes:
+                ranked.append((line_rank(tx, line, queue, 0.0), line.id, line))
+    left = environment.max_vcpus - tx.store.job_holdings.vcpus(environment.region, environment.name)
+    found: set[int] = set()
+    for _, line_id, line in sorted(ranked, key=lambda each: each[:2]):
+        vcpus = vcpus_of(line.demand)
+        if vcpus > environment.max_vcpus:
+            continue
+        if vcpus > left:
+            break
+        found.add(line_id)
+    return found
+
+
+def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: float) -> Rank:
+    policy, level = _policy(tx, queue), 0.0
+    if policy is not None:
+        use = tx.store.job_holdings.share(queue.region, queue.name, line.share)
+        level = share_level(use, policy.weight_of(line.share), policy.decay_s, tx.now_s)
+    return job_rank(seniority_s, queue.priority, level, line.first)
+
+
+def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
+    """Set the claims of lines, and call the scheduler for pools in which a claim begins or ends.
+
+    `known` has queues that the caller has read in this transaction, so that they are not read again.
+    """
+    opened: dict[str, set[int]] = {}  # Fargate environment → the lines that may use it
+    known = {} if known is None else known
+    for line in lines:
+        name = line.key.region, line.queue
+        if name not in known:
+            found = find_queue(tx, *name)
+            known[name] = found, offers(tx, found)
+        (queue, offered), wanted = known[name], dict[str, tuple[Rank, bool]]()
+        if queue is not None and shortage(tx, line) is None and leaves_reservation(tx, line, queue):
+            for offer in offered:
+                if offer.pool not in wanted and takes(tx, line, offer, opened):
+                    without_gpus = line.key.by_image and offer.environment.is_fargate
+                    wanted[offer.pool] = line_rank(tx, line, queue, _seniority(tx, offer.pool, line)), without_gpus
+        for pool in tx.store.job_lines.set_claims(line, wanted):
+            tx.mark(f"pool:{pool}")
+
+
+def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[int]]) -> bool:
+    """Whether an environment may run the first job of a line now, if its pool has room. `opened` caches the lines of Fargate."""
+    environment = offer.environment
+    if not environment.is_fargate:
+        return True
+    if environment.name not in opened:
+        opened[environment.name] = open_lines(tx, environment)
+    return line.id in opened[environment.name]
+
+
+def rank_claims(tx: Tx[Store], pool: str) -> None:
+    """Rank all job claims of a pool again, unless this was done within the last second. The use of shares grows with time."""
+    lines = tx.store.job_lines.in_pool(pool)
+    if not lines or tx.now_s < tx.store.job_lines.ranked_at.get(pool, -inf) + RANKED_S:
+        return
+    tx.store.job_lines.set_ranked(pool, min(line.since_s for line in lines), tx.now_s)
+    refresh_lines(tx, lines)
+
+
+def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]) -> list[WaitingLine]:
+    """Return the lines whose claims may change when a job of a line begins to wait, starts or ends in these environments."""
+    found: dict[int, WaitingLine] = {}
+    policy = None if queue is None else _policy(tx, queue)
+    if policy is not None:
+        lines = tx.store.job_lines.lines_of(key.region, key.queue)
+        found |= {line.id: line for line in lines if policy.reservation or line.share == key.share}
+    for name, _ in key.resources:
+        found |= {line.id: line for line in tx.store.job_lines.with_resource(key.region, name)}
+    for environment in environments:
+        if environment.is_fargate:
+            found |= {line.id: line for line in lines_of_environment(tx, environment)}
+    own = tx.store.job_lines.find(key)
+    if own is not None:
+        found[own.id] = own
+    return list(found.values())
+
+
+def lines_of_environment(tx: Tx[Store], environment: ComputeEnvironment) -> list[WaitingLine]:
+    queues = queues_of_environment(tx, environment.region, environment.name)
+    return [line for queue in queues for line in tx.store.job_lines.lines_of(queue.region, queue.name)]
+
+
+def _policy(tx: Tx[Store], queue: JobQueue) -> FairShare | None:
+    return fair_share(tx, queue.region, queue.policy_arn) if queue.policy_arn else None
+
+
+def _seniority(tx: Tx[Store], pool: str, line: WaitingLine) -> float:
+    """Return the first element of the rank, which all job claims of a pool share until they are ranked again."""
+    known = tx.store.job_lines.seniority.get(pool)
+    if known is None or not tx.store.job_lines.in_pool(pool):
+        known = line.since_s
+        tx.store.job_lines.set_ranked(pool, known, tx.now_s)
+    return known

@@ -1,0 +1,189 @@
+"""Reasons why RUNNABLE Batch jobs wait, and what will free them.
+
+A reason is computed at each call from the current state, so it is always current. It begins with AWS's code if one fits, because
+`jobStateTimeLimitActions` refers to these codes. Then follows a sentence for people: what the job needs, what is free, what holds
+the rest, which jobs are before it, and what will end the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.decide.instance_choice import room_on
+from corral.decide.job_order import vcpus_of
+from corral.decide.placement import could_hold
+from corral.model.compute_environment import ComputeEnvironment
+from corral.model.job import Job, JobKind, JobState
+from corral.model.job_line import WaitingLine
+from corral.services.batch.environment_capacity import why_no_room
+from corral.services.batch.environment_groups import types_of
+from corral.services.batch.environments import find_environment
+from corral.services.batch.job_queues import JobQueue, find_queue
+from corral.services.batch.line_claims import (
+    Offer,
+    job_place,
+    leaves_reservation,
+    line_key,
+    offers,
+    open_lines,
+    shortage,
+)
+from corral.services.ecs.task_description import why_claim_waits
+from corral.store import Store
+
+MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
+REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
+CAPACITY = "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
+ACTION = "ACTION_REQUIRED"
+COUNTED_MAX = 10_000  # jobs before a job; more are shown as "more than"
+HOLDERS_READ_MAX = 100  # running jobs whose time limits are compared
+HOLDERS_NAMED_MAX = 3
+
+
+class Reason(Struct, frozen=True):
+    """Why the first job of a line waits."""
+
+    code: str  # AWS's code; empty if none fits
+    text: str
+
+
+def reason(tx: Tx[Store], job: Job) -> str:
+    """Return why a job waits. Return "" if it does not wait for capacity."""
+    if job.kind is JobKind.NODE:
+        parent = tx.store.jobs.get(job.parent_id)
+        return "" if parent is None else reason(tx, parent)
+    if job.state is not JobState.RUNNABLE or job.kind is JobKind.ARRAY:
+        return ""
+    queue = find_queue(tx, job.region, job.queue)
+    line = tx.store.job_lines.find(line_key(job, queue))
+    if line is None:
+        return ""
+    found = line_reason(tx, line, queue)
+    return _shown(found.code, f"{found.text}; {_place(tx, job, line, queue)}")
+
+
+def reasons(tx: Tx[Store], queue: JobQueue, jobs: Iterable[Job]) -> dict[str, str]:
+    """Return why RUNNABLE jobs of a queue wait, by job id. The texts do not contain the places of the jobs in the queue.
+
+    This costs less than `reason`, because all jobs of a line have the same text.
+    """
+    by_line: dict[int, str] = {}
+    found: dict[str, str] = {}
+    for job in jobs:
+        line = tx.store.job_lines.find(line_key(job, queue))
+        if line is None:
+            continue
+        if line.id not in by_line:
+            why = line_reason(tx, line, queue)
+            by_line[line.id] = _shown(why.code, why.text)
+        found[job.id] = by_line[line.id]
+    return found
+
+
+def _shown(code: str, text: str) -> str:
+    return f"{code} - {text}" if code else text
+
+
+def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Reason:
+    """Return why the first job of a line waits."""
+    if queue is None:
+        return Reason(ACTION, f"The job queue {line.queue} does not exist")
+    usable = offers(tx, queue)
+    if not usable:
+        return Reason(ACTION, _closed_environments(tx, queue))
+    short = shortage(tx, line)
+    if short is not None:
+        holders = tx.store.job_holdings.holders_of_resource(line.key.region, short.name, HOLDERS_NAMED_MAX + 1)
+        text = f"Needs {short.needed} of the consumable resource {short.name}: {short.available} of {short.total} are available"
+        return Reason("", text + _held_by(holders))
+    if not leaves_reservation(tx, line, queue):
+        return Reason("", f"The share {line.share} leaves the rest of the capacity to shares without jobs (computeReservation)")
+    found = [_offer_reason(tx, line, offer) for offer in usable]
+    codes = {each.code for each in found}
+    text = "; ".join(dict.fromkeys(each.text for each in found))
+    return Reason(codes.pop() if len(codes) == 1 else "", text[:1].upper() + text[1:])
+
+
+def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
+    """Return why the first job of a line does not start in one environment."""
+    environment = offer.environment
+    if environment.is_fargate:
+        refused = _fargate_reason(tx, line, environment)
+        if refused is not None:
+            return refused
+    claim = tx.store.job_lines.claims_of(line.id).get(offer.pool)
+    if claim is None:
+        return Reason("", f"the compute environment {environment.name} is tried next")
+    text, grows = f"{environment.name}: {why_claim_waits(tx, offer.pool, claim)}", why_no_room(tx, environment, line.demand)
+    if grows:
+        text += f"; {grows}"
+    if could_hold(tx.store.fleet.pool(offer.pool), claim.demand):
+        return Reason("", text + _next_end(tx, environment))
+    if environment.scales and any(room_on(each, line.demand) for each in types_of(tx, environment)):
+        return Reason(CAPACITY, text)
+    return Reason(REQUIREMENT, text)
+
+
+def _fargate_reason(tx: Tx[Store], line: WaitingLine, environment: ComputeEnvironment) -> Reason | None:
+    if line.demand.nodes:
+        return Reason(REQUIREMENT, f"{environment.name}: a Fargate environment runs no multi-node jobs")
+    vcpus, most = vcpus_of(line.demand), environment.max_vcpus
+    if vcpus > most:
+        return Reason(MAX_RESOURCE, f"{environment.name}: needs {vcpus:g} vCPUs, and maxvCpus is {most}")
+    if line.id in open_lines(tx, environment):
+        return None
+    held = tx.store.job_holdings.vcpus(environment.region, environment.name)
+    text = f"{environment.name}: needs {vcpus:g} vCPUs, and {held:g} of at most {most} vCPUs (maxvCpus) are in use"
+    if held + vcpus <= most:
+        text += ", but an earlier job waits for them"
+    return Reason("", text + _next_end(tx, environment))
+
+
+def _closed_environments(tx: Tx[Store], queue: JobQueue) -> str:
+    """Explain why no environment of a queue takes jobs."""
+    if queue.status != "VALID":
+        return f"The job queue {queue.name} is {queue.status}"
+    parts = []
+    for name in queue.environments:
+        environment = find_environment(tx, queue.region, name)
+        if environment is None:
+            parts.append(f"{name} does not exist")
+        elif environment.state != "ENABLED":
+            parts.append(f"{name} is {environment.state}")
+        else:
+            parts.append(f"{name} is {environment.status} ({environment.status_reason})".replace(" ()", ""))
+    return f"No compute environment of the job queue {queue.name} takes jobs: {', '.join(parts)}"
+
+
+def _place(tx: Tx[Store], job: Job, line: WaitingLine, queue: JobQueue | None) -> str:
+    """Describe the place of a job in its line."""
+    if line.head == job.id:
+        return "first in line"
+    before = tx.store.job_lines.count_before(line.id, job_place(job, queue), COUNTED_MAX)
+    count = f"more than {COUNTED_MAX:,}" if before == COUNTED_MAX else f"{before:,}"
+    return f"{count} job{'s' * (before != 1)} with the same needs before it, first job {line.head}"
+
+
+def _held_by(holders: list[str]) -> str:
+    if not holders:
+        return ""
+    more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
+    named = holders[:HOLDERS_NAMED_MAX]
+    return f"; held by job{'s' * (len(named) > 1)} {', '.join(named)}{more}"
+
+
+def _next_end(tx: Tx[Store], environment: ComputeEnvironment) -> str:
+    """Name the running job of an environment whose time limit ends first, if a time limit is known."""
+    ends: list[tuple[float, str]] = []
+    for job_id in tx.store.job_holdings.holders_in(environment.region, environment.name, HOLDERS_READ_MAX):
+        job = tx.store.jobs.get(job_id)
+        if job is not None and job.started_at_s is not None and job.spec.timeout_s is not None:
+            ends.append((job.started_at_s + job.spec.timeout_s, job_id))
+    if not ends:
+        return ""
+    at_s, job_id = min(ends)
+    return f"; job {job_id} ends at the latest at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ} (its time limit)"

@@ -1,0 +1,310 @@
+"""SQL of lines of Batch jobs, and the claims of lines.
+
+A line has the RUNNABLE jobs of one queue that need the same resources. Each line has one claim in each pool in which its first job
+may run. The jobs are rows. Lines and claims are in memory, and are derived from the rows. Only the ranks of claims are not in rows:
+the scheduler computes them before it serves a pool (`services/batch/line_claims.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec.structs import replace
+
+from corral.database import Database
+from corral.model.job_line import JobPlace, LineKey, WaitingLine
+from corral.model.placement import JOB, Claim, Rank
+from corral.model.task import Demand
+from corral.store.fleet import Fleet
+
+QueueName = tuple[str, str]  # region and name of a job queue
+FIRST = (
+    "SELECT priority, number, position, job_id, since FROM waiting_job WHERE line = ? ORDER BY priority, number, position LIMIT ?"
+)
+
+
+class JobLines:
+    """The lines in the state store."""
+
+    def __init__(self, database: Database, fleet: Fleet) -> None:
+        self._execute = database.execute
+        self._executemany = database.executemany
+        self._on_rollback = database.journal.on_rollback
+        self._fleet = fleet
+        self._lines: dict[int, WaitingLine] = {}
+        self._by_key: dict[LineKey, int] = {}
+        self._by_queue: dict[QueueName, dict[int, None]] = {}
+        self._by_pool: dict[str, dict[int, None]] = {}
+        self._by_resource: dict[tuple[str, str], dict[int, None]] = {}  # region and name of a consumable resource → lines
+        self._claims: dict[tuple[int, str], Claim] = {}  # line and pool → claim
+        self._last_id = 0
+        self.seniority: dict[str, float] = {}  # pool → the time since which its oldest job waits, when its claims were ranked
+        self.ranked_at: dict[str, float] = {}  # pool → when all its job claims were ranked
+        self.moved_at: dict[QueueName, float] = {}  # queue → when a job last left one of its lines
+
+    def rebuild(self) -> None:
+        """Derive the lines and their claims from the rows."""
+        counts = dict(self._execute("SELECT line, count(*) FROM waiting_job GROUP BY line").fetchall())
+        for id, region, queue, share, demand, resources, by_image, pools in self._execute("SELECT * FROM job_line").fetchall():
+            key = LineKey(region, queue, share, _demand_of(demand), _pairs(resources), bool(by_image))
+            first = self._first(id)
+            assert first is not None, "a line without jobs"
+            self._put(
+                WaitingLine(id, key, counts[id], first, tuple((pool, bool(without)) for pool, without in orjson.loads(pools)))
+            )
+            self._last_id = max(self._last_id, id)
+            for pool, without in self._lines[id].pools:
+                place = self._lines[id].first
+                self._join(id, pool, Claim((0, place.since_s, *place[:3]), JOB, _claim_id(id, place), _asked(key, without)))
+
+    # Reading
+
+    def get(self, line_id: int) -> WaitingLine | None:
+        return self._lines.get(line_id)
+
+    def find(self, key: LineKey) -> WaitingLine | None:
+        line_id = self._by_key.get(key)
+        return None if line_id is None else self._lines[line_id]
+
+    def lines_of(self, region: str, queue: str) -> list[WaitingLine]:
+        """Return the lines of a queue, oldest first."""
+        return [self._lines[line_id] for line_id in self._by_queue.get((region, queue), ())]
+
+    def in_pool(self, pool: str) -> list[WaitingLine]:
+        """Return the lines that have a claim in a pool."""
+        return [self._lines[line_id] for line_id in self._by_pool.get(pool, ())]
+
+    def with_resource(self, region: str, name: str) -> list[WaitingLine]:
+        """Return the lines whose jobs need a consumable resource."""
+        return [self._lines[line_id] for line_id in self._by_resource.get((region, name), ())]
+
+    def queues(self) -> list[QueueName]:
+        """Return the queues in which jobs wait."""
+        return list(self._by_queue)
+
+    def claims_of(self, line_id: int) -> dict[str, Claim]:
+        """Return the claims of a line, by pool."""
+        return {pool: self._claims[line_id, pool] for pool, _ in self._lines[line_id].pools}
+
+    def line_of(self, claim: Claim) -> tuple[WaitingLine, str]:
+        """Return the line of a claim, and the pool in which the claim waits."""
+        line = self._lines[int(claim.id.partition("/")[0])]
+        return line, next(pool for pool, _ in line.pools if self._claims[line.id, pool] is claim)
+
+    def pools_before(self, pool: str) -> set[str]:
+        """Return the pools that lines with a claim in this pool prefer to it."""
+        before: set[str] = set()
+        for line_id in self._by_pool.get(pool, ()):
+            for each, _ in self._lines[line_id].pools:
+                if each == pool:
+                    break
+                before.add(each)
+        return before
+
+    def places(self, line_id: int, limit: int) -> list[JobPlace]:
+        """Return the first jobs of a line."""
+        return [JobPlace(*row) for row in self._execute(FIRST, (line_id, limit)).fetchall()]
+
+    def count_before(self, line_id: int, place: JobPlace, most: int) -> int:
+        """Return how many jobs of the line are before a place. Count at most `most`."""
+        sql = "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, number, position) < (?, ?, ?) LIMIT ?)"
+        found: int = self._execute(sql, (line_id, *place[:3], most)).fetchone()[0]
+        return found
+
+    def _first(self, line_id: int) -> JobPlace | None:
+        row = self._execute(FIRST, (line_id, 1)).fetchone()
+        return None if row is None else JobPlace(*row)
+
+    # Writing
+
+    def add(self, key: LineKey, place: JobPlace) -> tuple[WaitingLine, bool]:
+        """Add a job to its line. Return the line, and whether the job is its first job now."""
+        before = self.find(key)
+        if before is None:
+            return self._new_line(key, place), True
+        self._execute("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", (before.id, *place))
+        first = place < before.first
+        line = replace(before, count=before.count + 1, first=place if first else before.first)
+        self._change(line)
+        return line, first
+
+    def remove(self, key: LineKey, place: JobPlace, now_s: float) -> WaitingLine | None:
+        """Remove a job that was dispatched or cancelled. Return the line if it has more jobs.
+
+        If the job was the first, the caller must set the claims of the line again, because they name this job.
+        """
+        before = self.find(key)
+        if before is None:
+            return None
+        sql = "DELETE FROM waiting_job WHERE line = ? AND priority = ? AND number = ? AND position = ?"
+        if not self._execute(sql, (before.id, *place[:3])).rowcount:
+            return before
+        queue = key.region, key.queue
+        self._on_rollback(partial(_restore, self.moved_at, queue, self.moved_at.get(queue)))
+        self.moved_at[queue] = now_s
+        if before.count == 1:
+            self.set_claims(before, {})
+            self._execute("DELETE FROM job_line WHERE id = ?", (before.id,))
+            self._drop(before.id)
+            self._on_rollback(partial(self._put, replace(before, pools=())))
+            return None
+        line = replace(before, count=before.count - 1)
+        if place[:3] == before.first[:3]:
+            first = self._first(before.id)
+            assert first is not None
+            line = replace(line, first=first)
+        self._change(line)
+        return line
+
+    def _new_line(self, key: LineKey, place: JobPlace) -> WaitingLine:
+        self._last_id += 1
+        line = WaitingLine(self._last_id, key, 1, place)
+        self._execute(
+            "INSERT INTO job_line VALUES (?, ?, ?, ?, ?, ?, ?, '[]')",
+            (line.id, key.region, key.queue, key.share, _demand_text(key.demand), _text(key.resources), key.by_image),
+        )
+        self._execute("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", (line.id, *place))
+        self._put(line)
+        self._on_rollback(partial(self._drop, line.id))
+        return line
+
+    def set_claims(self, line: WaitingLine, wanted: Mapping[str, tuple[Rank, bool]]) -> list[str]:
+        """Set the claims of a line: the rank in each pool, and whether the claim asks for no GPUs.
+
+        Return the pools in which the line has a claim now and had none before, or the other way round.
+
+        The order of `wanted` is the order of the queue's compute environments.
+        """
+        line = self._lines[line.id]
+        before = dict(line.pools)
+        for pool in [pool for pool in before if pool not in wanted]:
+            self._withdraw(line.id, pool)
+        for pool, (rank, without_gpus) in wanted.items():
+            claim = Claim(rank, JOB, _claim_id(line.id, line.first), _asked(line.key, without_gpus))
+            present = self._claims.get((line.id, pool))
+            if present == claim:
+                continue
+            if present is not None:
+                self._withdraw(line.id, pool)
+            self._join(line.id, pool, claim)
+            self._on_rollback(partial(self._leave, line.id, pool))
+        pools = tuple((pool, without_gpus) for pool, (_, without_gpus) in wanted.items())
+        if pools != line.pools:
+            self._execute("UPDATE job_line SET pools = ? WHERE id = ?", (_text(pools), line.id))
+            self._change(replace(line, pools=pools))
+        return [pool for pool in (*wanted, *before) if (pool in wanted) != (pool in before)]
+
+    def set_ranked(self, pool: str, seniority_s: float, now_s: float) -> None:
+        """Note that all job claims of a pool were ranked."""
+        self._on_rollback(partial(_restore, self.seniority, pool, self.seniority.get(pool)))
+        self._on_rollback(partial(_restore, self.ranked_at, pool, self.ranked_at.get(pool)))
+        self.seniority[pool], self.ranked_at[pool] = seniority_s, now_s
+
+    # Jobs that wait for the same reason for a long time
+
+    def blocked(self, region: str, queue: str) -> dict[str, tuple[str, float]]:
+        """Return the code and the time since when the first job of each line waits for this reason, by job id."""
+        sql = "SELECT job_id, code, since FROM blocked_job WHERE region = ? AND queue = ?"
+        return {job_id: (code, since_s) for job_id, code, since_s in self._execute(sql, (region, queue))}
+
+    def set_blocked(self, region: str, queue: str, blocked: Mapping[str, tuple[str, float]]) -> None:
+        self._execute("DELETE FROM blocked_job WHERE region = ? AND queue = ?", (region, queue))
+        rows = [(job_id, region, queue, code, since_s) for job_id, (code, since_s) in blocked.items()]
+        self._executemany("INSERT OR REPLACE INTO blocked_job VALUES (?, ?, ?, ?, ?)", rows)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the data in memory that is derived from rows, for tests."""
+        return {
+            "lines": dict(self._lines),
+            "by queue": {name: sorted(lines) for name, lines in self._by_queue.items()},
+            "by pool": {name: sorted(lines) for name, lines in self._by_pool.items()},
+            "by resource": {name: sorted(lines) for name, lines in self._by_resource.items()},
+            "by key": dict(self._by_key),
+            "claims": {key: claim[1:] for key, claim in self._claims.items()},
+        }
+
+    # Changes in memory
+
+    def _change(self, line: WaitingLine) -> None:
+        before = self._lines[line.id]
+        self._lines[line.id] = line
+        self._on_rollback(partial(self._lines.__setitem__, line.id, before))
+
+    def _put(self, line: WaitingLine) -> None:
+        self._lines[line.id] = line
+        self._by_key[line.key] = line.id
+        self._by_queue.setdefault((line.key.region, line.key.queue), {})[line.id] = None
+        for name, _ in line.key.resources:
+            self._by_resource.setdefault((line.key.region, name), {})[line.id] = None
+
+    def _drop(self, line_id: int) -> None:
+        line = self._lines.pop(line_id)
+        del self._by_key[line.key]
+        _discard(self._by_queue, (line.key.region, line.key.queue), line_id)
+        for name, _ in line.key.resources:
+            _discard(self._by_resource, (line.key.region, name), line_id)
+
+    def _join(self, line_id: int, pool: str, claim: Claim) -> None:
+        self._claims[line_id, pool] = claim
+        self._by_pool.setdefault(pool, {})[line_id] = None
+        self._fleet.join_line(pool, claim)
+
+    def _withdraw(self, line_id: int, pool: str) -> None:
+        claim = self._claims[line_id, pool]
+        self._fleet.leave_line(pool, claim)
+        self._forget(line_id, pool)
+        self._on_rollback(partial(self._remember, line_id, pool, claim))
+
+    def _leave(self, line_id: int, pool: str) -> None:
+        """Undo `_join`. The fleet index undoes its own part."""
+        self._forget(line_id, pool)
+
+    def _forget(self, line_id: int, pool: str) -> None:
+        del self._claims[line_id, pool]
+        _discard(self._by_pool, pool, line_id)
+
+    def _remember(self, line_id: int, pool: str, claim: Claim) -> None:
+        self._claims[line_id, pool] = claim
+        self._by_pool.setdefault(pool, {})[line_id] = None
+
+
+def _claim_id(line_id: int, first: JobPlace) -> str:
+    return f"{line_id}/{first.job_id}"
+
+
+def _asked(key: LineKey, without_gpus: bool) -> Demand:
+    return replace(key.demand, gpus=0) if without_gpus and key.demand.gpus else key.demand
+
+
+def _discard(index: dict[Any, dict[int, None]], key: Any, line_id: int) -> None:
+    lines = index[key]
+    del lines[line_id]
+    if not lines:
+        del index[key]
+
+
+def _restore(values: dict[Any, float], key: Any, before: float | None) -> None:
+    if before is None:
+        values.pop(key, None)
+    else:
+        values[key] = before
+
+
+def _text(value: Iterable[Any]) -> str:
+    return orjson.dumps(tuple(value)).decode()
+
+
+def _pairs(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, quantity) for name, quantity in orjson.loads(text))
+
+
+def _demand_text(demand: Demand) -> str:
+    return msgspec.json.encode(demand).decode()
+
+
+def _demand_of(text: str) -> Demand:
+    return msgspec.json.decode(text, type=Demand)

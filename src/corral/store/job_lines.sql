@@ -1,0 +1,57 @@
+-- Lines of RUNNABLE Batch jobs. The jobs of a line belong to one queue and need the same resources.
+
+CREATE TABLE job_line (
+    id        INTEGER PRIMARY KEY,
+    region    TEXT NOT NULL,
+    queue     TEXT NOT NULL,                    -- the name of the job queue
+    share     TEXT NOT NULL,                    -- the share identifier
+    demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
+    resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
+    by_image  INTEGER NOT NULL,                 -- 1: the image asks for GPUs
+    pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
+);
+
+-- The jobs of each line, in the order in which they start.
+CREATE TABLE waiting_job (
+    line     INTEGER NOT NULL,
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority
+    number   INTEGER NOT NULL,                  -- of the job, or of the array of a child
+    position INTEGER NOT NULL,                  -- the index of a child of an array
+    job_id   TEXT NOT NULL,
+    since    REAL NOT NULL,                     -- when the job was created
+    PRIMARY KEY (line, priority, number, position)
+) WITHOUT ROWID;
+
+-- What the current attempt of a job holds, from its dispatch to its end.
+CREATE TABLE job_holding (
+    job_id         TEXT PRIMARY KEY,
+    region         TEXT NOT NULL,
+    queue          TEXT NOT NULL,
+    share          TEXT NOT NULL,
+    environment    TEXT NOT NULL,
+    vcpus          REAL NOT NULL,
+    weighted_vcpus REAL NOT NULL,               -- the vCPUs that count for the share
+    resources      TEXT NOT NULL                -- JSON: names and quantities of consumable resources
+) WITHOUT ROWID;
+
+CREATE INDEX job_holding_environment ON job_holding (region, environment);
+
+-- The past use of capacity by each share of a fair share queue.
+CREATE TABLE job_share (
+    region TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    share  TEXT NOT NULL,
+    used   REAL NOT NULL,                       -- vCPU seconds until `at`, decayed
+    at     REAL NOT NULL,
+    PRIMARY KEY (region, queue, share)
+) WITHOUT ROWID;
+
+-- The code of the reason for which the first job of a line waits, and since when. Only queues with time limits have such rows.
+CREATE TABLE blocked_job (
+    job_id TEXT PRIMARY KEY,
+    region TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    code   TEXT NOT NULL,
+    since  REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX blocked_job_queue ON blocked_job (region, queue);

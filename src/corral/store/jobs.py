@@ -1,0 +1,332 @@
+"""SQL of AWS Batch jobs, their children and nodes, and the counts of children by state.
+
+A child is a child of an array or a node of a multi-node job. Its row has only its own columns. `job_dependencies.py` has the
+dependencies between jobs, `job_listing.py` the lists of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from hashlib import blake2b
+
+from msgspec.structs import replace
+
+from corral.database import Database, Row
+from corral.model.job import ENDED, MOVES, Job, JobKind, JobSpec, JobState, child_id, parent_and_index
+from corral.store.job_dependencies import JobDependencies
+from corral.store.job_listing import JobListing
+from corral.store.job_rows import (
+    CHANGES,
+    CHILD_COLUMNS,
+    INSERT_JOB,
+    JOB_COLUMNS,
+    STATES,
+    child_of,
+    child_without_row,
+    column_value,
+    job_of,
+    spec_of,
+    spec_text,
+    values_of_job,
+)
+
+CACHED_MAX = 20_000
+SPECS_MAX = 1_000
+LIVE = "state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING')"
+COUNTED = tuple(JobState)  # the columns of job_summary have the names of the states, in lower case
+_COUNTS = ", ".join(state.lower() for state in COUNTED)
+
+
+class Jobs:
+    """The part of the state store (`Store`) with jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._execute, self._executemany = database.execute, database.executemany
+        self._journal = database.journal
+        self._caches = not database.reads_only
+        self._cached: dict[str, Job] = {}  # jobs that have not ended; saves queries
+        self._specs: dict[int, JobSpec] = {}  # number of the row → spec
+        self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
+        self.dependencies = JobDependencies(database)
+        listing = JobListing(database)
+        self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
+
+    # Writing
+
+    def add(self, job: Job) -> Job:
+        """Add a job that is no child. Return it with its number."""
+        number = self._execute(INSERT_JOB, values_of_job(job, self._spec_number(job.spec))).lastrowid
+        assert number is not None
+        if job.kind is JobKind.ARRAY:
+            self._execute(
+                "INSERT INTO job_summary (job, submitted, updated_at) VALUES (?, ?, ?)", (number, job.size, job.created_at_s)
+            )
+        self._evict_on_rollback(job.id)
+        return self._cache(job.but(number=number))
+
+    def add_children(self, parent: Job, states: Sequence[JobState], now_s: float) -> tuple[Job, list[Job]]:
+        """Add the next children of an array, which are PENDING or RUNNABLE. Return the array and the new children.
+
+        A child that was stopped before it had a row has a row already. Its state in `states` is ignored.
+        """
+        first = max(parent.expanded, 0)
+        sql = "SELECT position FROM job_child WHERE job = ? AND position >= ? AND position < ?"
+        early = {index for (index,) in self._execute(sql, (parent.number, first, first + len(states)))}
+        added = [(index, state) for index, state in enumerate(states, first) if index not in early]
+        runnable = sum(state is JobState.RUNNABLE for _, state in added)
+        children = [
+            Job(
+                f"{parent.id}:{index}", parent.region, parent.queue, parent.name, JobKind.CHILD, state, parent.spec, now_s,
+                index=index, parent_id=parent.id, runnable_at_s=now_s if state is JobState.RUNNABLE else None, number=parent.number,
+            )
+            for index, state in added
+        ]  # fmt: skip
+        self._executemany(
+            "INSERT INTO job_child (job, position, state, created_at, runnable_at) VALUES (?, ?, ?, ?, ?)",
+            [(child.number, child.index, child.state.value, now_s, child.runnable_at_s) for child in children],
+        )
+        self._execute(
+            "UPDATE job_summary SET submitted = submitted - ?, pending = pending + ?, runnable = runnable + ?, updated_at = ? "
+            "WHERE job = ?",
+            (len(added), len(added) - runnable, runnable, now_s, parent.number),
+        )
+        for child in children:
+            self._evict_on_rollback(child.id)
+            self._cache(child)
+        return self.change(parent, parent.but(expanded=first + len(states))), children
+
+    def add_early(self, parent: Job, index: int, now_s: float) -> Job:
+        """Add the row of one child before its turn, so that it can be stopped alone. The child is PENDING."""
+        sql = "INSERT INTO job_child (job, position, state, created_at) VALUES (?, ?, 'PENDING', ?)"
+        self._execute(sql, (parent.number, index, now_s))
+        self._count(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
+        self._evict_on_rollback(child_id(parent, index))
+        return self.child(parent, index)
+
+    def change(self, before: Job, after: Job, now_s: float = 0.0) -> Job:
+        """Write the changed columns of a job. If the state of a child of an array changes, update the counts of the array."""
+        assert after.state is before.state or after.state in MOVES[before.state], f"job {before.id}: {before.state} → {after.state}"
+        changes = {column: new for column, name in CHANGES if (new := getattr(after, name)) != getattr(before, name)}
+        if not changes:
+            return after
+        self._evict_on_rollback(before.id)
+        columns = ", ".join([f"{column} = ?" for column in changes])
+        values = [column_value(value) for value in changes.values()]
+        if before.index is None:
+            changed = self._execute(f"UPDATE job SET {columns} WHERE number = ?", (*values, before.number)).rowcount
+        else:
+            key = (before.number, before.index)
+            changed = self._execute(f"UPDATE job_child SET {columns} WHERE job = ? AND position = ?", (*values, *key)).rowcount
+            if after.state is not before.state and before.kind is JobKind.CHILD:
+                self._count(before.number, before.state, after.state, 1, now_s)
+        assert changed == 1, f"job {before.id} has no row"
+        return self._cache(after)
+
+    def _count(self, number: int, before: JobState, after: JobState, count: int, now_s: float) -> None:
+        was, now = before.lower(), after.lower()
+        self._execute(
+            f"UPDATE job_summary SET {was} = {was} - ?, {now} = {now} + ?, updated_at = max(updated_at, ?) WHERE job = ?",
+            (count, count, now_s, number),
+        )
+
+    def fail_unexpanded(self, parent: Job, now_s: float) -> bool:
+        """Count the children of an array that have no row as FAILED. The array was stopped, so they never get a row.
+
+        Return whether there are such children.
+        """
+        sql = "UPDATE job_summary SET failed = failed + submitted, submitted = 0, updated_at = ? WHERE job = ? AND submitted > 0"
+        return self._execute(sql, (now_s, parent.number)).rowcount == 1
+
+    def set_tags(self, job: Job, tags: dict[str, str]) -> None:
+        """Replace the tags of a job. The job gets a spec of its own."""
+        changed = job.but(spec=replace(job.spec, tags=tags))
+        (before,) = self._execute("SELECT spec FROM job WHERE number = ?", (job.number,)).fetchone()
+        for each in [job.id, *(each for each in self._cached if each[: len(job.id)] == job.id)]:  # its children, too
+            self._cached.pop(each, None)
+            self._evict_on_rollback(each)
+        self._execute("UPDATE job SET spec = ? WHERE number = ?", (self._spec_number(changed.spec), job.number))
+        self._drop_spec(before)
+
+    def set_nodes(self, parent: Job, task_ids: Sequence[str], environment: str, now_s: float) -> None:
+        """Write that the nodes of a multi-node job are STARTING, with these tasks. The first attempt creates the rows."""
+        self._evict_nodes(parent)
+        self._executemany(
+            "INSERT INTO job_child (job, position, state, created_at, task_id, environment) VALUES (?, ?, 'STARTING', ?, ?, ?) "
+            "ON CONFLICT (job, position) DO UPDATE SET state = excluded.state, task_id = excluded.task_id, started_at = NULL, "
+            "stopped_at = NULL, status_reason = '', environment = excluded.environment",
+            [(parent.number, at, now_s, task_id, environment) for at, task_id in enumerate(task_ids)],
+        )
+
+    def move_nodes(self, parent: Job, state: JobState) -> None:
+        """Set the state of all nodes. A job that ends does not change nodes that have ended."""
+        self._evict_nodes(parent)
+        if state in ENDED:
+            self._execute(
+                f"UPDATE job_child SET state = ?, stopped_at = ?, status_reason = ? WHERE job = ? AND {LIVE}",
+                (state.value, parent.stopped_at_s, parent.status_reason, parent.number),
+            )
+        else:
+            self._execute("UPDATE job_child SET state = ? WHERE job = ?", (state.value, parent.number))
+
+    def _evict_nodes(self, parent: Job) -> None:
+        for index in range(parent.size):
+            self._cached.pop(child_id(parent, index), None)
+            self._evict_on_rollback(child_id(parent, index))
+
+    def drop_ended(self, before_s: float, limit: int) -> int:
+        """Delete up to `limit` rows of jobs that ended before this time. Return how many rows were deleted.
+
+        A job stays while dependent jobs may still read its state.
+        """
+        left = limit
+        sql = (
+            "SELECT number, spec FROM job WHERE stopped_at < ? "
+            "AND NOT EXISTS (SELECT 1 FROM job_dependency WHERE needs = job.number) ORDER BY stopped_at LIMIT ?"
+        )
+        for number, spec in self._execute(sql, (before_s, limit)).fetchall():
+            children = "SELECT position FROM job_child WHERE job = ? LIMIT ?"
+            left -= self._execute(
+                f"DELETE FROM job_child WHERE job = ? AND position IN ({children})", (number, number, left)
+            ).rowcount
+            if left <= 0:
+                return limit
+            self._execute("DELETE FROM job_summary WHERE job = ?", (number,))
+            self._execute("DELETE FROM job WHERE number = ?", (number,))
+            self._drop_spec(spec)
+            left -= 1
+            if left <= 0:
+                return limit
+        return limit - left
+
+    def oldest_end_s(self) -> float | None:
+        """Return when the first of the ended jobs ended. Return None if no job has ended."""
+        found: float | None = self._execute("SELECT min(stopped_at) FROM job WHERE stopped_at IS NOT NULL").fetchone()[0]
+        return found
+
+    # Specs
+
+    def _spec_number(self, spec: JobSpec) -> int:
+        """Return the number of the row of a spec. Equal specs share a row."""
+        known = self._spec_numbers.get(id(spec))
+        if known is not None:
+            return known[1]
+        text = spec_text(spec)
+        digest = blake2b(text, digest_size=16).digest()
+        row = self._execute("SELECT number FROM job_spec WHERE digest = ?", (digest,)).fetchone()
+        if row is None:
+            sql = "INSERT INTO job_spec (digest, document) VALUES (?, ?) RETURNING number"
+            row = self._execute(sql, (digest, text.decode())).fetchone()
+            self._journal.on_rollback(self._forget_specs)
+        if len(self._spec_numbers) >= SPECS_MAX:
+            self._forget_specs()
+        self._spec_numbers[id(spec)] = spec, row[0]
+        self._specs[row[0]] = spec
+        return int(row[0])
+
+    def _spec(self, number: int) -> JobSpec:
+        spec = self._specs.get(number)
+        if spec is None:
+            spec = spec_of(self._execute("SELECT document FROM job_spec WHERE number = ?", (number,)).fetchone()[0])
+            if len(self._specs) >= SPECS_MAX:
+                self._forget_specs()
+            self._specs[number] = spec
+        return spec
+
+    def _drop_spec(self, number: int) -> None:
+        sql = "DELETE FROM job_spec WHERE number = ? AND NOT EXISTS (SELECT 1 FROM job WHERE spec = ?)"
+        if self._execute(sql, (number, number)).rowcount:
+            self._forget_specs()
+
+    def _forget_specs(self) -> None:
+        self._specs.clear()
+        self._spec_numbers.clear()
+
+    # Reading
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a job, a child or a node. Children without a row are computed from their parent."""
+        cached = self._cached.get(job_id)
+        if cached is not None:
+            return cached
+        split = parent_and_index(job_id)
+        if split is not None:
+            parent = self.get(split[0])
+            if parent is None or split[1] >= parent.size or child_id(parent, split[1]) != job_id:
+                return None
+            return self.child(parent, split[1])
+        row = self._execute(f"SELECT {JOB_COLUMNS} FROM job WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else self._cache(job_of(row, self._spec(row[7])))
+
+    def by_number(self, number: int) -> Job | None:
+        row = self._execute("SELECT id FROM job WHERE number = ?", (number,)).fetchone()
+        return None if row is None else self.get(row[0])
+
+    def several(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """The jobs with these ids, by id. Ids that do not exist are omitted."""
+        return {job_id: job for job_id in dict.fromkeys(job_ids) if (job := self.get(job_id)) is not None}
+
+    def child(self, parent: Job, index: int) -> Job:
+        cached = self._cached.get(child_id(parent, index))
+        if cached is not None:
+            return cached
+        sql = f"SELECT {CHILD_COLUMNS} FROM job_child WHERE job = ? AND position = ?"
+        row = self._execute(sql, (parent.number, index)).fetchone()
+        return child_without_row(parent, index) if row is None else self._cache(child_of(parent, row))
+
+    def state_of(self, job_id: str) -> JobState | None:
+        """Return the state of a job, a child or a node. Return None if it does not exist."""
+        cached = self._cached.get(job_id)
+        if cached is not None:
+            return cached.state
+        if parent_and_index(job_id) is not None:
+            job = self.get(job_id)
+            return None if job is None else job.state
+        row = self._execute("SELECT state FROM job WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else STATES[row[0]]
+
+    def live_children(self, parent: Job, first: int, limit: int, *, unstopped: bool = False) -> list[Job]:
+        """Return children that have not ended, from an index on. `unstopped`: only nodes that were not told to stop."""
+        rows = self._execute(
+            f"SELECT {CHILD_COLUMNS} FROM job_child WHERE job = ? AND position >= ? AND {LIVE} "
+            f"{'AND status_reason = ?' if unstopped else ''} ORDER BY position LIMIT ?",
+            (parent.number, first, *([""] if unstopped else []), limit),
+        ).fetchall()
+        return [self._cached.get(child_id(parent, row[0])) or self._cache(child_of(parent, row)) for row in rows]
+
+    def summary(self, job: Job) -> dict[JobState, int]:
+        """Return how many children of an array are in each state."""
+        row = self._execute(f"SELECT {_COUNTS} FROM job_summary WHERE job = ?", (job.number,)).fetchone()
+        return dict(zip(COUNTED, row))
+
+    def summary_at_s(self, job: Job) -> float:
+        """Return when the counts of an array last changed."""
+        return float(self._execute("SELECT updated_at FROM job_summary WHERE job = ?", (job.number,)).fetchone()[0])
+
+    def ended_children(self, number: int) -> tuple[int, int]:
+        """Return how many children of an array have succeeded and failed."""
+        row: Row = self._execute("SELECT succeeded, failed FROM job_summary WHERE job = ?", (number,)).fetchone()
+        return row[0], row[1]
+
+    def not_ended(self, region: str, queue: str, limit: int) -> list[Job]:
+        """Return jobs of a queue that have not ended, without children."""
+        rows = self._execute(
+            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) LIMIT ?",
+            (region, queue, limit),
+        ).fetchall()
+        return [self._cached.get(row[1]) or self._cache(job_of(row, self._spec(row[7]))) for row in rows]
+
+    # The cache
+
+    def _cache(self, job: Job) -> Job:
+        if job.state in ENDED:
+            self._cached.pop(job.id, None)
+        elif self._caches:
+            if job.id not in self._cached and len(self._cached) >= CACHED_MAX:
+                del self._cached[next(iter(self._cached))]
+            self._cached[job.id] = job
+        return job
+
+    def _evict_on_rollback(self, job_id: str) -> None:
+        """Evict a job from the cache if the transaction is rolled back. Call this before you change its row."""
+        self._journal.on_rollback(partial(self._cached.pop, job_id, None))

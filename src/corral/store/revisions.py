@@ -1,0 +1,116 @@
+"""SQL of definitions with revisions: ECS task definitions and Batch job definitions.
+
+Each kind has two tables: TABLE has one row per revision, and TABLE_family has the last revision of each family.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import orjson
+
+from corral.database import Database
+
+DOCUMENTS_CACHED_MAX = 1_000
+LAST_CHARACTER = "\U0010ffff"  # the largest character: every name with a prefix is smaller than the prefix plus this character
+
+
+class Revisions:
+    """The definitions of one kind in the state store."""
+
+    def __init__(self, database: Database, table: str) -> None:
+        self._database = database
+        self._table = table
+        self._documents: dict[tuple[str, str, int], dict[str, Any]] = {}  # a cache of parsed documents
+
+    def add(self, region: str, family: str, document: dict[str, Any]) -> int:
+        """Store a new revision and return its number. Numbers are never reused."""
+        (revision,) = self._database.execute(
+            f"INSERT INTO {self._table}_family (region, name, latest) VALUES (?, ?, 1) "
+            "ON CONFLICT (region, name) DO UPDATE SET latest = latest + 1 RETURNING latest",
+            (region, family),
+        ).fetchone()
+        self._database.execute(
+            f"INSERT INTO {self._table} (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
+            (region, family, revision, orjson.dumps(document).decode()),
+        )
+        self._evict((region, family, revision))
+        return int(revision)
+
+    def get(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
+        """Return (revision, status, document). If `revision` is None, return the newest active revision.
+
+        The caller must not change the document.
+        """
+        if revision is None:
+            row = self._database.execute(
+                f"SELECT max(revision), 'ACTIVE' FROM {self._table} WHERE region = ? AND family = ? AND status = 'ACTIVE'",
+                (region, family),
+            ).fetchone()
+        else:
+            row = self._database.execute(
+                f"SELECT revision, status FROM {self._table} WHERE region = ? AND family = ? AND revision = ?",
+                (region, family, revision),
+            ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        return row[0], row[1], self.document(region, family, row[0])
+
+    def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
+        """The document of an existing revision. The caller must not change the document."""
+        key = (region, family, revision)
+        found = self._documents.get(key)
+        if found is None:
+            sql = f"SELECT document FROM {self._table} WHERE region = ? AND family = ? AND revision = ?"
+            found = orjson.loads(self._database.execute(sql, key).fetchone()[0])
+            if len(self._documents) > DOCUMENTS_CACHED_MAX:
+                self._documents.clear()
+            self._documents[key] = found
+        return found
+
+    def change(self, region: str, family: str, revision: int, status: str, document: dict[str, Any]) -> None:
+        """Change the status or the tags of a revision. The rest of the document never changes."""
+        self._database.execute(
+            f"UPDATE {self._table} SET status = ?, document = ? WHERE region = ? AND family = ? AND revision = ?",
+            (status, orjson.dumps(document).decode(), region, family, revision),
+        )
+        self._evict((region, family, revision))
+
+    def listed(
+        self, region: str, status: str | None, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
+    ) -> list[tuple[str, int]]:
+        """Return (family, revision) pairs after the pair `after`, sorted by family and revision. No status means every status."""
+        sql = f"SELECT family, revision FROM {self._table} WHERE region = ?"
+        values: list[str | int] = [region]
+        if status is not None:
+            sql, values = sql + " AND status = ?", [*values, status]
+        order, beyond = ("DESC", "<") if descending else ("ASC", ">")
+        if family is not None:
+            sql, values = sql + " AND family = ?", [*values, family]
+        if after is not None and family is not None:
+            sql, values = sql + f" AND revision {beyond} ?", [*values, after[1]]
+        elif after is not None:
+            sql, values = sql + f" AND (family, revision) {beyond} (?, ?)", [*values, *after]
+        return self._database.execute(f"{sql} ORDER BY family {order}, revision {order} LIMIT ?", (*values, limit)).fetchall()
+
+    def families(self, region: str, prefix: str, status: str, after: str, limit: int) -> list[str]:
+        """Family names by status.
+
+        ACTIVE: families with an active revision. INACTIVE: families that have only inactive revisions. ALL: families with any
+        revision.
+        """
+        active = f"EXISTS (SELECT 1 FROM {self._table} d WHERE d.region = f.region AND d.status = 'ACTIVE' AND d.family = f.name)"
+        exists = f"EXISTS (SELECT 1 FROM {self._table} d WHERE d.region = f.region AND d.family = f.name)"
+        wanted = {"ACTIVE": active, "INACTIVE": f"NOT {active} AND {exists}", "ALL": exists}[status]
+        rows = self._database.execute(
+            f"SELECT name FROM {self._table}_family f WHERE region = ? AND name >= ? AND name < ? AND name > ? AND {wanted} "
+            "ORDER BY name LIMIT ?",
+            (region, prefix, prefix + LAST_CHARACTER, after, limit),
+        )
+        return [name for (name,) in rows]
+
+    def _evict(self, key: tuple[str, str, int]) -> None:
+        """Evict a revision from the cache now, and again if the transaction is rolled back."""
+        self._documents.pop(key, None)
+        self._database.journal.on_rollback(partial(self._documents.pop, key, None))
