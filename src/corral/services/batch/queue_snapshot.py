@@ -1,6 +1,7 @@
 """GetJobQueueSnapshot: the first RUNNABLE jobs of a job queue, in the order in which they start.
 
-A line has the jobs of a queue that need the same resources. The snapshot merges the lines by the rank of each job.
+A line has the RUNNABLE jobs of a job queue that need the same resources and have the same share identifier. The snapshot merges the
+lines of the queue by the rank of each job: the job with the smallest rank starts first.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def get_job_queue_snapshot(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def first_jobs(tx: Tx[Store], queue: JobQueue, limit: int) -> list[JobPlace]:
-    """Return the first waiting jobs of a queue. Jobs of a share with little use come before those of other shares."""
+    """Return the first waiting jobs of a queue. Jobs of a share that has used little capacity come first."""
     ranked = []
     for line in tx.store.job_lines.lines_of(queue.region, queue.name):
-        level = line_rank(tx, line, queue, 0.0)[:4]  # equal for all jobs of a line
+        level = line_rank(tx, line, queue, 0.0)[:4]  # these elements of the rank are equal for all jobs of a line
         ranked.append([(level, place) for place in tx.store.job_lines.places(line.id, limit)])
     return [place for _, place in islice(merge(*ranked), limit)]
