@@ -1,9 +1,12 @@
-"""Computes what a run used: wall time, vCPU-hours, GPU-hours, and the price on AWS.
+"""Computes the use of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
 
-The cost of a job is its time multiplied by the on-demand price of its instance, and by the largest share of the instance's vCPUs,
-memory or GPUs that the job asks for. Prices are those of `corral cost`. AWS has no such page, so there the report has hours only.
+A run is one execution of a pipeline, and a step is one job or one array job of it. The cost of a job is the product of three
+numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
+three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. The prices are those of `corral cost`. On
+AWS, there is no `corral cost`, so the report has only hours.
 
-A result is stored as a tag of the step's first job, so that later runs and `list` need not read all children again.
+The usage of a step is stored as a tag of the step's first job. So later runs and `corral pipeline list` do not read all children
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _USAGE = re.compile(rf"v1 of={_NUMBER} n={_NUMBER} wall={_NUMBER} sum={_NUMBER} 
 class StepUsage:
     jobs: int  # the number of jobs and children that ran
     wall_s: float  # from the first start to the last end
-    sum_s: float  # of the times of all jobs
+    sum_s: float  # the sum of the times of all jobs
     vcpu_hours: float
     gpu_hours: float
     cost: float | None  # None: no price is known
@@ -110,7 +113,7 @@ class Prices:
         return self.sizes[type_]
 
     def learn_types(self, arns: Sequence[str]) -> None:
-        """Read the instance types of container instances. Those of terminated instances may be gone."""
+        """Read the instance types of container instances. The type of a terminated instance may be unknown."""
         ecs = client(self.endpoint, "ecs")
         by_cluster: dict[str, list[str]] = {}
         for arn in dict.fromkeys(arns):
@@ -171,7 +174,7 @@ def requirements(described: Mapping[str, Any]) -> InstanceSize:
 
 
 def run_usage(endpoint: Endpoint, found: FoundRun, prices: Prices, *, store: bool) -> RunUsage:
-    """Return the usage of a run. Steps whose tag is still right are not computed again. With `store`, write the tags."""
+    """Return the usage of a run. If a step has a tag with its usage, use the tag. With `store`, write missing tags."""
     by_step: dict[str, list[RunJob]] = {}
     for job in sorted(found.jobs, key=lambda job: (job.created_s, job.id)):
         by_step.setdefault(job.step, []).append(job)
@@ -240,7 +243,7 @@ def format_usage(usage: StepUsage, jobs: int) -> str:
 
 
 def parse_usage(text: str, jobs: int) -> StepUsage | None:
-    """Parse the value of a tag. Return None if it has another form, or does not include the jobs of a retry."""
+    """Parse the value of a tag. Return None if it has another form, or does not include all jobs of the step."""
     match = _USAGE.fullmatch(text)
     if match is None or NO_PRICE in match.groups()[:-1] or float(match[1]) != jobs:
         return None

@@ -21,7 +21,7 @@ COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED
 LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
 PARTS = (("done", "█", "green"), ("failed", "█", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
 NAME_COLUMNS, NAME_COLUMNS_WIDE = 16, 28
-WIDE_COLUMNS = 78  # of a table on a wide screen, without the name and the reason
+WIDE_COLUMNS = 78  # the width of the table on a wide screen, without the columns for the name and the reason
 HEAD_LINES = 3  # title, empty line, header
 
 
@@ -115,7 +115,7 @@ def draw_bar(counts: StepCounts, size: int) -> SafeText:
 
 
 def bar_columns(numbers: Sequence[int], total: int, size: int) -> list[int]:
-    """Share the columns of a bar. The shares add up to `size`, and no number above zero gets nothing."""
+    """Divide the columns of a bar. The results add up to `size`, and every number above zero gets at least one column."""
     exact = [number * size / total for number in numbers]
     shares = [max(int(value), 1 if number else 0) for value, number in zip(exact, numbers)]
     while sum(shares) < size and any(numbers):

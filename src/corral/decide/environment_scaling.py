@@ -1,8 +1,9 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
-A line is a number of waiting jobs with equal demands (`model/task.py`). A job with several nodes starts only when there is room for
-all its nodes. Nodes may share an instance. A shape is the free capacity of equal instances, with their number. The cost of a
-decision depends on the number of different lines and shapes, and not on the number of jobs and instances.
+A demand is the number of GPUs, the CPU and the memory that a job or a node needs. A line is a number of waiting jobs with equal
+demands. A multi-node job starts only when there is room for all its nodes, and several nodes may run on one instance. A shape is a
+number of instances with equal free capacity. The cost of a decision depends on the number of lines and shapes, and not on the
+number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, room, room_on
 from corral.model.task import ALL_GPUS, Demand
 
-CHOICES_MAX = 1_000  # the most choices of a type in one decision
+CHOICES_MAX = 1_000  # a decision chooses an instance type at most this many times
 
 
 class JobLine(Struct, frozen=True):
@@ -22,7 +23,7 @@ class JobLine(Struct, frozen=True):
 
     id: str
     demand: Demand  # of one node; a job that is not a multi-node job has one node
-    count: int  # jobs
+    count: int  # the number of jobs
     nodes: int = 1
 
 
@@ -40,27 +41,27 @@ class FreeShape(Struct, frozen=True):
 
 
 class EnvironmentSize(Struct, frozen=True):
-    """The limits of an environment and its present size. Sizes are vCPUs if no unit is given."""
+    """The limits of an environment and its present size, in vCPUs."""
 
     min_vcpus: int
     max_vcpus: int
-    present: int  # of instances that run or start
+    present: int  # the vCPUs of the instances that run or start
     gpus_left: int = WITHOUT_LIMIT  # how many GPUs this machine could give to further instances of the environment
-    gpus_now: int = WITHOUT_LIMIT  # how many of them are free now
+    gpus_now: int = WITHOUT_LIMIT  # how many GPUs of this machine are free now
     asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
     is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
 
 
 class ScalingPlan(Struct, frozen=True):
     launches: Mapping[str, int]  # type → the number of instances to launch
-    left: Mapping[str, int]  # id of a line → the jobs for which the environment has and gets no room
-    unfit: tuple[Demand, ...]  # the demands that fit on none of the types
-    is_full: bool  # jobs are left although they fit on one of the types: a limit of the environment or of this machine is reached
+    left: Mapping[str, int]  # id of a line → the number of jobs for which there is no room, even after the launches
+    unfit: tuple[Demand, ...]  # the demands that fit on no instance type of the environment
+    is_full: bool  # some jobs fit on an instance type, but a limit of the environment or of this machine forbids a launch
     used: tuple[int, ...]  # for each given shape: how many of its instances the waiting jobs will use
 
 
 class _Bin:
-    """Equal instances with the same free capacity, and the given shape from which they come (None: they will be launched)."""
+    """Instances with equal free capacity. `origin` is the index of the shape from which they come, or None for new instances."""
 
     __slots__ = ("all_gpus", "count", "cpu_units", "gpus", "is_used", "memory_mib", "origin")
 
@@ -87,13 +88,13 @@ class _Packing:
 
     def __init__(self, bins: list[_Bin], vcpus: int, gpus: int, launches: dict[str, int]) -> None:
         self.bins, self.vcpus, self.launches = bins, vcpus, launches
-        self.gpus = gpus  # of the instances that will be launched
+        self.gpus = gpus  # the GPUs of the instances that will be launched
 
     def copy(self) -> _Packing:
         return _Packing(list(self.bins), self.vcpus, self.gpus, dict(self.launches))
 
     def fill(self, demand: Demand, nodes: int) -> int:
-        """Place nodes on instances that exist, start or will be launched. Return how many are left."""
+        """Place nodes on instances that exist, start or will be launched. Return how many nodes have no place."""
         after: list[_Bin] = []
         for each in self.bins:
             fit = each.room(demand) if nodes else 0
@@ -125,7 +126,7 @@ def plan_scaling(
     size: EnvironmentSize,
     strategy: str,
 ) -> ScalingPlan:
-    """Return the launches for the lines, which are in the order in which they get capacity.
+    """Return the instances to launch for waiting jobs. Earlier lines get capacity first.
 
     Jobs first use the free capacity of instances that exist or start. The environment never has more vCPUs than its maximum, and
     never more GPUs than this machine. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
@@ -140,7 +141,7 @@ def plan_scaling(
         wanted = line.count * line.nodes
         found = packing.copy()
         missing = _pack(found, line.demand, wanted, types, size, strategy)
-        if missing and line.nodes > 1 and missing < wanted:  # only whole jobs start
+        if missing and line.nodes > 1 and missing < wanted:  # a multi-node job starts only with all its nodes
             started = (wanted - missing) // line.nodes * line.nodes
             found = packing.copy()
             missing = wanted - started + _pack(found, line.demand, started, types, size, strategy)
@@ -174,7 +175,7 @@ def _pack(packing: _Packing, demand: Demand, nodes: int, types: Sequence[TypeSha
 def _choice(
     packing: _Packing, types: Sequence[TypeShape], demand: Demand, nodes: int, size: EnvironmentSize, strategy: str
 ) -> tuple[TypeShape, int] | None:
-    """Return the type of the next instances and their number, or None if no type is left that the limits allow."""
+    """Return the type of the next instances and their number. Return None if the limits allow no type."""
     vcpus, gpus = size.max_vcpus - packing.vcpus, size.gpus_left - packing.gpus
     gpus_now = max(0, min(gpus, size.gpus_now - packing.gpus))
     allowed = [each for each in types if each.gpus <= gpus]
