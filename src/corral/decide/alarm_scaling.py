@@ -23,7 +23,7 @@ WARMING = "Instances of the group are warming up, and a scale-in waits until the
 
 
 class Rule(Struct, frozen=True):
-    """What a scaling policy does with a value."""
+    """The rule by which a scaling policy computes the capacity from a value of the metric."""
 
     wanted: Callable[[int, float | None], int | None]  # (capacity, value) → wanted capacity; None if no step applies
     exact: bool = False  # the wanted capacity does not depend on the current one

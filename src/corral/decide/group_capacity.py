@@ -115,7 +115,7 @@ def _taken_back(members: Iterable[Member], missing: int) -> list[Member]:
 
 
 def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
-    """Return the zone with the fewest instances. If several zones have the same number, the first in the group's list wins."""
+    """Return the zone with the fewest instances. If several zones have the same number, return the first in the group's list."""
     if len(zones) == 1:
         return zones[0]
     sizes = Counter(member.zone for member in members if member.state in COUNTED)

@@ -1,4 +1,4 @@
-"""Remove the containers and resources of ended tasks, and what earlier agents left."""
+"""Remove the containers, networks and volumes of ended tasks. Some of them may belong to tasks that an earlier agent started."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _read(files: Iterable[Iterable[Slice]], blobs: Blobs) -> dict[str, str]:
 
 
 def _variables(texts: Iterable[str]) -> dict[str, str]:
-    """Return the variables of several files. If two files set the same variable, the first file wins."""
+    """Return the variables of several files. If two files set the same variable, use the value of the first file."""
     found: dict[str, str] = {}
     for text in texts:
         for name, value in _parse(text).items():

@@ -1,6 +1,6 @@
-"""Constraints on the parameters of AWS Batch's operations. Batch has one error code for all of them.
+"""Constraints on the parameters of AWS Batch's operations. Batch has one error code for all violated constraints.
 
-The states and actions of job queues, and the types of resources, are checked by the handlers, with texts that say what to do.
+The handlers check the states and actions of job queues and the types of resources, because their error texts also say what to do.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording

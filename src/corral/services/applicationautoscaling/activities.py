@@ -1,7 +1,7 @@
 """Scaling activities of ECS services: what changed a desired count, and why an alarm changed nothing.
 
 An activity that changes a desired count is in progress until the service has this number of running tasks. If the desired count
-changes before, the activity is overridden.
+changes again before that, the activity is overridden.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corral.store.stored_resources import Document
 
 SHOWN_S = 42 * 86_400.0  # six weeks, as on AWS
 IN_PROGRESS, SUCCESSFUL, FAILED, OVERRIDDEN = "InProgress", "Successful", "Failed", "Overridden"
-LAST_MAX = 100  # how many activities are searched for the one that is in progress
+LAST_MAX = 100  # how many activities are read to find the activity in progress
 ATTEMPT = "Attempting to scale due to alarm triggered"
 
 

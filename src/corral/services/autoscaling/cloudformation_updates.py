@@ -1,6 +1,7 @@
 """Waits for the instances of a stack's Auto Scaling group: CreationPolicy, replacing updates and rolling updates.
 
-An instance counts as signalled when it has joined the cluster that its user data names, or runs and names none.
+An instance counts as signalled when it runs and has joined the cluster that its user data names. If its user data names no cluster,
+the instance counts as signalled when it runs.
 """
 
 from __future__ import annotations

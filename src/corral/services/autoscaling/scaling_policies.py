@@ -1,4 +1,4 @@
-"""Operations on scaling policies: put, describe, delete, execute. Also what a policy does with a value (`rule_of`).
+"""Operations on scaling policies: put, describe, delete, execute. `rule_of` returns the rule by which a policy sets the capacity.
 
 The reconciler `scaling` (`reconcile/scaling.py`) applies policies when alarms request it.
 """

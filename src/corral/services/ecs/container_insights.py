@@ -230,7 +230,7 @@ def _amounts(use: UsedByRun, cpu_reserved: int, memory_reserved_mib: int) -> dic
 
 
 def _percentages(prefix: str, use: UsedByRun, cpu_reserved: int, memory_reserved_mib: int) -> dict[str, float]:
-    """Return the use relative to what is reserved. Without a reservation there is no percentage."""
+    """Return the used parts of the reserved CPU and memory in percent. Omit a percentage if nothing is reserved."""
     found = {}
     if cpu_reserved:
         found[f"{prefix}CpuUtilization"] = round(100.0 * use.cpu_units / cpu_reserved, 3)

@@ -1,6 +1,7 @@
 """Task launches: creates the tasks of a `LaunchRequest`. Each task is placed at once, waits for capacity, or fails.
 
-A task that waits is called a claim. RunTask and StartTask build a `LaunchRequest` from their parameters.
+A claim is a task that waits for capacity. A pool is a set of instances on which tasks are placed. RunTask, StartTask, ECS services
+and Batch build a `LaunchRequest`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Managed scaling of capacity providers: the inputs of its decisions, its metric, and the reason why a task of a provider waits.
 
-A member is an instance of an Auto Scaling group. A slot is the capacity of one instance, as the scheduler sees it. The reconciler
+A member is an instance of an Auto Scaling group. A slot is the capacity of one instance, total and free. The reconciler
 `capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
 """
 
@@ -48,7 +48,7 @@ class LaunchShape(Struct, frozen=True):
 
 
 class ScalingState(Struct, frozen=True):
-    """What the reconciler of a capacity provider stores between two runs."""
+    """The data that the reconciler of a capacity provider stores between two runs."""
 
     low_since_s: float | None = None  # since when the group has more capacity than needed
     launch: LaunchShape | None = None  # the instance that the group would have launched when tasks last waited

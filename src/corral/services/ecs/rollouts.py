@@ -105,7 +105,7 @@ def fail_rollout(
 
 
 def roll_back(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, reason: str, prefix: str) -> EcsService:
-    """Make the last completed deployment the first one of the service again."""
+    """Make the last completed deployment the first deployment in the list of the service again."""
     failed = replace(service.primary, rollout=FAILED, reason=reason, updated_at_s=tx.now_s)
     others = service.deployments[1:]
     assert service.completed is not None
