@@ -96,6 +96,8 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
     lines = until_row(terminals[80], "reconstruct", done=40, running=GPUS, failed=0, waiting=52)
     assert check_frame(lines, 80, run, "RUNNING") == []
     assert Counter(type_ for type_, _ in running_instances(lab))["p3.2xlarge"] == GPUS
+    assert "52 jobs in the queue pipeline-gpu: needs 1 GPU" in " ".join(lab("status").stdout.split())
+    assert re.search(r" 52 jobs in pipeline-gpu +WAITING ", lab("top", "--once", env={"COLUMNS": "160"}).stdout)
     assert lab("pipeline", "stop", run).stdout == "reconstruct: terminated (8 running and 52 waiting)\n"
     check_result(terminals[80].until_prompt(), 80, run)
 
