@@ -118,10 +118,8 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
     claim = tx.store.job_lines.claims_of(line.id).get(offer.pool)
     if claim is None:
         return Reason("", f"the compute environment {environment.name} is tried next")
-    text, grows = (
-        f"environment {environment.name}: {why_claim_waits(tx, offer.pool, claim)}",
-        why_no_room(tx, environment, line.demand),
-    )
+    waits = why_claim_waits(tx, offer.pool, claim).replace("; first in line", "")  # of the line; `_place` says it of the job
+    text, grows = f"environment {environment.name}: {waits}", why_no_room(tx, environment, line.demand)
     if grows:
         text += f"; {grows}"
     if could_hold(tx.store.fleet.pool(offer.pool), claim.demand):
