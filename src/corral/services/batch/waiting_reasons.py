@@ -118,7 +118,10 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
     claim = tx.store.job_lines.claims_of(line.id).get(offer.pool)
     if claim is None:
         return Reason("", f"the compute environment {environment.name} is tried next")
-    text, grows = f"{environment.name}: {why_claim_waits(tx, offer.pool, claim)}", why_no_room(tx, environment, line.demand)
+    text, grows = (
+        f"environment {environment.name}: {why_claim_waits(tx, offer.pool, claim)}",
+        why_no_room(tx, environment, line.demand),
+    )
     if grows:
         text += f"; {grows}"
     if could_hold(tx.store.fleet.pool(offer.pool), claim.demand):
@@ -130,14 +133,14 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
 
 def _fargate_reason(tx: Tx[Store], line: WaitingLine, environment: ComputeEnvironment) -> Reason | None:
     if line.demand.nodes:
-        return Reason(REQUIREMENT, f"{environment.name}: a Fargate environment runs no multi-node jobs")
+        return Reason(REQUIREMENT, f"environment {environment.name}: a Fargate environment runs no multi-node jobs")
     vcpus, most = vcpus_of(line.demand), environment.max_vcpus
     if vcpus > most:
-        return Reason(MAX_RESOURCE, f"{environment.name}: needs {vcpus:g} vCPUs, and maxvCpus is {most}")
+        return Reason(MAX_RESOURCE, f"environment {environment.name}: needs {vcpus:g} vCPUs, and maxvCpus is {most}")
     if line.id in open_lines(tx, environment):
         return None
     held = tx.store.job_holdings.vcpus(environment.region, environment.name)
-    text = f"{environment.name}: needs {vcpus:g} vCPUs, and {held:g} of at most {most} vCPUs (maxvCpus) are in use"
+    text = f"environment {environment.name}: needs {vcpus:g} vCPUs, and {held:g} of at most {most} vCPUs (maxvCpus) are in use"
     if held + vcpus <= most:
         text += ", but an earlier job waits for them"
     return Reason("", text + _next_end(tx, environment))
