@@ -6,7 +6,9 @@ The scheduler runs when capacity becomes free, when an instance joins the pool, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from corral.core import Tx
 from corral.decide.placement import serve
@@ -20,9 +22,14 @@ GRANTS_MAX = 100  # claims per batch: about 5 ms of work
 JOB_COST = 4  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
 
 
+@cache
+def _batch(module: str) -> ModuleType:
+    """Import a module of Batch only when a job waits, so that a server without jobs does not load it."""
+    return import_module(f"corral.services.batch.{module}")
+
+
 def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Import Batch only when a job gets capacity, so that a server without jobs does not load it."""
-    import_module("corral.services.batch.dispatch").grant(tx, claim, placement)
+    _batch("dispatch").grant(tx, claim, placement)
 
 
 # Kind of claim → the function that gives the capacity to such a claim.
@@ -48,7 +55,7 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     """Serve at most `left` claims of a pool. Return how many more claims may be served in this batch."""
     if tx.store.job_lines.in_pool(pool_name):
-        import_module("corral.services.batch.line_claims").rank_claims(tx, pool_name)
+        _batch("line_claims").rank_claims(tx, pool_name)
     while left > 0:
         for claim, placement in serve(tx.store.fleet.pool(pool_name)):
             GRANTS[claim.kind](tx, claim, placement)

@@ -21,7 +21,7 @@ from corral.services.batch.consumable_resources import consume
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.line_claims import Offer, affected, job_place, line_key, offers, refresh_lines, takes
+from corral.services.batch.line_claims import Offer, affected, affected_by_end, job_place, line_key, offers, refresh_lines, takes
 from corral.services.batch.scheduling_policies import fair_share
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
@@ -30,13 +30,14 @@ from corral.store import Store
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def enqueue(tx: Tx[Store], job: Job) -> None:
+def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     """Put a RUNNABLE job into its line. The scheduler may dispatch it in this transaction.
 
-    The job is a single job, a child of an array, or the parent of the nodes of a multi-node job.
+    The job is a single job, the parent of the nodes of a multi-node job, or a child of an array. `more` are other children of the
+    array, in the order of their indexes.
     """
     queue = find_queue(tx, job.region, job.queue)
-    line, is_first = tx.store.job_lines.add(line_key(job, queue), job_place(job, queue))
+    line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
@@ -109,7 +110,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     for name, quantity in holding.resources:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
-    refresh_lines(tx, affected(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
+    refresh_lines(tx, affected_by_end(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
 
 
 def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
