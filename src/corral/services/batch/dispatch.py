@@ -7,6 +7,8 @@ resources, until its attempt ends.
 
 from __future__ import annotations
 
+from functools import partial
+
 from corral.core import Tx
 from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
 from corral.decide.placement import room_for_claim, spare_gpus
@@ -71,10 +73,11 @@ def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
     refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
     """Dispatch the first job of a line: the scheduler has found a placement for its claim.
 
-    The job leaves the line. If its launch is refused, the job fails with the reason.
+    The job leaves the line. If its launch is refused, the job fails with the reason. Without `fails_job`, one of REFUSALS is raised
+    instead. Then the caller must undo what was written: this saves the savepoint of each launch.
     """
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
@@ -87,8 +90,11 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     tx.store.job_lines.remove(line.key, line.first, tx.now_s)
     if job is not None and job.state is JobState.RUNNABLE:
         try:
-            tasks = tx.attempt(lambda: _launch(tx, job, offer, claim, placement, line))
+            launch = partial(_launch, tx, job, offer, claim, placement, line)
+            tasks = tx.attempt(launch) if fails_job else launch()
         except REFUSALS as error:
+            if not fails_job:
+                raise
             job_progress.end(tx, job, JobState.FAILED, _text(error))
         else:
             _take(tx, job, line, queue, offer.environment)
