@@ -7,6 +7,8 @@ resources, until its attempt ends.
 
 from __future__ import annotations
 
+from functools import partial
+
 from corral.core import Tx
 from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
 from corral.decide.placement import room_for_claim, spare_gpus
@@ -21,7 +23,7 @@ from corral.services.batch.consumable_resources import consume
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.line_claims import Offer, affected, job_place, line_key, offers, refresh_lines, takes
+from corral.services.batch.line_claims import Offer, affected, affected_by_end, job_place, line_key, offers, refresh_lines, takes
 from corral.services.batch.scheduling_policies import fair_share
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
@@ -30,13 +32,14 @@ from corral.store import Store
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def enqueue(tx: Tx[Store], job: Job) -> None:
+def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     """Put a RUNNABLE job into its line. The scheduler may dispatch it in this transaction.
 
-    The job is a single job, a child of an array, or the parent of the nodes of a multi-node job.
+    The job is a single job, the parent of the nodes of a multi-node job, or a child of an array. `more` are other children of the
+    array, in the order of their indexes.
     """
     queue = find_queue(tx, job.region, job.queue)
-    line, is_first = tx.store.job_lines.add(line_key(job, queue), job_place(job, queue))
+    line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
@@ -70,10 +73,11 @@ def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
     refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
     """Dispatch the first job of a line: the scheduler has found a placement for its claim.
 
-    The job leaves the line. If its launch is refused, the job fails with the reason.
+    The job leaves the line. If its launch is refused, the job fails with the reason. Without `fails_job`, one of REFUSALS is raised
+    instead. Then the caller must undo what was written: this saves the savepoint of each launch.
     """
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
@@ -86,8 +90,11 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     tx.store.job_lines.remove(line.key, line.first, tx.now_s)
     if job is not None and job.state is JobState.RUNNABLE:
         try:
-            tasks = tx.attempt(lambda: _launch(tx, job, offer, claim, placement, line))
+            launch = partial(_launch, tx, job, offer, claim, placement, line)
+            tasks = tx.attempt(launch) if fails_job else launch()
         except REFUSALS as error:
+            if not fails_job:
+                raise
             job_progress.end(tx, job, JobState.FAILED, _text(error))
         else:
             _take(tx, job, line, queue, offer.environment)
@@ -109,7 +116,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     for name, quantity in holding.resources:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
-    refresh_lines(tx, affected(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
+    refresh_lines(tx, affected_by_end(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
 
 
 def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:

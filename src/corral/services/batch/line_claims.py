@@ -194,7 +194,21 @@ def rank_claims(tx: Tx[Store], pool: str) -> None:
 
 
 def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]) -> list[WaitingLine]:
-    """Return the lines whose claims may change when a job of a line begins to wait, starts or ends in these environments."""
+    """Return the lines whose claims may change when a job of a line begins to wait or starts in these environments."""
+    found = affected_by_end(tx, key, queue, environments)
+    own = tx.store.job_lines.find(key)
+    if own is not None and own not in found:
+        found.append(own)
+    return found
+
+
+def affected_by_end(
+    tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]
+) -> list[WaitingLine]:
+    """Return the lines whose claims may change when a job of a line ends in these environments.
+
+    These are lines that wait for the end of other jobs: for their share, for consumable resources, or for vCPUs of Fargate.
+    """
     found: dict[int, WaitingLine] = {}
     policy = None if queue is None else _policy(tx, queue)
     if policy is not None:
@@ -205,9 +219,6 @@ def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: 
     for environment in environments:
         if environment.is_fargate:
             found |= {line.id: line for line in lines_of_environment(tx, environment)}
-    own = tx.store.job_lines.find(key)
-    if own is not None:
-        found[own.id] = own
     return list(found.values())
 
 
