@@ -107,6 +107,11 @@ class JobHoldings:
         self._put_share((region, queue), share, use)
         self._on_rollback(partial(self._put_share, (region, queue), share, before))
 
+    def drop_shares(self, region: str, queue: str) -> None:
+        """Forget the shares of a queue that is deleted. Its jobs have ended."""
+        for share in list(self.shares(region, queue)):
+            self.set_share(region, queue, share, None)
+
     def snapshot(self) -> dict[str, Any]:
         """Return the data in memory, for tests: it is derived from rows."""
         return {"vcpus": dict(self._vcpus), "in use": dict(self._in_use), "shares": {k: dict(v) for k, v in self._shares.items()}}
