@@ -13,11 +13,10 @@ from inspect import getclosurevars
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from corral.core import OncePerBatch
 from corral.errors import ApiError
 from corral.reconcile import LOGS, METRICS, STATE
+from each import check_each
 
 REPOSITORY = Path(__file__).parent.parent
 ROOT = REPOSITORY / "src" / "corral"
@@ -104,8 +103,11 @@ def our_rooms(names: set[str]) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("corral.") and name.split(".")[1] in known}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_tidy(path: Path) -> None:
+def test_tidy() -> None:
+    check_each(FILES, is_tidy)
+
+
+def is_tidy(path: Path) -> None:
     room, tree = room_of(path), ast.parse(path.read_text())
     names = imported(tree)
     assert path.name != "utils.py"
