@@ -151,6 +151,20 @@ def test_nodes(world: JobWorld) -> None:
     assert len(listed(world, multiNodeJobId=job_id, jobStatus="STARTING")) == 4
 
 
+def test_nodes_that_wait_have_a_reason(world: JobWorld) -> None:
+    container = definition("x", gpus=1)["containerProperties"]
+    ranges = [{"targetNodes": "0:", "container": container}]
+    world.batch_call(
+        job_definitions.register_job_definition, jobDefinitionName="n", type="multinode",
+        nodeProperties={"numNodes": 5, "mainNode": 0, "nodeRangeProperties": ranges},
+    )  # fmt: skip
+    job_id = world.submit("n", "n")
+    nodes = [f"{job_id}#{node}" for node in range(5)]
+    listed = world.batch_call(job_listing.list_jobs, multiNodeJobId=job_id, jobStatus="RUNNABLE")["jobSummaryList"]
+    for shown in (describe(world, *nodes), describe(world, *nodes[:2]), listed):
+        assert all("GPU" in node["statusReason"] for node in shown)
+
+
 def test_gpus_by_the_variable(world: JobWorld) -> None:
     world.define("v", environment=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     world.define("n", environment=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}])

@@ -54,7 +54,7 @@ def _waiting_reasons(tx: Tx[Store], waiting: list[Job]) -> dict[str, str]:
     for name in {job.queue for job in waiting}:
         queue = find_queue(tx, waiting[0].region, name)
         if queue is not None:
-            found |= reasons(tx, queue, [job for job in waiting if job.queue == name and job.kind is not JobKind.NODE])
+            found |= reasons(tx, queue, [job for job in waiting if job.queue == name])
     return found
 
 
