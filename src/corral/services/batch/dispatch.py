@@ -65,7 +65,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
     """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
     refresh_lines(tx, tx.store.job_lines.lines_of(region, queue))
-    _mark_limits(tx, find_queue(tx, region, queue))
+    tx.mark(f"job-limits:{region}/{queue}")  # also if the queue has no time limits any more
 
 
 def resource_changed(tx: Tx[Store], region: str, name: str) -> None:

@@ -74,7 +74,8 @@ def reasons(tx: Tx[Store], queue: JobQueue, jobs: Iterable[Job]) -> dict[str, st
     by_line: dict[int, str] = {}
     found: dict[str, str] = {}
     for job in jobs:
-        line = tx.store.job_lines.find(line_key(job, queue))
+        waiting = job if job.kind is not JobKind.NODE else tx.store.jobs.get(job.parent_id) or job
+        line = tx.store.job_lines.find(line_key(waiting, queue))
         if line is None:
             continue
         if line.id not in by_line:
