@@ -153,7 +153,7 @@ def _scale_in(
             here.vcpus -= vcpus
             ended += 1
         spare -= surplus * vcpus
-    delay_s = 0.0 if plan.is_full else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
+    delay_s = 0.0 if plan.needs_room else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
     kept = replace(size, present=spare + size.min_vcpus)
     chosen = plan_scale_in(idle, kept, delay_s, tx.now_s, limit=max(0, limit - ended))
     by_id = {each.id: each.vcpus for each in idle} if chosen.terminate else {}

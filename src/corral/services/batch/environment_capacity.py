@@ -107,6 +107,7 @@ def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
         min_vcpus=environment.min_vcpus,
         max_vcpus=environment.max_vcpus,
         present=here.vcpus,
+        gpus=here.gpus,
         gpus_left=WITHOUT_LIMIT if most is None else max(0, most - here.gpus),
         gpus_now=groups[-1].gpus if groups else 0,
         asked=state.asked,
@@ -128,7 +129,7 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
         for line in sorted(lines, key=lambda each: (each.first.priority, each.since_s, each.id)):
             count = min(left.get(str(line.id), line.count), _startable(tx, line))
             if count > 0:
-                found.append(JobLine(str(line.id), line.demand, count, line.nodes))
+                found.append(JobLine(str(line.id), line.demand, count))
     return found
 
 
