@@ -134,7 +134,7 @@ def plan_scaling(
     environment may launch one instance, unless its strategy is BEST_FIT.
     """
     packing = _Packing([_Bin(shape, at) for at, shape in enumerate(shapes)], size.present, 0, {})
-    empty = replace(size, present=0, gpus=0, gpus_left=size.gpus_left + size.gpus)
+    empty = replace(size, gpus_left=size.gpus_left + size.gpus)
     left: dict[str, int] = {}
     unfit: list[Demand] = []
     is_full = needs_room = False
@@ -150,14 +150,18 @@ def plan_scaling(
             unfit += too_large
             if not too_large:
                 is_full = True
-                nothing = _Packing([], 0, 0, {})
-                needs_room = needs_room or not _pack_jobs(nothing, line.demand, 1, types, empty, strategy)
+                needs_room = needs_room or fits_when_empty(line.demand, types, empty, strategy)
     _grow(packing, types, size, strategy)
     used = [0] * len(shapes)
     for each in packing.bins:
         if each.origin is not None and each.is_used:
             used[each.origin] += each.count
     return ScalingPlan(packing.launches, left, tuple(dict.fromkeys(unfit)), is_full, needs_room, tuple(used))
+
+
+def fits_when_empty(demand: Demand, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> bool:
+    """Whether an environment with these limits could have room for a job if it had no other instances."""
+    return not _pack_jobs(_Packing([], 0, 0, {}), demand, 1, types, size, strategy)
 
 
 def _whole_jobs(
@@ -174,7 +178,9 @@ def _whole_jobs(
     return best, line.count - jobs
 
 
-def _pack_jobs(packing: _Packing, demand: Demand, jobs: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> int:
+def _pack_jobs(
+    packing: _Packing, demand: Demand, jobs: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str
+) -> int:
     """Place jobs on free capacity and on new instances. Return for how many jobs the environment has no room."""
     left = 0
     for node, count in kinds_of(demand):

@@ -8,9 +8,16 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.decide.environment_scaling import EnvironmentSize, FreeShape, JobLine, ScalingPlan, plan_scaling
+from corral.decide.environment_scaling import (
+    EnvironmentSize,
+    FreeShape,
+    JobLine,
+    ScalingPlan,
+    fits_when_empty,
+    plan_scaling,
+)
 from corral.decide.group_capacity import COUNTED
-from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, room_on
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
 from corral.decide.slot_fit import amounts
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import Member
@@ -95,9 +102,12 @@ def plan_of(
 ) -> tuple[ScalingPlan, list[TypeShape]]:
     """Return the plan for the waiting jobs of an environment, and the types that it may launch."""
     types, _ = launchable(tx, environment)
-    strategy = environment.document["computeResources"].get("allocationStrategy", BEST_FIT)
     lines = lines_for(tx, environment, seen)
-    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), strategy), types
+    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), _strategy(environment)), types
+
+
+def _strategy(environment: ComputeEnvironment) -> str:
+    return str(environment.document["computeResources"].get("allocationStrategy", BEST_FIT))
 
 
 def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
@@ -164,6 +174,13 @@ def _startable(tx: Tx[Store], line: WaitingLine) -> int:
 # Reasons
 
 
+def exceeds_maximum(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> bool:
+    """Whether the instances for a job would have more vCPUs than the environment may have."""
+    types, _ = launchable(tx, environment)
+    size = EnvironmentSize(min_vcpus=0, max_vcpus=environment.max_vcpus, present=0)
+    return fits_on(types, demand) and not fits_when_empty(demand, types, size, _strategy(environment))
+
+
 def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> str:
     """Explain what an environment does for a waiting job. The text is a part of a sentence that people read."""
     named = f"the compute environment {environment.name}"
@@ -174,11 +191,15 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
     types, why = launchable(tx, environment)
     if why:
         return f"{named} cannot launch an instance: {why}"
-    if not any(room_on(each, demand) for each in types):
+    nodes = [node for node, _ in kinds_of(demand)]
+    too_large = next((node for node in nodes if not fits_on(types, node)), None)
+    if too_large is not None:
         largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
         size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
-        needs = f"the job needs {amounts(demand)}, and a {largest.name} has {amounts(size)}"
+        needs = f"the job needs {amounts(too_large)}, and a {largest.name} has {amounts(size)}"
         return f"no instance type of {named} is large enough: {needs}"
+    if exceeds_maximum(tx, environment, demand):
+        return f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
     state = state_of(tx, environment.region, environment.name)
     if state.refusal:
         return f"{named} could not launch an instance: {state.refusal}"
@@ -189,7 +210,7 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
             return f"{named} launches an instance of the type {instance.type}, and the launch waits: {reason_of_wait(tx, instance)}"
     if here.wanted:
         return f"{named} launches {sum(here.wanted.values())} instances"
-    smallest = min(each.vcpus for each in types if room_on(each, demand))
+    smallest = min(each.vcpus for each in types if any(room_on(each, node) for node in nodes))
     if here.vcpus + smallest > environment.max_vcpus:
         return f"{named} has {here.vcpus} of at most {environment.max_vcpus} vCPUs (maxvCpus), and its instances are busy"
     return f"the instances of {named} are busy, and this machine has no GPUs for further instances"

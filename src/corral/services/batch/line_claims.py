@@ -149,11 +149,16 @@ def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
 
 
 def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: float) -> Rank:
-    policy, level = _policy(tx, queue), 0.0
-    if policy is not None:
-        use = tx.store.job_holdings.share(queue.region, queue.name, line.share)
-        level = share_level(use, policy.weight_of(line.share), policy.decay_s, tx.now_s)
-    return job_rank(seniority_s, queue.priority, level, line.first)
+    return job_rank(seniority_s, queue.priority, level_of(tx, queue, line.share), line.first)
+
+
+def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0) -> float:
+    """Return the level of a share of a queue, if the share held `more_vcpus`. All jobs of a FIFO queue have the same level."""
+    policy = _policy(tx, queue)
+    if policy is None:
+        return 0.0
+    use, weight = tx.store.job_holdings.share(queue.region, queue.name, share), policy.weight_of(share)
+    return share_level(use, weight, policy.decay_s, tx.now_s) + weight * more_vcpus
 
 
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.decide.instance_choice import room_on
+from corral.decide.instance_choice import fits_on
 from corral.decide.job_order import vcpus_of
 from corral.decide.placement import could_hold
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind, JobState
 from corral.model.job_line import WaitingLine
-from corral.services.batch.environment_capacity import why_no_room
+from corral.services.batch.environment_capacity import exceeds_maximum, why_no_room
 from corral.services.batch.environment_groups import types_of
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_queues import JobQueue, find_queue
@@ -123,7 +123,9 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
         text += f"; {grows}"
     if could_hold(tx.store.fleet.pool(offer.pool), claim.demand):
         return Reason("", text + _next_end(tx, environment))
-    if environment.scales and any(room_on(each, line.demand) for each in types_of(tx, environment)):
+    if environment.scales and exceeds_maximum(tx, environment, line.demand):
+        return Reason(MAX_RESOURCE, text)
+    if environment.scales and fits_on(types_of(tx, environment), line.demand):
         return Reason(CAPACITY, text)
     return Reason(REQUIREMENT, text)
 
