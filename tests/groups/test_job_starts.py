@@ -151,3 +151,28 @@ def test_a_job_that_is_too_large_for_the_environment_does_not_end_idle_instances
     world.finish(world.submit())
     world.wait(DELAY_S / 2)
     assert (world.types(), world.state(large)) == ([GPUS_1], RUNNABLE)
+
+
+def test_an_environment_uses_the_gpus_of_all_hosts() -> None:
+    world = EnvironmentWorld(gpus=1, machines=2)
+    world.managed()
+    jobs = [world.submit() for _ in range(2)]
+    assert {world.state(each) for each in jobs} == {STARTING}
+
+
+def test_environments_that_hold_instances_for_multi_node_jobs_do_not_wait_for_each_other() -> None:
+    """Each environment gets one of two GPUs, and needs both. The one whose launch is younger gives its instance up."""
+    world = EnvironmentWorld(gpus=2)
+    for name in ("a", "b"):
+        world.managed(name=name, queue=name)
+    worker = {"VCPU": 1, "MEMORY": 64, "GPU": 1}
+    name = node_kinds(world, worker, worker)
+    running = [world.submit(queue=each) for each in "ab"]
+    jobs = [world.submit(definition=name, queue=each) for each in "ab"]
+    world.finish(*running)
+    assert [world.state(each) for each in jobs] == [RUNNABLE, RUNNABLE]
+    world.wait(DELAY_S + 1)
+    [first] = [each for each in jobs if world.state(each) is STARTING]
+    world.finish(first)
+    world.wait(2 * DELAY_S)
+    assert world.state(next(each for each in jobs if each != first)) is STARTING

@@ -29,11 +29,11 @@ def test_a_reason_says_what_is_needed_free_and_held_and_the_place_in_line() -> N
     first, second = world.submit(), world.submit()
     task = world.job(running).task_id
     text = why(world, first)
-    assert text.startswith("Here: needs 1 GPU, 1024 CPU units, 64 MiB; 0 of 2 GPUs free on 1 host; first in line"), text
+    assert text.startswith("here: needs 1 GPU, 1024 CPU units, 64 MiB; 0 of 2 GPUs free on 1 host; first in line"), text
     assert f"held by task {task}" in text and text.endswith("; first in line")
     assert why(world, second).endswith(f"1 job with the same needs before it, first job {first}")
     large = world.submit(gpus=4)
-    assert why(world, large).startswith(f"{REQUIREMENT} - Here: needs 4 GPUs") and "the largest host has only 2 GPUs" in why(
+    assert why(world, large).startswith(f"{REQUIREMENT} - here: needs 4 GPUs") and "the largest host has only 2 GPUs" in why(
         world, large
     )
 
@@ -73,8 +73,8 @@ def test_reasons_of_a_fargate_environment() -> None:
         )
     world.submit(definition="f4")
     waiting, huge = world.submit(definition="f4"), world.submit(definition="f8")
-    assert why(world, waiting).startswith("Serverless: needs 4 vCPUs, and 4 of at most 4 vCPUs (maxvCpus) are in use")
-    assert why(world, huge).startswith(f"{MAX_RESOURCE} - Serverless: needs 8 vCPUs, and maxvCpus is 4")
+    assert why(world, waiting).startswith("serverless: needs 4 vCPUs, and 4 of at most 4 vCPUs (maxvCpus) are in use")
+    assert why(world, huge).startswith(f"{MAX_RESOURCE} - serverless: needs 8 vCPUs, and maxvCpus is 4")
 
 
 def front(world: JobWorld) -> list[str]:

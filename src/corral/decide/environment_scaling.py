@@ -1,8 +1,8 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
 A line is a number of waiting jobs with equal demands (`model/task.py`). A job with several nodes starts only when there is room for
-all its nodes. The nodes may be of several kinds, and may share an instance. A shape is the free capacity of equal instances, with their number. The cost of a
-decision depends on the number of different lines and shapes, and not on the number of jobs and instances.
+all its nodes. The nodes may be of several kinds, and may share an instance. A shape is the free capacity of equal instances, with
+their number. The cost of a decision depends on the number of different lines and shapes, not on the number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EnvironmentSize(Struct, frozen=True):
     max_vcpus: int
     present: int  # of instances that run or start
     gpus: int = 0  # of the same instances
-    gpus_left: int = WITHOUT_LIMIT  # how many GPUs this machine could give to further instances of the environment
+    gpus_left: int = WITHOUT_LIMIT  # how many GPUs the hosts could give to further instances of the environment
     gpus_now: int = WITHOUT_LIMIT  # how many of them are free now
     asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
     is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
@@ -56,7 +56,7 @@ class ScalingPlan(Struct, frozen=True):
     launches: Mapping[str, int]  # type → the number of instances to launch
     left: Mapping[str, int]  # id of a line → the jobs for which the environment has and gets no room
     unfit: tuple[Demand, ...]  # the demands that fit on none of the types
-    is_full: bool  # jobs are left although they fit on the types: a limit of the environment or of this machine is reached
+    is_full: bool  # jobs are left although they fit on the types: a limit of the environment or of the hosts is reached
     needs_room: bool  # some of these jobs could start if other instances of the environment ended
     used: tuple[int, ...]  # for each given shape: how many of its instances the waiting jobs will use
 
@@ -130,7 +130,7 @@ def plan_scaling(
     """Return the launches for the lines, which are in the order in which they get capacity.
 
     Jobs first use the free capacity of instances that exist or start. The environment never has more vCPUs than its maximum, and
-    never more GPUs than this machine. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
+    never more GPUs than the hosts. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
     environment may launch one instance, unless its strategy is BEST_FIT.
     """
     packing = _Packing([_Bin(shape, at) for at, shape in enumerate(shapes)], size.present, 0, {})

@@ -6,6 +6,7 @@ A member is an instance of one of the environment's Auto Scaling groups. A line 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.environment_scaling import (
@@ -25,7 +26,7 @@ from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
-from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of
+from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of, why_never
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
 from corral.services.instances import reason_of_wait
@@ -111,7 +112,7 @@ def _strategy(environment: ComputeEnvironment) -> str:
 
 
 def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
-    most = tx.store.hosts.most_gpus()
+    most = tx.store.hosts.all_gpus()
     groups = list(tx.store.fleet.pool(HOST_POOL).groups())
     return EnvironmentSize(
         min_vcpus=environment.min_vcpus,
@@ -174,11 +175,35 @@ def _startable(tx: Tx[Store], line: WaitingLine) -> int:
 # Reasons
 
 
-def exceeds_maximum(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> bool:
-    """Whether the instances for a job would have more vCPUs than the environment may have."""
-    types, _ = launchable(tx, environment)
-    size = EnvironmentSize(min_vcpus=0, max_vcpus=environment.max_vcpus, present=0)
-    return fits_on(types, demand) and not fits_when_empty(demand, types, size, _strategy(environment))
+class Misfit(Struct, frozen=True):
+    """Why an environment can never have room for a job."""
+
+    text: str  # a part of a sentence that people read
+    is_limit: bool = False  # the reason is the environment's maximum of vCPUs
+
+
+def misfit_of(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> Misfit | None:
+    """Return why an environment that scales can never have room for a job. Return None if it could have room."""
+    named = f"the compute environment {environment.name}"
+    types, why = launchable(tx, environment)
+    if why:
+        return Misfit(f"{named} cannot launch an instance: {why}")
+    too_large = next((node for node, _ in kinds_of(demand) if not fits_on(types, node)), None)
+    if too_large is not None:
+        known = next((each for each in types_of(tx, environment) if room_on(each, too_large)), None)
+        if known is not None:
+            return Misfit(f"a {known.name} is large enough, but {why_never(tx, environment, known)}")
+        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
+        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
+        needs = f"the job needs {amounts(too_large)}, and a {largest.name} has {amounts(size)}"
+        return Misfit(f"no instance type of {named} is large enough: {needs}")
+    size_alone, most = EnvironmentSize(0, environment.max_vcpus, 0), tx.store.hosts.all_gpus()
+    if not fits_when_empty(demand, types, size_alone, _strategy(environment)):
+        text = f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
+        return Misfit(text, is_limit=True)
+    if most is not None and not fits_when_empty(demand, types, replace(size_alone, gpus_left=most), _strategy(environment)):
+        return Misfit(f"the instances that the job needs have more GPUs than all hosts: they have {most}")
+    return None
 
 
 def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> str:
@@ -188,18 +213,9 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
         return f"{named} is {environment.state} and {environment.status}: {environment.status_reason}".rstrip(": ")
     if not environment.scales:
         return ""
-    types, why = launchable(tx, environment)
-    if why:
-        return f"{named} cannot launch an instance: {why}"
-    nodes = [node for node, _ in kinds_of(demand)]
-    too_large = next((node for node in nodes if not fits_on(types, node)), None)
-    if too_large is not None:
-        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
-        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
-        needs = f"the job needs {amounts(too_large)}, and a {largest.name} has {amounts(size)}"
-        return f"no instance type of {named} is large enough: {needs}"
-    if exceeds_maximum(tx, environment, demand):
-        return f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
+    misfit = misfit_of(tx, environment, demand)
+    if misfit is not None:
+        return misfit.text
     state = state_of(tx, environment.region, environment.name)
     if state.refusal:
         return f"{named} could not launch an instance: {state.refusal}"
@@ -210,7 +226,8 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
             return f"{named} launches an instance of the type {instance.type}, and the launch waits: {reason_of_wait(tx, instance)}"
     if here.wanted:
         return f"{named} launches {sum(here.wanted.values())} instances"
-    smallest = min(each.vcpus for each in types if any(room_on(each, node) for node in nodes))
+    types, _ = launchable(tx, environment)
+    smallest = min(each.vcpus for each in types if any(room_on(each, node) for node, _ in kinds_of(demand)))
     if here.vcpus + smallest > environment.max_vcpus:
         return f"{named} has {here.vcpus} of at most {environment.max_vcpus} vCPUs (maxvCpus), and its instances are busy"
-    return f"the instances of {named} are busy, and this machine has no GPUs for further instances"
+    return f"the instances of {named} are busy, and the hosts have no GPUs for further instances"
