@@ -123,7 +123,11 @@ def test_a_compute_reservation_leaves_capacity_for_other_shares() -> None:
 def fleet(world: JobWorld, name: str, instances: int) -> None:
     """Launch instances with one GPU that join the cluster `name`, and add an environment for the cluster."""
     world.environment(name, cluster=name)
-    data = b64encode(f"#!/bin/bash\necho ECS_CLUSTER={name} >> /etc/ecs/ecs.config\n".encode()).decode()
+    launch_in(world, name, instances)
+
+
+def launch_in(world: JobWorld, cluster: str, instances: int) -> None:
+    data = b64encode(f"#!/bin/bash\necho ECS_CLUSTER={cluster} >> /etc/ecs/ecs.config\n".encode()).decode()
     if instances:
         world.call(
             "RunInstances", "ec2", ImageId="ami-1", InstanceType="g5.xlarge", MinCount=instances, MaxCount=instances, UserData=data

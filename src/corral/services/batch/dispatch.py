@@ -7,6 +7,7 @@ resources, until its attempt ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from corral.core import Tx
@@ -41,6 +42,7 @@ def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     queue = find_queue(tx, job.region, job.queue)
     line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
+        _mark_pools(tx, [line])  # the job may be ahead of a claim that reserves the free capacity
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -55,8 +57,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
         return
     tx.store.job_lines.remove(key, place, tx.now_s)
     if before.head == job.id:
-        for pool, _ in before.pools:
-            tx.mark(f"pool:{pool}")  # slots that were reserved for this job are free for other claims now
+        _mark_pools(tx, [before])  # slots that were reserved for this job are free for other claims now
         refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -64,7 +65,9 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
     """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
-    refresh_lines(tx, tx.store.job_lines.lines_of(region, queue))
+    lines = tx.store.job_lines.lines_of(region, queue)
+    _mark_pools(tx, lines)  # with new ranks, other claims reserve the free capacity
+    refresh_lines(tx, lines)
     tx.mark(f"job-limits:{region}/{queue}")  # also if the queue has no time limits any more
 
 
@@ -102,6 +105,20 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool)
     known = {(line.key.region, line.queue): (queue, offered)}
     refresh_lines(tx, affected(tx, line.key, queue, [each.environment for each in offered]), known)
     _mark_limits(tx, queue)
+    _leave_others(tx, line, pool, offered)
+
+
+def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Offer]) -> None:
+    """Serve the other pools of a line, because slots that were reserved there for the dispatched job are free for other claims now.
+
+    Reconcile the other environments of the queue, because they may have begun a launch for the job.
+    """
+    for name, _ in line.pools:
+        if name != pool and tx.store.fleet.pool(name).has_line():
+            tx.mark(f"pool:{name}")
+    for offer in offered:
+        if offer.pool != pool and offer.environment.scales:
+            tx.mark(offer.environment.key)
 
 
 def attempt_ended(tx: Tx[Store], job: Job) -> None:
@@ -195,6 +212,13 @@ def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
     """Reconcile the sizes of the environments of a queue, because the number of its waiting jobs has changed."""
     for name in queue.environments if queue is not None else ():
         tx.mark(environment_key(job.region, name))
+
+
+def _mark_pools(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
+    """Serve the pools in which lines have a claim."""
+    for line in lines:
+        for pool, _ in line.pools:
+            tx.mark(f"pool:{pool}")
 
 
 def _mark_limits(tx: Tx[Store], queue: JobQueue | None) -> None:
