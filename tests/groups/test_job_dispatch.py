@@ -374,6 +374,20 @@ def test_a_restart_keeps_lines_claims_and_holdings(tmp_path: Path) -> None:
     assert world.state(waiting) is STARTING
 
 
+def test_a_queue_with_a_higher_priority_is_first_after_a_restart(tmp_path: Path) -> None:
+    """A job that begins to wait directly after a start must not keep the claims of the rows without their ranks."""
+    world = JobWorld(gpus=1, path=tmp_path / "state.db")
+    world.queue("low", priority=1)
+    world.queue("high", priority=9)
+    running = world.submit(queue="low")
+    low = world.submit(queue="low")
+    high = world.submit(queue="high")
+    world.restart()
+    world.submit(queue="low", gpus=1)
+    world.finish(running)
+    assert (world.state(low), world.state(high)) == (RUNNABLE, STARTING)
+
+
 def test_jobs_wait_behind_older_tasks_and_before_younger_ones() -> None:
     world = JobWorld(gpus=1)
     world.queue()
