@@ -105,6 +105,20 @@ def test_fair_shares_get_capacity_by_their_weights() -> None:
     assert 2.4 <= started["B"] / started["A"] <= 4.0, (started, second)
 
 
+def test_a_share_whose_jobs_end_gets_its_turn_at_once() -> None:
+    """The level of a share falls when its jobs end. Its next job is first then, and must not wait for another event."""
+    world = JobWorld(gpus=3)
+    world.queue(policy=world.policy())
+    world.submit(shareIdentifier="b")
+    first, second = world.submit(shareIdentifier="a"), world.submit(shareIdentifier="a")
+    third = world.submit(shareIdentifier="a")
+    large = world.submit(shareIdentifier="b", gpus=3)
+    now_s, tasks = world.clock.now_s(), [world.store.tasks.get(world.job(each).task_id) for each in (first, second)]
+    runs = [Observed(run.attempt_id, 1, now_s, now_s, 0) for task in tasks if task is not None for run in task.runs]
+    world.run(lambda tx: hosts.report(tx, "h", runs))
+    assert (world.state(third), world.state(large)) == (STARTING, RUNNABLE)
+
+
 def test_a_compute_reservation_leaves_capacity_for_other_shares() -> None:
     world = JobWorld(gpus=8)
     world.queue(policy=world.policy(reservation=50))

@@ -153,7 +153,7 @@ def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: fl
 
 
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
-    """Set the claims of lines, and call the scheduler for pools in which a claim begins or ends.
+    """Set the claims of lines, and call the scheduler for pools in which a claim begins, ends, or gets a better rank.
 
     `known` has queues that the caller has read in this transaction, so that they are not read again.
     """
