@@ -191,12 +191,13 @@ class JobLines:
     def set_claims(self, line: WaitingLine, wanted: Mapping[str, tuple[Rank, bool]]) -> list[str]:
         """Set the claims of a line: the rank in each pool, and whether the claim asks for no GPUs.
 
-        Return the pools in which the line has a claim now and had none before, or the other way round.
+        Return the pools that must be served: the line has a claim there now and had none before, or the other way round, or its
+        claim has a better rank than before.
 
         The order of `wanted` is the order of the queue's compute environments.
         """
         line = self._lines[line.id]
-        before = dict(line.pools)
+        before, improved = dict(line.pools), set[str]()
         for pool in [pool for pool in before if pool not in wanted]:
             self._withdraw(line.id, pool)
         for pool, (rank, without_gpus) in wanted.items():
@@ -206,13 +207,15 @@ class JobLines:
                 continue
             if present is not None:
                 self._withdraw(line.id, pool)
+                if claim.rank < present.rank:
+                    improved.add(pool)
             self._join(line.id, pool, claim)
             self._on_rollback(partial(self._leave, line.id, pool))
         pools = tuple((pool, without_gpus) for pool, (_, without_gpus) in wanted.items())
         if pools != line.pools:
             self._execute("UPDATE job_line SET pools = ? WHERE id = ?", (_text(pools), line.id))
             self._change(replace(line, pools=pools))
-        return [pool for pool in (*wanted, *before) if (pool in wanted) != (pool in before)]
+        return [pool for pool in (*wanted, *before) if pool in improved or (pool in wanted) != (pool in before)]
 
     def set_ranked(self, pool: str, seniority_s: float, now_s: float) -> None:
         """Note that all job claims of a pool were ranked."""

@@ -162,7 +162,7 @@ def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0
 
 
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
-    """Set the claims of lines, and call the scheduler for pools in which a claim begins or ends.
+    """Set the claims of lines, and call the scheduler for pools in which a claim begins, ends, or gets a better rank.
 
     `known` has queues that the caller has read in this transaction, so that they are not read again.
     """
@@ -246,9 +246,12 @@ def _policy(tx: Tx[Store], queue: JobQueue) -> FairShare | None:
 
 
 def _seniority(tx: Tx[Store], pool: str, line: WaitingLine) -> float:
-    """Return the first element of the rank, which all job claims of a pool share until they are ranked again."""
-    known = tx.store.job_lines.seniority.get(pool)
-    if known is None or not tx.store.job_lines.in_pool(pool):
-        known = line.since_s
-        tx.store.job_lines.set_ranked(pool, known, tx.now_s)
+    """Return the first element of the rank, which all job claims of a pool share until they are ranked again.
+
+    After a start, the claims of a pool have no ranks of this process yet: the next serving of the pool ranks all of them.
+    """
+    lines, known = tx.store.job_lines.in_pool(pool), tx.store.job_lines.seniority.get(pool)
+    if known is None or not lines:
+        known = min(each.since_s for each in (line, *lines))
+        tx.store.job_lines.set_ranked(pool, known, -inf if lines else tx.now_s)
     return known
