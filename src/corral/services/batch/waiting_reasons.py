@@ -1,8 +1,9 @@
-"""Reasons why RUNNABLE Batch jobs wait, and what will free them.
+"""Explains why RUNNABLE Batch jobs wait, and what will end the wait.
 
-A reason is computed at each call from the current state, so it is always current. It begins with AWS's code if one fits, because
-`jobStateTimeLimitActions` refers to these codes. Then follows a sentence for people: what the job needs, what is free, what holds
-the rest, which jobs are before it, and what will end the wait.
+A reason is computed from the current state at each call, so it is never out of date. If AWS has a code for the reason, the text
+begins with this code, because `jobStateTimeLimitActions` refers to the codes. Then the text says what the job needs, what is free,
+which jobs use the rest, which jobs are before it, and what will end the wait. A line has the RUNNABLE jobs of a job queue that need
+the same resources and have the same share identifier.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Reason(Struct, frozen=True):
 
 
 def reason(tx: Tx[Store], job: Job) -> str:
-    """Return why a job waits. Return "" if it does not wait for capacity."""
+    """Return why a job waits for capacity.
+
+    Return "" if it does not wait. For a node, the reason of the multi-node job is returned.
+    """
     if job.kind is JobKind.NODE:
         parent = tx.store.jobs.get(job.parent_id)
         return "" if parent is None else reason(tx, parent)
@@ -66,9 +70,10 @@ def reason(tx: Tx[Store], job: Job) -> str:
 
 
 def reasons(tx: Tx[Store], queue: JobQueue, jobs: Iterable[Job]) -> dict[str, str]:
-    """Return why RUNNABLE jobs of a queue wait, by job id. The texts do not contain the places of the jobs in the queue.
+    """Return why RUNNABLE jobs of a queue wait, by job id.
 
-    This costs less than `reason`, because all jobs of a line have the same text.
+    This costs less than a call of `reason` for each job: the texts do not contain the places of the jobs in the queue, so all jobs
+    of a line have the same text.
     """
     by_line: dict[int, str] = {}
     found: dict[str, str] = {}
