@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -169,7 +169,7 @@ def test_a_progress_bar_is_shown_once_a_second(tmp_path):
     shipper.written(["one"])
     texts = [text for _, text in got]
     assert 4 <= len(texts) <= 6 and texts == sorted(texts, key=lambda text: int(text[:-1]))
-    assert all(later - sooner >= 0.99 for (sooner, _), (later, _) in zip(got, got[1:], strict=False))
+    assert all(later - sooner >= 0.99 for (sooner, _), (later, _) in pairwise(got))
     assert shipped(shipper)[0] == ["98%", "100%"]
 
 

@@ -10,10 +10,10 @@ A run that prints without end is shipped at a limited rate, so that it neither f
 together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped, and an event in the log says how many
 bytes and since when. Each report has a share for every run that has new output, so no run waits for the backlog of another.
 
-A progress line is a line that ends with a carriage return. Progress bars write such lines many times a second. Of the progress lines
-of a run, at most one event per second is shipped, with the newest line; earlier ones are skipped. The last progress line before a
-newline, and before the end of the output, is always shipped. The offset passes a progress line only when the line or a newer one is
-shipped. So after a crash, the newest progress line is still there.
+A progress line is a line that ends with a carriage return. Progress bars write such lines many times a second. Of the progress
+lines of a run, at most one event per second is shipped, with the newest line; earlier ones are skipped. The last progress line
+before a newline, and before the end of the output, is always shipped. The offset passes a progress line only when the line or a
+newer one is shipped. So after a crash, the newest progress line is still there.
 """
 
 from __future__ import annotations
