@@ -203,6 +203,7 @@ class Database:
         self._changes_before = self.connection.total_changes
 
     def commit(self) -> None:
+        self.journal.prepare_commit()
         try:
             self.execute("COMMIT")
         except sqlite3.OperationalError as error:

@@ -65,6 +65,8 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
     if group.status == DELETING:
         if not members:
             group_changes.delete(tx, group)
+            if owner:
+                tx.mark(environment_key(region, owner))
         return
     again += _scale(tx, group, members)
     current = tx.store.groups.get(region, name)

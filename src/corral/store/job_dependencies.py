@@ -16,6 +16,7 @@ from corral.database import Database
 WHOLE = -1  # the whole job
 N_TO_N = -2  # each child of the dependent array needs the child with the same index
 UNEXPANDED = -3  # in a notice: all children that have no row
+FREE_MAX = 1_000
 
 
 class Notice(Struct, frozen=True):
@@ -30,21 +31,32 @@ class Notice(Struct, frozen=True):
 class JobDependencies:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
+        self._journal = database.journal
+        self._free: dict[int, None] = {}  # jobs on which no job depends: saves one query for each child of an array that ends
 
     def add(self, dependent: int, needed: Iterable[tuple[int, int]]) -> None:
         """Write what a job waits for: (number, position) pairs."""
         rows = [(*each, dependent) for each in needed]
+        for number, _, _ in rows:
+            self._free.pop(number, None)
         self._executemany("INSERT OR IGNORE INTO job_dependency (needs, position, dependent) VALUES (?, ?, ?)", rows)
 
     def drop_n_to_n(self, dependent: int, needed: Iterable[int]) -> None:
         """Delete the N_TO_N dependencies of an array that has ended."""
+        self._journal.on_rollback(self._free.clear)
         rows = [(each, N_TO_N, dependent) for each in needed]
         self._executemany("DELETE FROM job_dependency WHERE needs = ? AND position = ? AND dependent = ?", rows)
 
     def notify(self, job: int, position: int) -> bool:
         """Add a notice if the job has dependent jobs. Return whether it is the only notice."""
+        if job in self._free:
+            return False
         where, values = _matching(job, position)
         if self._execute(f"SELECT 1 FROM job_dependency WHERE {where} LIMIT 1", values).fetchone() is None:
+            if self._execute("SELECT 1 FROM job_dependency WHERE needs = ? LIMIT 1", (job,)).fetchone() is None:
+                if len(self._free) >= FREE_MAX:
+                    self._free.clear()
+                self._free[job] = None
             return False
         first = self._execute("SELECT 1 FROM job_notice LIMIT 1").fetchone() is None
         self._execute("INSERT INTO job_notice (job, position, after) VALUES (?, ?, 0)", (job, position))
@@ -74,6 +86,7 @@ class JobDependencies:
         """Delete dependencies that were notified. The end of the whole array also drops those on children without a row."""
         if notice.position == UNEXPANDED:
             return
+        self._journal.on_rollback(self._free.clear)
         where, values = _matching(notice.job, notice.position)
         sql = f"DELETE FROM job_dependency WHERE {where} AND position != ? AND dependent > ? AND dependent <= ?"
         self._execute(sql, (*values, N_TO_N, notice.after, after))

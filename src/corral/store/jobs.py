@@ -12,30 +12,28 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from corral.database import Database, Row
+from corral.database import Database
 from corral.model.job import ENDED, MOVES, Job, JobKind, JobSpec, JobState, child_id, parent_and_index
 from corral.store.job_dependencies import JobDependencies
 from corral.store.job_listing import JobListing
 from corral.store.job_rows import (
-    CHANGES,
     CHILD_COLUMNS,
     INSERT_JOB,
     JOB_COLUMNS,
     STATES,
+    changes,
     child_of,
     child_without_row,
-    column_value,
     job_of,
     spec_of,
     spec_text,
     values_of_job,
 )
+from corral.store.job_summaries import JobSummaries
 
 CACHED_MAX = 20_000
 SPECS_MAX = 1_000
 LIVE = "state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING')"
-COUNTED = tuple(JobState)  # the columns of job_summary have the names of the states, in lower case
-_COUNTS = ", ".join(state.lower() for state in COUNTED)
 
 
 class Jobs:
@@ -49,8 +47,10 @@ class Jobs:
         self._specs: dict[int, JobSpec] = {}  # number of the row → spec
         self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
         self.dependencies = JobDependencies(database)
+        self._summaries = JobSummaries(database)
         listing = JobListing(database)
         self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
+        self.matching = listing.matching
 
     # Writing
 
@@ -59,9 +59,7 @@ class Jobs:
         number = self._execute(INSERT_JOB, values_of_job(job, self._spec_number(job.spec))).lastrowid
         assert number is not None
         if job.kind is JobKind.ARRAY:
-            self._execute(
-                "INSERT INTO job_summary (job, submitted, updated_at) VALUES (?, ?, ?)", (number, job.size, job.created_at_s)
-            )
+            self._summaries.add(number, job.size, job.created_at_s)
         self._evict_on_rollback(job.id)
         return self._cache(job.but(number=number))
 
@@ -86,11 +84,8 @@ class Jobs:
             "INSERT INTO job_child (job, position, state, created_at, runnable_at) VALUES (?, ?, ?, ?, ?)",
             [(child.number, child.index, child.state.value, now_s, child.runnable_at_s) for child in children],
         )
-        self._execute(
-            "UPDATE job_summary SET submitted = submitted - ?, pending = pending + ?, runnable = runnable + ?, updated_at = ? "
-            "WHERE job = ?",
-            (len(added), len(added) - runnable, runnable, now_s, parent.number),
-        )
+        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, len(added) - runnable, now_s)
+        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.RUNNABLE, runnable, now_s)
         for child in children:
             self._evict_on_rollback(child.id)
             self._cache(child)
@@ -100,43 +95,36 @@ class Jobs:
         """Add the row of one child before its turn, so that it can be stopped alone. The child is PENDING."""
         sql = "INSERT INTO job_child (job, position, state, created_at) VALUES (?, ?, 'PENDING', ?)"
         self._execute(sql, (parent.number, index, now_s))
-        self._count(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
+        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
         self._evict_on_rollback(child_id(parent, index))
         return self.child(parent, index)
 
     def change(self, before: Job, after: Job, now_s: float = 0.0) -> Job:
         """Write the changed columns of a job. If the state of a child of an array changes, update the counts of the array."""
         assert after.state is before.state or after.state in MOVES[before.state], f"job {before.id}: {before.state} → {after.state}"
-        changes = {column: new for column, name in CHANGES if (new := getattr(after, name)) != getattr(before, name)}
-        if not changes:
+        sql, values = changes(before, after)
+        if not values:
             return after
         self._evict_on_rollback(before.id)
-        columns = ", ".join([f"{column} = ?" for column in changes])
-        values = [column_value(value) for value in changes.values()]
         if before.index is None:
-            changed = self._execute(f"UPDATE job SET {columns} WHERE number = ?", (*values, before.number)).rowcount
+            changed = self._execute(f"UPDATE job SET {sql} WHERE number = ?", (*values, before.number)).rowcount
         else:
             key = (before.number, before.index)
-            changed = self._execute(f"UPDATE job_child SET {columns} WHERE job = ? AND position = ?", (*values, *key)).rowcount
+            changed = self._execute(f"UPDATE job_child SET {sql} WHERE job = ? AND position = ?", (*values, *key)).rowcount
             if after.state is not before.state and before.kind is JobKind.CHILD:
-                self._count(before.number, before.state, after.state, 1, now_s)
+                self._summaries.move(before.number, before.state, after.state, 1, now_s)
         assert changed == 1, f"job {before.id} has no row"
         return self._cache(after)
-
-    def _count(self, number: int, before: JobState, after: JobState, count: int, now_s: float) -> None:
-        was, now = before.lower(), after.lower()
-        self._execute(
-            f"UPDATE job_summary SET {was} = {was} - ?, {now} = {now} + ?, updated_at = max(updated_at, ?) WHERE job = ?",
-            (count, count, now_s, number),
-        )
 
     def fail_unexpanded(self, parent: Job, now_s: float) -> bool:
         """Count the children of an array that have no row as FAILED. The array was stopped, so they never get a row.
 
         Return whether there are such children.
         """
-        sql = "UPDATE job_summary SET failed = failed + submitted, submitted = 0, updated_at = ? WHERE job = ? AND submitted > 0"
-        return self._execute(sql, (now_s, parent.number)).rowcount == 1
+        count = self._summaries.get(parent.number).count(JobState.SUBMITTED)
+        if count:
+            self._summaries.move(parent.number, JobState.SUBMITTED, JobState.FAILED, count, now_s)
+        return count > 0
 
     def set_tags(self, job: Job, tags: dict[str, str]) -> None:
         """Replace the tags of a job. The job gets a spec of its own."""
@@ -181,17 +169,18 @@ class Jobs:
         """
         left = limit
         sql = (
-            "SELECT number, spec FROM job WHERE stopped_at < ? "
+            "SELECT number, spec, kind = 'array' FROM job WHERE stopped_at < ? "
             "AND NOT EXISTS (SELECT 1 FROM job_dependency WHERE needs = job.number) ORDER BY stopped_at LIMIT ?"
         )
-        for number, spec in self._execute(sql, (before_s, limit)).fetchall():
+        for number, spec, is_array in self._execute(sql, (before_s, limit)).fetchall():
             children = "SELECT position FROM job_child WHERE job = ? LIMIT ?"
             left -= self._execute(
                 f"DELETE FROM job_child WHERE job = ? AND position IN ({children})", (number, number, left)
             ).rowcount
             if left <= 0:
                 return limit
-            self._execute("DELETE FROM job_summary WHERE job = ?", (number,))
+            if is_array:
+                self._summaries.drop(number)
             self._execute("DELETE FROM job WHERE number = ?", (number,))
             self._drop_spec(spec)
             left -= 1
@@ -296,23 +285,23 @@ class Jobs:
 
     def summary(self, job: Job) -> dict[JobState, int]:
         """Return how many children of an array are in each state."""
-        row = self._execute(f"SELECT {_COUNTS} FROM job_summary WHERE job = ?", (job.number,)).fetchone()
-        return dict(zip(COUNTED, row))
+        return dict(zip(JobState, self._summaries.get(job.number).counts))
 
     def summary_at_s(self, job: Job) -> float:
         """Return when the counts of an array last changed."""
-        return float(self._execute("SELECT updated_at FROM job_summary WHERE job = ?", (job.number,)).fetchone()[0])
+        return self._summaries.get(job.number).updated_at_s
 
     def ended_children(self, number: int) -> tuple[int, int]:
         """Return how many children of an array have succeeded and failed."""
-        row: Row = self._execute("SELECT succeeded, failed FROM job_summary WHERE job = ?", (number,)).fetchone()
-        return row[0], row[1]
+        summary = self._summaries.get(number)
+        return summary.count(JobState.SUCCEEDED), summary.count(JobState.FAILED)
 
-    def not_ended(self, region: str, queue: str, limit: int) -> list[Job]:
-        """Return jobs of a queue that have not ended, without children."""
+    def not_ended(self, region: str, queue: str, limit: int, *, terminated: bool) -> list[Job]:
+        """Return jobs of a queue that have not ended and that TerminateJob has stopped, or has not stopped; without children."""
         rows = self._execute(
-            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) LIMIT ?",
-            (region, queue, limit),
+            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) "
+            "AND terminated = ? LIMIT ?",
+            (region, queue, terminated, limit),
         ).fetchall()
         return [self._cached.get(row[1]) or self._cache(job_of(row, self._spec(row[7]))) for row in rows]
 

@@ -207,7 +207,7 @@ def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> E
     minutes = 0 if policy.get("terminateJobsOnUpdate") else policy.get("jobExecutionTimeoutMinutes", TIMEOUT_MINUTES)
     deadline_s = tx.now_s + minutes * 60.0
     old = tuple(OldGroup(name, state.templates[type_], deadline_s) for type_, name in state.groups.items())
-    return replace(state, generation="", groups={}, templates={}, idle={}, old=(*state.old, *old))
+    return replace(state, groups={}, templates={}, idle={}, old=(*state.old, *old))
 
 
 # Delete

@@ -19,7 +19,7 @@ from corral.decide.group_capacity import COUNTED
 from corral.decide.instance_choice import FAMILIES, TypeShape
 from corral.errors import ApiError
 from corral.model.compute_environment import SPOT, ComputeEnvironment
-from corral.model.group import ENVIRONMENT, Group, Member
+from corral.model.group import DELETING, ENVIRONMENT, Group, Member
 from corral.model.instance import TypeMapping
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.groups import create_auto_scaling_group
@@ -52,7 +52,6 @@ class OldGroup(Struct, frozen=True):
 class EnvironmentState(Struct, frozen=True):
     """What the reconciler of an environment stores between two runs."""
 
-    generation: str = ""
     groups: dict[str, str] = field(default_factory=dict)  # instance type → name of its group
     templates: dict[str, str] = field(default_factory=dict)  # instance type → id of the group's launch template
     old: tuple[OldGroup, ...] = ()
@@ -128,11 +127,16 @@ def launchable(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[list[Typ
     found: list[TypeShape] = []
     why = ""
     for each in types_of(tx, environment):
-        refusal = fits_ever(tx, _request(environment, each)) if each.gpus else None
+        refusal = why_never(tx, environment, each)
         if refusal is None:
             found.append(each)
         why = why or refusal or ""
     return found, "" if found else why
+
+
+def why_never(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) -> str | None:
+    """Return why this machine can never hold an instance of a type, or None if it can."""
+    return fits_ever(tx, _request(environment, type_)) if type_.gpus else None
 
 
 def _request(environment: ComputeEnvironment, type_: TypeShape) -> InstanceRequest:
@@ -193,15 +197,19 @@ def launch(
 ) -> EnvironmentState:
     """Raise the desired capacity of the group of a type. Create the group if it does not exist. Raises ApiError."""
     group = tx.store.groups.get(environment.region, state.groups.get(type_.name, ""))
+    if group is not None and group.status == DELETING:
+        raise ClientException(f"The Auto Scaling group {group.name} is being deleted.")
     if group is not None:
         group_changes.set_desired(tx, group, group.desired + count, cause)
         return state
-    caller, generation = batch_caller(tx, environment.region), state.generation or tx.ids.hex32()[:8]
-    name = f"Batch-{environment.name}-{type_.name}-{generation}"
+    if type_.name in state.templates:  # a user has deleted the group
+        drop_group(tx, environment.region, state.groups[type_.name], state.templates[type_.name])
+    caller, suffix = batch_caller(tx, environment.region), tx.ids.hex32()[:8]
+    name = f"Batch-{environment.name}-{type_.name}-{suffix}"
     template = launch_templates.create_launch_template(
         tx,
         {
-            "LaunchTemplateName": f"Batch-lt-{environment.uuid[:8]}-{type_.name}-{generation}",
+            "LaunchTemplateName": f"Batch-lt-{environment.uuid[:8]}-{type_.name}-{suffix}",
             "LaunchTemplateData": launch_data(tx, environment, type_),
         },
         caller,
@@ -224,7 +232,7 @@ def launch(
     assert group is not None, "the group was created"
     group_changes.set_desired(tx, group, count, cause, settings={**group.settings, ENVIRONMENT: environment.name})
     groups, templates = {**state.groups, type_.name: name}, {**state.templates, type_.name: template}
-    return replace(state, generation=generation, groups=groups, templates=templates)
+    return replace(state, groups=groups, templates=templates)
 
 
 def launch_data(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) -> dict[str, Any]:
