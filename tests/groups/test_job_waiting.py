@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from corral.model.job import JobState
+from corral.reconcile.job_limits import CHECK_S
+from corral.services import hosts
 from corral.services.batch import waiting_reasons
 from corral.services.batch.queue_snapshot import get_job_queue_snapshot
+from groups.environment_world import EnvironmentWorld
+from groups.group_world import GPUS_4
 from groups.job_world import JobWorld
+from groups.test_job_dispatch import fleet
+from store.rows import hello
 
 MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
 REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
@@ -101,9 +107,24 @@ def test_a_snapshot_of_a_fair_share_queue_follows_the_use_of_shares() -> None:
     assert front(world) == [other, first]
 
 
-def limited(world: JobWorld, seconds: int = 600) -> None:
+def test_a_snapshot_has_the_order_in_which_shares_take_turns() -> None:
+    world = JobWorld(gpus=2)
+    world.queue(policy=world.policy(a=0.5, b=1.0))
+    blockers = [world.submit(shareIdentifier=share) for share in "ab"]
+    arrays = [world.submit(shareIdentifier=share, arrayProperties={"size": 6}, definition=name)
+              for share, name in (("a", "one"), ("b", world.define("other", gpus=1, vcpus=2)))]  # fmt: skip
+    expected = front(world)
+    assert len(expected) == 12
+    for number in range(6):  # more machines: jobs start one after the other, and none ends
+        world.run(lambda tx, name=f"more{number}": hosts.hello(tx, hello(name, 1, cpu_units=4096, memory_mib=4096)))
+        world.settle()
+    started = [job_id for job_id in world.active() if job_id not in blockers]
+    assert sorted(started) == sorted(expected[:6]) and len({job_id.partition(":")[0] for job_id in started}) == len(arrays)
+
+
+def limited(world: JobWorld, *environments: str, seconds: int = 600) -> None:
     action = {"reason": REQUIREMENT, "state": "RUNNABLE", "maxTimeSeconds": seconds, "action": "CANCEL"}
-    world.queue(jobStateTimeLimitActions=[action])
+    world.queue("q", *environments, jobStateTimeLimitActions=[action])
 
 
 def test_a_job_that_can_never_start_is_cancelled_after_its_time_limit() -> None:
@@ -135,3 +156,26 @@ def test_the_time_starts_again_when_the_reason_has_changed() -> None:
     assert world.state(huge) is JobState.RUNNABLE
     world.wait(101)
     assert world.state(huge) is JobState.FAILED
+
+
+def test_the_time_starts_when_the_reason_changes_without_an_event_in_the_queue() -> None:
+    world = JobWorld(gpus=2)
+    fleet(world, "other", 1)
+    world.queue("p", "other")
+    limited(world, "other")
+    running, waiting = world.submit(queue="p"), world.submit()
+    world.wait(1000)
+    assert world.state(waiting) is JobState.RUNNABLE, "the instance is busy: this reason has no time limit"
+    [instance] = [f"i-{each.id[:17]}" for each in world.store.instances.slices()]
+    world.call("TerminateInstances", "ec2", InstanceIds=[instance])
+    world.finish(running, code=137)
+    world.wait(600 + CHECK_S)
+    assert world.state(waiting) is JobState.FAILED
+
+
+def test_a_job_that_needs_more_than_the_maximum_of_its_environment() -> None:
+    world = EnvironmentWorld()
+    world.managed(GPUS_4, most=8)
+    job = world.submit(gpus=4)
+    found = why(world, job)
+    assert found.startswith(MAX_RESOURCE) and "have more vCPUs than the compute environment ce may have: maxvCpus is 8" in found
