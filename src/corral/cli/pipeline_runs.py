@@ -225,6 +225,8 @@ def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, 
 def _with_reason(batch: Any, step: StepState) -> StepState:
     """If an array has no reason, add the reason of a child: of the first child that waits, or of the first child that failed."""
     arrays = [job for job in step.jobs if job.is_array]
+    if step.state == "FAILED" and not arrays:
+        return replace(step, reason=failure_reason(step.jobs[-1].described))
     if not arrays or step.reason.startswith("after ") or step.state in ("SUCCEEDED", "NOT SUBMITTED"):
         return step
     wanted = "FAILED" if step.ended else "RUNNABLE"

@@ -14,7 +14,7 @@ from typing import Any
 from corral.cli.endpoint import Endpoint, is_aws
 from corral.cli.errors import INTERRUPTED, CliError, error_line
 from corral.cli.output import console, count, print_json, print_line, print_message
-from corral.cli.pipeline_cost import Prices, RunUsage, StepUsage, parse_usage, run_usage
+from corral.cli.pipeline_cost import Prices, RunUsage, StepUsage, add_usages, job_usage, parse_usage, run_usage
 from corral.cli.pipeline_estimate import StepTimes
 from corral.cli.pipeline_plan import TAG_USAGE, PipelinePlan
 from corral.cli.pipeline_runs import FoundRun, find_runs, read_state
@@ -45,7 +45,7 @@ def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> Pi
 def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> PipelineRun:
     from rich.live import Live
 
-    out, trouble = console(), ""
+    out, trouble, recorded = console(), "", set[str]()
     state, now_s = read_state(endpoint, plan, earlier)
     with read_keys() as key, Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
@@ -55,6 +55,7 @@ def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str,
             if not advance(endpoint, plan, state) and key(refresh_s) in ("q", "Q", "\x1b", "\x03"):
                 break
             try:
+                _store_usage(endpoint, state, recorded)
                 (state, now_s), trouble = read_state(endpoint, plan, earlier), ""
             except Exception as error:
                 trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
@@ -66,7 +67,7 @@ def _follow_in_lines(
     endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float, *, quiet: bool
 ) -> PipelineRun:
     shown: dict[str, tuple[Any, ...]] = {}
-    before, pause_s = None, FIRST_PAUSE_S
+    before, pause_s, recorded = None, FIRST_PAUSE_S, set[str]()
     while True:
         state, _ = read_state(endpoint, plan, earlier)
         for step in state.steps:
@@ -75,12 +76,22 @@ def _follow_in_lines(
                 print_line(step_line(step))
         if state.ended:
             return state
+        _store_usage(endpoint, state, recorded)
         submitted = advance(endpoint, plan, state)
         for name in submitted if not quiet else ():
             print_line(f"{name}: submitted, because the steps before it have ended within their tolerance")
         pause_s = FIRST_PAUSE_S if submitted or state != before else min(2 * pause_s, refresh_s)
         before = state
         time.sleep(pause_s)
+
+
+def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> None:
+    """Store the usage of each job when it has ended: its instances may be forgotten when the run has ended."""
+    prices = Prices(endpoint)  # a new one: it has the prices of the instance types that have run so far
+    for job in state.jobs:
+        if job.ended and job.id not in recorded:
+            recorded.add(job.id)
+            job_usage(endpoint, job, prices)
 
 
 def _visible(step: StepState) -> tuple[Any, ...]:
@@ -103,8 +114,11 @@ def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes
         jobs: dict[str, list[Any]] = {}
         for job in sorted(found.jobs, key=lambda each: (each.created_s, each.id)):
             jobs.setdefault(job.step, []).append(job)
-        known = {name: parse_usage(each[0].tags.get(TAG_USAGE, ""), len(each)) for name, each in jobs.items()}
-        times = {name: usage.times for name, usage in known.items() if usage is not None and usage.jobs}
+        times = {}
+        for name, each in jobs.items():
+            known = [usage for job in each if (usage := parse_usage(job.tags.get(TAG_USAGE, ""))) is not None and usage.jobs]
+            if known:
+                times[name] = add_usages(known).times
         if times:
             return times
     return {}
@@ -129,8 +143,8 @@ def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUs
     runs = find_runs(endpoint, state.name)
     own = next(found for found in runs if found.run == state.run)
     others = [found for found in runs if found.run != state.run and all(job.ended for job in found.jobs)]
-    usage = run_usage(endpoint, own, prices, store=state.ended)
-    return usage, [run_usage(endpoint, found, prices, store=True) for found in others[:EARLIER_MAX]]
+    usage = run_usage(endpoint, own, prices)
+    return usage, [run_usage(endpoint, found, prices) for found in others[:EARLIER_MAX]]
 
 
 def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> None:

@@ -1,9 +1,8 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
-A demand is the number of GPUs, the CPU and the memory that a job or a node needs. A line is a number of waiting jobs with equal
-demands. A multi-node job starts only when there is room for all its nodes, and several nodes may run on one instance. A shape is a
-number of instances with equal free capacity. The cost of a decision depends on the number of lines and shapes, and not on the
-number of jobs and instances.
+A line is a number of waiting jobs with equal demands (`model/task.py`). A job with several nodes starts only when there is room for
+all its nodes. The nodes may be of several kinds, and may share an instance. A shape is the free capacity of equal instances, with
+their number. The cost of a decision depends on the number of different lines and shapes, not on the number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, room, room_on
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, kinds_of, room, room_on
 from corral.model.task import ALL_GPUS, Demand
 
 CHOICES_MAX = 1_000  # a decision chooses an instance type at most this many times
@@ -22,9 +22,8 @@ class JobLine(Struct, frozen=True):
     """Waiting jobs with equal demands."""
 
     id: str
-    demand: Demand  # of one node; a job that is not a multi-node job has one node
-    count: int  # the number of jobs
-    nodes: int = 1
+    demand: Demand  # of one job
+    count: int  # jobs
 
 
 class FreeShape(Struct, frozen=True):
@@ -45,18 +44,20 @@ class EnvironmentSize(Struct, frozen=True):
 
     min_vcpus: int
     max_vcpus: int
-    present: int  # the vCPUs of the instances that run or start
-    gpus_left: int = WITHOUT_LIMIT  # how many GPUs this machine could give to further instances of the environment
-    gpus_now: int = WITHOUT_LIMIT  # how many GPUs of this machine are free now
+    present: int  # of instances that run or start
+    gpus: int = 0  # of the same instances
+    gpus_left: int = WITHOUT_LIMIT  # how many GPUs the hosts could give to further instances of the environment
+    gpus_now: int = WITHOUT_LIMIT  # how many of them are free now
     asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
     is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
 
 
 class ScalingPlan(Struct, frozen=True):
     launches: Mapping[str, int]  # type → the number of instances to launch
-    left: Mapping[str, int]  # id of a line → the number of jobs for which there is no room, even after the launches
-    unfit: tuple[Demand, ...]  # the demands that fit on no instance type of the environment
-    is_full: bool  # some jobs fit on an instance type, but a limit of the environment or of this machine forbids a launch
+    left: Mapping[str, int]  # id of a line → the jobs for which the environment has and gets no room
+    unfit: tuple[Demand, ...]  # the demands that fit on none of the types
+    is_full: bool  # jobs are left although they fit on the types: a limit of the environment or of the hosts is reached
+    needs_room: bool  # some of these jobs could start if other instances of the environment ended
     used: tuple[int, ...]  # for each given shape: how many of its instances the waiting jobs will use
 
 
@@ -129,35 +130,63 @@ def plan_scaling(
     """Return the instances to launch for waiting jobs. Earlier lines get capacity first.
 
     Jobs first use the free capacity of instances that exist or start. The environment never has more vCPUs than its maximum, and
-    never more GPUs than this machine. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
+    never more GPUs than the hosts. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
     environment may launch one instance, unless its strategy is BEST_FIT.
     """
     packing = _Packing([_Bin(shape, at) for at, shape in enumerate(shapes)], size.present, 0, {})
+    empty = replace(size, gpus_left=size.gpus_left + size.gpus)
     left: dict[str, int] = {}
     unfit: list[Demand] = []
-    is_full = False
+    is_full = needs_room = False
     for line in lines:
-        fits_ever = any(room_on(each, line.demand) for each in types)
-        wanted = line.count * line.nodes
         found = packing.copy()
-        missing = _pack(found, line.demand, wanted, types, size, strategy)
-        if missing and line.nodes > 1 and missing < wanted:  # a multi-node job starts only with all its nodes
-            started = (wanted - missing) // line.nodes * line.nodes
-            found = packing.copy()
-            missing = wanted - started + _pack(found, line.demand, started, types, size, strategy)
-        if line.nodes == 1 or missing < wanted:
-            packing = found
+        missing = _pack_jobs(found, line.demand, line.count, types, size, strategy)
+        if missing and line.demand.nodes:  # only whole jobs start
+            found, missing = _whole_jobs(packing, line, types, size, strategy)
+        packing = found
         if missing:
-            left[line.id] = -(-missing // line.nodes)
-            is_full = is_full or fits_ever
-            if not fits_ever:
-                unfit.append(line.demand)
+            left[line.id] = missing
+            too_large = [node for node, _ in kinds_of(line.demand) if not any(room_on(each, node) for each in types)]
+            unfit += too_large
+            if not too_large:
+                is_full = True
+                needs_room = needs_room or fits_when_empty(line.demand, types, empty, strategy)
     _grow(packing, types, size, strategy)
     used = [0] * len(shapes)
     for each in packing.bins:
         if each.origin is not None and each.is_used:
             used[each.origin] += each.count
-    return ScalingPlan(packing.launches, left, tuple(dict.fromkeys(unfit)), is_full, tuple(used))
+    return ScalingPlan(packing.launches, left, tuple(dict.fromkeys(unfit)), is_full, needs_room, tuple(used))
+
+
+def fits_when_empty(demand: Demand, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> bool:
+    """Whether an environment with these limits could have room for a job if it had no other instances."""
+    return not _pack_jobs(_Packing([], 0, 0, {}), demand, 1, types, size, strategy)
+
+
+def _whole_jobs(
+    packing: _Packing, line: JobLine, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str
+) -> tuple[_Packing, int]:
+    """Place as many jobs of a line as possible, each with all its nodes. Return how many jobs are left, too."""
+    best, jobs, too_many = packing.copy(), 0, line.count
+    while too_many - jobs > 1:
+        tried, found = (jobs + too_many) // 2, packing.copy()
+        if _pack_jobs(found, line.demand, tried, types, size, strategy):
+            too_many = tried
+        else:
+            best, jobs = found, tried
+    return best, line.count - jobs
+
+
+def _pack_jobs(
+    packing: _Packing, demand: Demand, jobs: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str
+) -> int:
+    """Place jobs on free capacity and on new instances. Return for how many jobs the environment has no room."""
+    left = 0
+    for node, count in kinds_of(demand):
+        missing = _pack(packing, node, jobs * count, types, size, strategy)
+        left = max(left, -(-missing // count))
+    return left
 
 
 def _pack(packing: _Packing, demand: Demand, nodes: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> int:

@@ -63,6 +63,18 @@ def room_on(type_: TypeShape, demand: Demand) -> int:
     return room(type_.gpus, type_.gpus, type_.cpu_units, type_.memory_mib, demand)
 
 
+def kinds_of(demand: Demand) -> tuple[tuple[Demand, int], ...]:
+    """Return the demand of each kind of nodes that a job has, and their number. The largest kind is the first."""
+    if not demand.nodes:
+        return ((demand, 1),)
+    return tuple(sorted(demand.nodes, key=lambda kind: (kind[0].gpus, kind[0].memory_mib, kind[0].cpu_units), reverse=True))
+
+
+def fits_on(types: Sequence[TypeShape], demand: Demand) -> bool:
+    """Whether each node of a job fits on an empty instance of one of the types."""
+    return all(any(room_on(each, node) for each in types) for node, _ in kinds_of(demand))
+
+
 def choose_type(
     types: Sequence[TypeShape], demand: Demand, jobs: int, strategy: str, *, vcpus_max: int, gpus_now: int
 ) -> TypeShape | None:

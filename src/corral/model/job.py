@@ -121,6 +121,7 @@ class Attempt(Struct, frozen=True, array_like=True):
     reason: str  # the reason of the container
     status_reason: str
     log_stream: str
+    container: str = ""  # the container whose exit code and reason these are
 
 
 class Job(Changeable, frozen=True):
@@ -183,8 +184,8 @@ class ListedJob(Struct, frozen=True):
     index: int | None
     cancelled: bool
     terminated: bool
-    attempt: Attempt | None  # the last attempt that ended
-    cursor: tuple[str | float, ...]  # the position in the list; the next page begins after it
+    attempt: Attempt | None  # the last one that ended
+    cursor: tuple[float, ...]  # the position in the list; the next page begins after it
 
 
 def child_id(parent: Job, index: int) -> str:

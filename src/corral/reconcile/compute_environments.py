@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.decide.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
 from corral.decide.instance_choice import CPU_UNITS, TypeShape
+from corral.decide.placement import is_reservable
 from corral.decide.slot_fit import amounts
 from corral.errors import ApiError
 from corral.model.compute_environment import DELETING, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
-from corral.model.instance import InstanceState
+from corral.model.instance import HOST_POOL, InstanceState
 from corral.services import instances
 from corral.services.autoscaling import group_changes
 from corral.services.batch.compute_environments import drop, put_document
@@ -39,6 +40,7 @@ from corral.services.batch.job_queues import queues_of_environment
 from corral.store import Store
 
 ENDS_MAX = 2  # the most instances that one transaction terminates: about 5 ms of work for a large environment
+LOOK_AGAIN_S = 10.0  # how often an environment that holds empty instances looks whether an older claim needs their GPUs
 PACE_S = 0.001  # the time until the next transaction continues
 
 
@@ -140,7 +142,14 @@ def _scale_in(
     if spare <= 0:
         return replace(state, idle={}) if state.idle else state
     idle: list[IdleInstance] = []
+    delay_s = 0.0 if plan.needs_room else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
+    held = _holds_empty_instances(here)
+    gives_up = held and _is_behind_older_claim(tx, here)
+    if held and not gives_up:
+        again.append(tx.now_s + max(delay_s, LOOK_AGAIN_S))
     for shape, ids, used in zip(here.shapes, here.ids, plan.used, strict=True):
+        if gives_up and shape.all_gpus and not shape.is_starting:
+            used = 0
         vcpus, surplus = shape.cpu_units // CPU_UNITS, shape.count - used
         if not shape.is_empty or surplus <= 0:
             continue
@@ -157,8 +166,6 @@ def _scale_in(
             here.vcpus -= vcpus
             ended += 1
         spare -= surplus * vcpus
-    # If the environment is full, an idle instance is terminated at once, because an instance of another type may need its capacity.
-    delay_s = 0.0 if plan.is_full else _delay_s(tx, environment)
     kept = replace(size, present=spare + size.min_vcpus)
     chosen = plan_scale_in(idle, kept, delay_s, tx.now_s, limit=max(0, limit - ended))
     by_id = {each.id: each.vcpus for each in idle} if chosen.terminate else {}
@@ -175,6 +182,24 @@ def _scale_in(
         idle={each.id: each.since_s for each in idle if each.id not in chosen.terminate},
         paced_at_s=tx.now_s if is_paced else state.paced_at_s,
     )
+
+
+def _holds_empty_instances(here: Present) -> bool:
+    """Whether an environment has instances with GPUs that run no job, while launches wait: a multi-node job needs all of them."""
+    is_launching = any(shape.is_starting and ids for shape, ids in zip(here.shapes, here.ids, strict=True))
+    return is_launching and any(shape.is_empty and shape.all_gpus and not shape.is_starting for shape in here.shapes)
+
+
+def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
+    """Whether an older claim waits for GPUs, so that the launches of an environment wait behind it.
+
+    Then the environment must give up the GPUs of its empty instances. Otherwise two environments could each hold some GPUs, and wait
+    for the others for ever.
+    """
+    pool = tx.store.fleet.pool(HOST_POOL)
+    own = {each for shape, ids in zip(here.shapes, here.ids, strict=True) if shape.is_starting for each in ids}
+    first = next((claim for claim in pool.heads() if claim.demand.gpus and is_reservable(pool, claim)), None)
+    return first is not None and first.id not in own
 
 
 def _take_back(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, type_: str, surplus: int) -> None:

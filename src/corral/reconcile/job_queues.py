@@ -28,14 +28,16 @@ def reconcile_queue(tx: Tx[Store], place: str) -> None:
 
 
 def _end_jobs(tx: Tx[Store], region: str, name: str) -> None:
-    """Terminate the next jobs of a queue. If all its jobs have ended, delete the queue."""
+    """Terminate the next jobs of a queue. Delete the queue if all its jobs have ended."""
     key = queue_key(region, name)
-    jobs = tx.store.jobs.not_ended(region, name, JOBS_PER_TRANSACTION)
-    if not jobs:
+    jobs = tx.store.jobs.not_ended(region, name, JOBS_PER_TRANSACTION, terminated=False)
+    for job in jobs:
+        job_progress.terminate(tx, job, REASON)
+    if jobs:
+        tx.due(key, tx.now_s)
+    elif tx.store.jobs.not_ended(region, name, 1, terminated=True):
+        tx.due(key, tx.now_s + AGAIN_S)
+    else:
+        tx.store.job_holdings.drop_shares(region, name)
         tx.store.stored.drop(SERVICE, QUEUE, region, name)
         tx.changed(key)
-        return
-    fresh = [job for job in jobs if not job.terminated]
-    for job in fresh:
-        job_progress.terminate(tx, job, REASON)
-    tx.due(key, tx.now_s if len(fresh) == len(jobs) else tx.now_s + AGAIN_S)

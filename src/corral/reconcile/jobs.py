@@ -72,9 +72,9 @@ def _add_children(tx: Tx[Store], array: Job) -> Job:
     array, children = tx.store.jobs.add_children(array, states, tx.now_s)
     if array.state is JobState.SUBMITTED:
         array = tx.store.jobs.change(array, array.but(state=JobState.PENDING), tx.now_s)
-    for child in children:
-        if child.state is JobState.RUNNABLE:
-            dispatch.enqueue(tx, child)
+    runnable = [child for child in children if child.state is JobState.RUNNABLE]
+    if runnable:
+        dispatch.enqueue(tx, *runnable)
     failed = {index for index, verdict in zip(indexes, verdicts) if verdict is JobState.FAILED}
     for child in children:
         if child.index in failed:

@@ -7,8 +7,10 @@ claim is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import import_module
+from types import ModuleType
 
 from corral.core import Tx
 from corral.decide.placement import serve
@@ -18,21 +20,19 @@ from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
+Grant = Callable[[Tx[Store], Claim, Placement], None]
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
 JOB_COST = 4  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
 
 
-def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Import Batch only when a job gets capacity, so that a server without jobs does not load it."""
-    import_module("corral.services.batch.dispatch").grant(tx, claim, placement)
+@cache
+def _batch(module: str) -> ModuleType:
+    """Import a module of Batch only when a job waits, so that a server without jobs does not load it."""
+    return import_module(f"corral.services.batch.{module}")
 
 
-# Kind of claim → the function that gives the capacity to such a claim.
-GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {
-    TASK: place_waiting_task,
-    INSTANCE: instances.grant,
-    JOB: _dispatch_job,
-}
+# Kind of claim → the function that gives the capacity to such a claim. Jobs have another function.
+GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
@@ -52,11 +52,20 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 
 def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     """Serve at most `left` claims of a pool. Return how many more claims may be served in this batch."""
-    if tx.store.job_lines.in_pool(pool_name):
-        import_module("corral.services.batch.line_claims").rank_claims(tx, pool_name)
+    if not tx.store.job_lines.in_pool(pool_name):
+        return _grant(tx, pool_name, left, GRANTS)
+    dispatch = _batch("dispatch")
+    _batch("line_claims").rank_claims(tx, pool_name)
+    try:
+        return tx.attempt(lambda: _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=False)}))
+    except dispatch.REFUSALS:  # the launch of a job was refused: find out which one, and let it fail
+        return _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=True)})
+
+
+def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]) -> int:
     while left > 0:
         for claim, placement in serve(tx.store.fleet.pool(pool_name)):
-            GRANTS[claim.kind](tx, claim, placement)
+            grants[claim.kind](tx, claim, placement)
             left -= JOB_COST * (len(placement.nodes) or 1) if claim.kind == JOB else 1
             if left <= 0:
                 break

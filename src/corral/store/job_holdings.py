@@ -108,6 +108,11 @@ class JobHoldings:
         self._put_share((region, queue), share, use)
         self._on_rollback(partial(self._put_share, (region, queue), share, before))
 
+    def drop_shares(self, region: str, queue: str) -> None:
+        """Forget the shares of a queue that is deleted. Its jobs have ended."""
+        for share in list(self.shares(region, queue)):
+            self.set_share(region, queue, share, None)
+
     def snapshot(self) -> dict[str, Any]:
         """Return the data in memory, for tests: it is derived from rows."""
         shares = {queue: dict(uses) for queue, uses in self._shares.items()}

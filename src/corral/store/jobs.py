@@ -51,6 +51,7 @@ class Jobs:
         self._summaries = JobSummaries(database)
         listing = JobListing(database)
         self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
+        self.matching = listing.matching
 
     # Writing
 
@@ -299,11 +300,12 @@ class Jobs:
         summary = self._summaries.get(number)
         return summary.count(JobState.SUCCEEDED), summary.count(JobState.FAILED)
 
-    def not_ended(self, region: str, queue: str, limit: int) -> list[Job]:
-        """Return jobs of a queue that have not ended, without children."""
+    def not_ended(self, region: str, queue: str, limit: int, *, terminated: bool) -> list[Job]:
+        """Return jobs of a queue that have not ended and that TerminateJob has stopped, or has not stopped; without children."""
         rows = self._execute(
-            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) LIMIT ?",
-            (region, queue, limit),
+            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) "
+            "AND terminated = ? LIMIT ?",
+            (region, queue, terminated, limit),
         ).fetchall()
         return [self._cached.get(row[1]) or self._cache(job_of(row, self._spec(row[7]))) for row in rows]
 

@@ -8,6 +8,9 @@ holds vCPUs and consumable resources from its dispatch until the end of its atte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 from corral.core import Tx
 from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
 from corral.decide.placement import room_for_claim, spare_gpus
@@ -22,7 +25,7 @@ from corral.services.batch.consumable_resources import consume
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.line_claims import Offer, affected, job_place, line_key, offers, refresh_lines, takes
+from corral.services.batch.line_claims import Offer, affected, affected_by_end, job_place, line_key, offers, refresh_lines, takes
 from corral.services.batch.scheduling_policies import fair_share
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
@@ -31,14 +34,16 @@ from corral.store import Store
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def enqueue(tx: Tx[Store], job: Job) -> None:
+def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     """Put a RUNNABLE job into its line. The scheduler may dispatch it in this transaction.
 
-    The job is a single job, a child of an array, or the parent of the nodes of a multi-node job.
+    The job is a single job, the parent of the nodes of a multi-node job, or a child of an array. `more` are other children of the
+    array, in the order of their indexes.
     """
     queue = find_queue(tx, job.region, job.queue)
-    line, is_first = tx.store.job_lines.add(line_key(job, queue), job_place(job, queue))
+    line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
+        _mark_pools(tx, [line])  # the job may be ahead of a claim that reserves the free capacity
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -53,17 +58,18 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
         return
     tx.store.job_lines.remove(key, place, tx.now_s)
     if before.head == job.id:
-        for pool, _ in before.pools:
-            tx.mark(f"pool:{pool}")  # run the scheduler, because other claims may use slots that were reserved for this job
+        _mark_pools(tx, [before])  # slots that were reserved for this job are free for other claims now
         refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
 
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
-    """Update the claims of a job queue, because the queue, its policy or its environments have changed."""
-    refresh_lines(tx, tx.store.job_lines.lines_of(region, queue))
-    _mark_limits(tx, find_queue(tx, region, queue))
+    """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
+    lines = tx.store.job_lines.lines_of(region, queue)
+    _mark_pools(tx, lines)  # with new ranks, other claims reserve the free capacity
+    refresh_lines(tx, lines)
+    tx.mark(f"job-limits:{region}/{queue}")  # also if the queue has no time limits any more
 
 
 def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
@@ -71,10 +77,11 @@ def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
     refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
     """Dispatch the first job of a line: the scheduler has found a placement for its claim.
 
-    The job leaves the line. If its launch is refused, the job fails with the reason.
+    The job leaves the line. If its launch is refused, the job fails with the reason. Without `fails_job`, one of REFUSALS is raised
+    instead. Then the caller must undo what was written: this saves the savepoint of each launch.
     """
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
@@ -87,8 +94,11 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     tx.store.job_lines.remove(line.key, line.first, tx.now_s)
     if job is not None and job.state is JobState.RUNNABLE:
         try:
-            tasks = tx.attempt(lambda: _launch(tx, job, offer, claim, placement, line))
+            launch = partial(_launch, tx, job, offer, claim, placement, line)
+            tasks = tx.attempt(launch) if fails_job else launch()
         except REFUSALS as error:
+            if not fails_job:
+                raise
             job_progress.end(tx, job, JobState.FAILED, _text(error))
         else:
             _take(tx, job, line, queue, offer.environment)
@@ -96,6 +106,20 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     known = {(line.key.region, line.queue): (queue, offered)}
     refresh_lines(tx, affected(tx, line.key, queue, [each.environment for each in offered]), known)
     _mark_limits(tx, queue)
+    _leave_others(tx, line, pool, offered)
+
+
+def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Offer]) -> None:
+    """Serve the other pools of a line, because slots that were reserved there for the dispatched job are free for other claims now.
+
+    Reconcile the other environments of the queue, because they may have begun a launch for the job.
+    """
+    for name, _ in line.pools:
+        if name != pool and tx.store.fleet.pool(name).has_line():
+            tx.mark(f"pool:{name}")
+    for offer in offered:
+        if offer.pool != pool and offer.environment.scales:
+            tx.mark(offer.environment.key)
 
 
 def attempt_ended(tx: Tx[Store], job: Job) -> None:
@@ -110,7 +134,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     for name, quantity in holding.resources:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
-    refresh_lines(tx, affected(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
+    refresh_lines(tx, affected_by_end(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
 
 
 def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
@@ -191,6 +215,13 @@ def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
     """Run the reconcilers that scale the environments of a queue, because the number of its waiting jobs has changed."""
     for name in queue.environments if queue is not None else ():
         tx.mark(environment_key(job.region, name))
+
+
+def _mark_pools(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
+    """Serve the pools in which lines have a claim."""
+    for line in lines:
+        for pool, _ in line.pools:
+            tx.mark(f"pool:{pool}")
 
 
 def _mark_limits(tx: Tx[Store], queue: JobQueue | None) -> None:

@@ -8,11 +8,19 @@ instances with equal free capacity. A slot is the capacity of one instance, tota
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.environment_scaling import EnvironmentSize, FreeShape, JobLine, ScalingPlan, plan_scaling
+from corral.decide.environment_scaling import (
+    EnvironmentSize,
+    FreeShape,
+    JobLine,
+    ScalingPlan,
+    fits_when_empty,
+    plan_scaling,
+)
 from corral.decide.group_capacity import COUNTED
-from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, room_on
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
 from corral.decide.slot_fit import amounts
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import Member
@@ -20,7 +28,7 @@ from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
-from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of
+from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of, why_never
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
 from corral.services.instances import reason_of_wait
@@ -97,18 +105,22 @@ def plan_of(
 ) -> tuple[ScalingPlan, list[TypeShape]]:
     """Return how many instances an environment should launch for its waiting jobs, and the types that it may launch."""
     types, _ = launchable(tx, environment)
-    strategy = environment.document["computeResources"].get("allocationStrategy", BEST_FIT)
     lines = lines_for(tx, environment, seen)
-    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), strategy), types
+    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), _strategy(environment)), types
+
+
+def _strategy(environment: ComputeEnvironment) -> str:
+    return str(environment.document["computeResources"].get("allocationStrategy", BEST_FIT))
 
 
 def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
-    most = tx.store.hosts.most_gpus()
+    most = tx.store.hosts.all_gpus()
     groups = list(tx.store.fleet.pool(HOST_POOL).groups())
     return EnvironmentSize(
         min_vcpus=environment.min_vcpus,
         max_vcpus=environment.max_vcpus,
         present=here.vcpus,
+        gpus=here.gpus,
         gpus_left=WITHOUT_LIMIT if most is None else max(0, most - here.gpus),
         gpus_now=groups[-1].gpus if groups else 0,
         asked=state.asked,
@@ -130,7 +142,7 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
         for line in sorted(lines, key=lambda each: (each.first.priority, each.since_s, each.id)):
             count = min(left.get(str(line.id), line.count), _startable(tx, line))
             if count > 0:
-                found.append(JobLine(str(line.id), line.demand, count, line.nodes))
+                found.append(JobLine(str(line.id), line.demand, count))
     return found
 
 
@@ -168,6 +180,37 @@ def _startable(tx: Tx[Store], line: WaitingLine) -> int:
 # Reasons
 
 
+class Misfit(Struct, frozen=True):
+    """Why an environment can never have room for a job."""
+
+    text: str  # a part of a sentence that people read
+    is_limit: bool = False  # the reason is the environment's maximum of vCPUs
+
+
+def misfit_of(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> Misfit | None:
+    """Return why an environment that scales can never have room for a job. Return None if it could have room."""
+    named = f"the compute environment {environment.name}"
+    types, why = launchable(tx, environment)
+    if why:
+        return Misfit(f"{named} cannot launch an instance: {why}")
+    too_large = next((node for node, _ in kinds_of(demand) if not fits_on(types, node)), None)
+    if too_large is not None:
+        known = next((each for each in types_of(tx, environment) if room_on(each, too_large)), None)
+        if known is not None:
+            return Misfit(f"a {known.name} is large enough, but {why_never(tx, environment, known)}")
+        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
+        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
+        needs = f"the job needs {amounts(too_large)}, and a {largest.name} has {amounts(size)}"
+        return Misfit(f"no instance type of {named} is large enough: {needs}")
+    size_alone, most = EnvironmentSize(0, environment.max_vcpus, 0), tx.store.hosts.all_gpus()
+    if not fits_when_empty(demand, types, size_alone, _strategy(environment)):
+        text = f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
+        return Misfit(text, is_limit=True)
+    if most is not None and not fits_when_empty(demand, types, replace(size_alone, gpus_left=most), _strategy(environment)):
+        return Misfit(f"the instances that the job needs have more GPUs than all hosts: they have {most}")
+    return None
+
+
 def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> str:
     """Explain what an environment does for a waiting job. The text is a part of a sentence that people read."""
     named = f"the compute environment {environment.name}"
@@ -175,14 +218,9 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
         return f"{named} is {environment.state} and {environment.status}: {environment.status_reason}".rstrip(": ")
     if not environment.scales:
         return ""
-    types, why = launchable(tx, environment)
-    if why:
-        return f"{named} cannot launch an instance: {why}"
-    if not any(room_on(each, demand) for each in types):
-        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
-        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
-        needs = f"the job needs {amounts(demand)}, and a {largest.name} has {amounts(size)}"
-        return f"no instance type of {named} is large enough: {needs}"
+    misfit = misfit_of(tx, environment, demand)
+    if misfit is not None:
+        return misfit.text
     state = state_of(tx, environment.region, environment.name)
     if state.refusal:
         return f"{named} could not launch an instance: {state.refusal}"
@@ -193,7 +231,8 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
             return f"{named} launches an instance of the type {instance.type}, and the launch waits: {reason_of_wait(tx, instance)}"
     if here.wanted:
         return f"{named} launches {sum(here.wanted.values())} instances"
-    smallest = min(each.vcpus for each in types if room_on(each, demand))
+    types, _ = launchable(tx, environment)
+    smallest = min(each.vcpus for each in types if any(room_on(each, node) for node, _ in kinds_of(demand)))
     if here.vcpus + smallest > environment.max_vcpus:
         return f"{named} has {here.vcpus} of at most {environment.max_vcpus} vCPUs (maxvCpus), and its instances are busy"
-    return f"the instances of {named} are busy, and this machine has no GPUs for further instances"
+    return f"the instances of {named} are busy, and the hosts have no GPUs for further instances"

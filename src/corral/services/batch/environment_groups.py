@@ -127,11 +127,16 @@ def launchable(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[list[Typ
     found: list[TypeShape] = []
     why = ""
     for each in types_of(tx, environment):
-        refusal = fits_ever(tx, _request(environment, each)) if each.gpus else None
+        refusal = why_never(tx, environment, each)
         if refusal is None:
             found.append(each)
         why = why or refusal or ""
     return found, "" if found else why
+
+
+def why_never(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) -> str | None:
+    """Return why this machine can never hold an instance of a type, or None if it can."""
+    return fits_ever(tx, _request(environment, type_)) if type_.gpus else None
 
 
 def _request(environment: ComputeEnvironment, type_: TypeShape) -> InstanceRequest:

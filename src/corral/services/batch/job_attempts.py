@@ -17,7 +17,9 @@ from corral.model.task import StopCode, Task, TaskState
 from corral.services.batch import dispatch
 from corral.services.batch.job_progress import check, finish, make_runnable, parent_of
 from corral.services.batch.node_addresses import start_waiting_nodes
+from corral.services.ecs.run_spec import log_target
 from corral.services.ecs.task_progress import begin_stop
+from corral.services.ecs.task_spec import spec_of
 from corral.services.instances import TERMINATED
 from corral.store import Store
 
@@ -99,7 +101,7 @@ def _attempt(tx: Tx[Store], job: Job, task: Task | None) -> Attempt:
         return Attempt(job.task_id, "", "", job.started_at_s, tx.now_s, None, LOST, LOST, "")
     run = min(task.runs, key=lambda each: (not each.essential, each.stopped_at_s or tx.now_s, each.position))
     started = run.started_at_s is not None
-    name = job.definition.rpartition(":")[0]
+    log = log_target(task, run, spec_of(tx, task).containers[run.container]) if started else None
     return Attempt(
         task_id=task.id,
         cluster=task.cluster,
@@ -109,7 +111,8 @@ def _attempt(tx: Tx[Store], job: Job, task: Task | None) -> Attempt:
         exit_code=run.exit_code,
         reason=run.reason or ("" if started else task.stopped_reason or ""),
         status_reason=_status_reason(task),
-        log_stream=f"{name}/default/{task.id}" if started else "",
+        log_stream=log.stream if log is not None else "",
+        container=run.container,
     )
 
 

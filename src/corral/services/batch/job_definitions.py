@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
 from corral.core import Tx
 from corral.model.numbers import whole_number
-from corral.services.batch.definition_rules import check_job_definition, platform_of
+from corral.services.batch.definition_rules import DEFINITION_MAX_BYTES, check_bytes, check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
 from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
 from corral.services.batch.task_documents import all_task_properties, register_tasks
 from corral.services.caller import Caller
+from corral.services.pagination import among
 from corral.store import Store
 
 Document = dict[str, Any]
@@ -74,6 +76,8 @@ def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Calle
     if not NAME.fullmatch(name):
         raise ClientException(f"Provided name {name[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
     check_job_definition(params)
+    given = {member: params[member] for member in (*STORED, "parameters", "tags") if params.get(member) is not None}
+    check_bytes("job definition", len(orjson.dumps(given)), DEFINITION_MAX_BYTES)
     document = {
         **{member: params[member] for member in STORED if params.get(member) is not None},
         "parameters": params.get("parameters", {}),
@@ -118,9 +122,10 @@ def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Call
             raise ClientException(f"jobDefinitions can have at most {DESCRIBED_MAX} elements, not {len(wanted)}.")
         if name is not None:
             raise ClientException("Specify either jobDefinitions or jobDefinitionName, not both.")
-        found = [each for given in wanted for each in _named(tx, caller.region, given)]
-        chosen = {(each.name, each.revision): each for each in found if status in (None, each.status)}
-        return {"jobDefinitions": [_description(caller, each) for each in chosen.values()]}
+        named = {pair for given in dict.fromkeys(wanted) for pair in _named(tx, caller.region, given, status)}
+        newest_first = {f"{family}:{REVISION_MAX - revision:010}": (family, revision) for family, revision in named}
+        pairs, token = PAGES.page(params, among(newest_first))
+        return {"jobDefinitions": [_description(caller, _existing(tx, caller.region, *pair)) for pair in pairs], **token}
     if name is not None:
         name, revision = split_definition(caller.region, name)
         if revision is not None:
@@ -176,14 +181,13 @@ def _existing(tx: Tx[Store], region: str, name: str, revision: int) -> JobDefini
     return JobDefinition(region, name, *found)
 
 
-def _named(tx: Tx[Store], region: str, given: str) -> list[JobDefinition]:
-    """Return the revision that an element of `jobDefinitions` names. If the element has no revision, return all revisions."""
+def _named(tx: Tx[Store], region: str, given: str, status: str | None) -> list[tuple[str, int]]:
+    """The revision that an element of `jobDefinitions` names. A name without a revision means its newest revisions."""
     name, revision = split_definition(region, given)
-    if revision is not None:
-        found = tx.store.job_definitions.get(region, name, revision)
-        return [JobDefinition(region, name, *found)] if found is not None else []
-    rows = tx.store.job_definitions.listed(region, None, family=name, after=None, limit=DESCRIBED_MAX, descending=True)
-    return [_existing(tx, region, name, number) for _, number in rows]
+    if revision is None:
+        return tx.store.job_definitions.listed(region, status, family=name, after=None, limit=DESCRIBED_MAX, descending=True)
+    found = tx.store.job_definitions.get(region, name, revision)
+    return [(name, revision)] if found is not None and status in (None, found[1]) else []
 
 
 def _description(caller: Caller, definition: JobDefinition) -> Document:

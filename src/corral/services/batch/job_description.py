@@ -57,7 +57,7 @@ def _waiting_reasons(tx: Tx[Store], waiting: list[Job]) -> dict[str, str]:
     for name in {job.queue for job in waiting}:
         queue = find_queue(tx, waiting[0].region, name)
         if queue is not None:
-            found |= reasons(tx, queue, [job for job in waiting if job.queue == name and job.kind is not JobKind.NODE])
+            found |= reasons(tx, queue, [job for job in waiting if job.queue == name])
     return found
 
 
@@ -181,19 +181,11 @@ def _past(tx: Tx[Store], job: Job, attempt: Attempt, definition: JobDefinition) 
     account, cluster = tx.settings.account, attempt.cluster
     instance = attempt.instance_id if definition.platform != FARGATE else ""
     outcome = _members(exitCode=attempt.exit_code, reason=attempt.reason or None, logStreamName=attempt.log_stream or None)
-    names = _container_names(job, definition)
     return _Execution(
         ecs_arn(account, job.region, f"task/{cluster}/{attempt.task_id}"),
         ecs_arn(account, job.region, f"container-instance/{cluster}/{instance}") if instance else None,
-        dict.fromkeys(names[:1], outcome),
+        {attempt.container or CONTAINER: outcome},
     )
-
-
-def _container_names(job: Job, definition: JobDefinition) -> list[str]:
-    if job.kind is JobKind.MULTI_NODE:
-        return [CONTAINER]
-    properties, member, _ = _properties(job, definition)
-    return [each["name"] for each in task_properties(properties, member)["containers"]]
 
 
 def _of_execution(execution: _Execution | None) -> Description:

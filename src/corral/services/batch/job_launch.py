@@ -27,12 +27,13 @@ CACHED_REQUESTS_MAX = 1_000
 
 
 class _Cached(NamedTuple):
-    spec: JobSpec  # the cache key contains id(spec): this reference keeps the spec alive, so no other object can get the same id
+    spec: JobSpec  # a reference keeps Python from giving the same id to another object
+    environment: ComputeEnvironment  # the same object while its document is unchanged
     request: LaunchRequest
 
 
-# The key is: id() of the spec, queue, environment, cluster, and the first node of the node group (-1 if the job has one task).
-_cache: dict[tuple[int, str, str, str, int], _Cached] = {}
+# By id of the spec, queue, environment, and the first node of the node group
+_cache: dict[tuple[int, str, str, int], _Cached] = {}
 
 
 def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, node: int | None = None) -> LaunchRequest:
@@ -42,12 +43,12 @@ def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, 
     """
     spec = job.spec
     group = _group_of(spec, node) if node is not None else None
-    key = (id(spec), job.queue, environment.name, environment.cluster, group.first if group is not None else -1)
+    key = (id(spec), job.queue, environment.name, group.first if group is not None else -1)
     found = _cache.get(key)
-    if found is None or found.spec is not spec:
+    if found is None or found.spec is not spec or found.environment is not environment:
         if len(_cache) >= CACHED_REQUESTS_MAX:
             del _cache[next(iter(_cache))]
-        found = _cache[key] = _Cached(spec, _base_request(tx, job, environment, group))
+        found = _cache[key] = _Cached(spec, environment, _base_request(tx, job, environment, group))
     started_by = f"{STARTED_BY}{job.id}" if node is None else f"{STARTED_BY}{job.id}#{node}"
     return replace(found.request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node))
 

@@ -103,19 +103,24 @@ def child_state(tx: Tx[Store], parent: Job, index: int) -> JobState:
 
 
 def check(tx: Tx[Store], job: Job) -> None:
-    """If a job waits for other jobs and they have ended, make it RUNNABLE or end it. Stop a child whose array was stopped."""
+    """Move a job on that waits for other jobs, if they have ended. If it was cancelled, it ends.
+
+    A child of a stopped array is stopped.
+    """
     if job.kind is JobKind.CHILD:
         parent = parent_of(tx, job)
         if parent.terminated:
             terminate(tx, job, parent.status_reason)
             return
         if parent.cancelled:
-            cancel(tx, job, parent.status_reason)
+            _cancel_now(tx, job, parent.status_reason)
             return
     if job.state is not JobState.PENDING or (job.kind is JobKind.ARRAY and job.expanded != WAITS):
         return
     verdict = _dependency_state(tx, job)
-    if verdict is JobState.FAILED:
+    if job.cancelled and verdict is not JobState.PENDING:
+        _cancel_now(tx, job, job.status_reason)
+    elif verdict is JobState.FAILED:
         _fail(tx, job, DEPENDENCY_FAILED)
     elif verdict is JobState.SUCCEEDED and job.kind is JobKind.ARRAY:
         tx.store.jobs.change(job, job.but(expanded=0), tx.now_s)
@@ -242,12 +247,25 @@ def check_children(tx: Tx[Store], parent: Job, first: int) -> None:
 
 
 def cancel(tx: Tx[Store], job: Job, reason: str) -> None:
-    """End a job that has not started. Do nothing if it has started. In an array, cancel each child that has not started."""
-    job = _stoppable(tx, job)
+    """End a job that has not started. A started job continues. The children of an array are cancelled one by one.
+
+    As on AWS, a job that waits for other jobs ends when they have ended (`check` ends it). A whole array does not wait for them.
+    """
+    job = parent_of(tx, job) if job.kind is JobKind.NODE else job
     if job.kind is JobKind.ARRAY:
         if not job.has_ended and not job.is_stopping:
             _stop_array(tx, job, job.but(cancelled=True, status_reason=reason))
-    elif job.state in BEFORE_START:
+    elif job.state is not JobState.PENDING or _dependency_state(tx, job) is not JobState.PENDING:
+        _cancel_now(tx, job, reason)
+    elif not job.cancelled:
+        tx.store.jobs.change(job, job.but(cancelled=True, status_reason=reason), tx.now_s)
+        tx.changed(f"job:{job.id}")
+
+
+def _cancel_now(tx: Tx[Store], job: Job, reason: str) -> None:
+    """End a job that has not started. A started job continues."""
+    job = _stoppable(tx, job)
+    if job.state in BEFORE_START:
         finish(tx, job, job.but(state=JobState.FAILED, status_reason=reason, cancelled=True))
 
 

@@ -60,7 +60,9 @@ def job_spec(tx: Tx[Store], definition: JobDefinition, params: dict[str, Any]) -
     """Return the spec for the parameters of SubmitJob. Raise ClientException if a parameter is not valid."""
     given = {member: params[member] for member in MEMBERS if params.get(member) is not None}
     devices = {image: value for image in definition.images if (value := visible_devices(tx, definition.region, image))}
-    key = (id(definition.document), orjson.dumps(given), tuple(f"{image} {value}" for image, value in devices.items()))
+    text = orjson.dumps(given)
+    rules.check_bytes("job", len(text), rules.JOB_MAX_BYTES)
+    key = (id(definition.document), text, tuple(f"{image} {value}" for image, value in devices.items()))
     found = _cache.get(key)
     if found is None or found.document is not definition.document:
         if len(_cache) >= CACHED_SPECS_MAX:
@@ -109,7 +111,8 @@ def _spec(tx: Tx[Store], definition: JobDefinition, given: Properties, devices: 
 def node_count(definition: JobDefinition, params: Properties) -> int:
     """Return the number of nodes of a multi-node job: from `nodeOverrides`, or else from its definition."""
     properties = definition.document["nodeProperties"]
-    return int((params.get("nodeOverrides") or {}).get("numNodes") or properties["numNodes"])
+    given = (params.get("nodeOverrides") or {}).get("numNodes")
+    return int(properties["numNodes"] if given is None else given)
 
 
 def _exit_rule(rule: Properties) -> ExitRule:

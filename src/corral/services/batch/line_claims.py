@@ -15,23 +15,25 @@ from collections.abc import Iterable
 from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
+from corral.decide.placement import could_hold
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind
 from corral.model.job_line import JobPlace, LineKey, WaitingLine
 from corral.model.placement import Rank
 from corral.model.task import Demand
-from corral.model.units import CPU_UNITS_PER_CORE
 from corral.services.batch.consumable_resources import find_resource
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, find_queue, queues_of_environment
-from corral.services.batch.names import DELETING
+from corral.services.batch.names import DELETING, queue_key
 from corral.services.batch.scheduling_policies import FairShare, fair_share
 from corral.store import Store
 
-RANKED_S = 1.0  # the ranks of all claims of a pool are computed at most once in this time. A dispatch updates its own share at once
+LOOK_AGAIN_S = 5.0  # how often a line that leaves capacity to other shares looks whether an unmanaged environment has grown
+RANKED_S = 1.0  # all claims of a pool are ranked at most this often; a dispatch ranks the claims of its own share at once
 
 
 class Offer(Struct, frozen=True):
@@ -123,18 +125,18 @@ def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
         if offer.environment.max_vcpus:
             total += offer.environment.max_vcpus
         else:
-            sizes = tx.store.fleet.pool(offer.pool).sizes()
-            total += sum(size.cpu_units * count for size, count in sizes) / CPU_UNITS_PER_CORE
+            total += sum(weighted_vcpus(size) * count for size, count in tx.store.fleet.pool(offer.pool).sizes())
     return total
 
 
 def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
     """Return the ids of the lines whose first job may start in a Fargate environment now: it has enough vCPUs left for the job.
 
-    If a line lacks vCPUs, all later lines wait, too. Otherwise small jobs could keep a large job waiting for ever. A line is
-    skipped if its jobs need more vCPUs than the maximum of the environment.
+    The first line that lacks vCPUs keeps all later lines waiting: otherwise small jobs could keep a large job waiting for ever. A
+    line that needs more than the maximum of the environment, or more than this machine has, keeps no other line waiting.
     """
     ranked: list[tuple[Rank, int, WaitingLine]] = []
+    pool = tx.store.fleet.pool(pool_of(tx, environment))
     for queue in queues_of_environment(tx, environment.region, environment.name):
         for line in tx.store.job_lines.lines_of(queue.region, queue.name):
             if shortage(tx, line) is None and leaves_reservation(tx, line, queue) and not line.demand.nodes:
@@ -145,22 +147,29 @@ def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
         vcpus = vcpus_of(line.demand)
         if vcpus > environment.max_vcpus:
             continue
-        if vcpus > left:
+        if vcpus > left and could_hold(pool, replace(line.demand, gpus=0)):
             break
+        if vcpus > left:
+            continue
         found.add(line_id)
     return found
 
 
 def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: float) -> Rank:
-    policy, level = _policy(tx, queue), 0.0
-    if policy is not None:
-        use = tx.store.job_holdings.share(queue.region, queue.name, line.share)
-        level = share_level(use, policy.weight_of(line.share), policy.decay_s, tx.now_s)
-    return job_rank(seniority_s, queue.priority, level, line.first)
+    return job_rank(seniority_s, queue.priority, level_of(tx, queue, line.share), line.first)
+
+
+def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0) -> float:
+    """Return the level of a share of a queue, if the share held `more_vcpus`. All jobs of a FIFO queue have the same level."""
+    policy = _policy(tx, queue)
+    if policy is None:
+        return 0.0
+    use, weight = tx.store.job_holdings.share(queue.region, queue.name, share), policy.weight_of(share)
+    return share_level(use, weight, policy.decay_s, tx.now_s) + weight * more_vcpus
 
 
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
-    """Update the claims of lines. Run the scheduler for each pool in which a claim was added or removed.
+    """Set the claims of lines, and call the scheduler for pools in which a claim begins, ends, or gets a better rank.
 
     `known` caches the job queues that this transaction has already read.
     """
@@ -172,7 +181,12 @@ def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueue
             found = find_queue(tx, *name)
             known[name] = found, offers(tx, found)
         (queue, offered), wanted = known[name], dict[str, tuple[Rank, bool]]()
-        if queue is not None and shortage(tx, line) is None and leaves_reservation(tx, line, queue):
+        may_start = queue is not None and shortage(tx, line) is None
+        if may_start and queue is not None and not leaves_reservation(tx, line, queue):
+            may_start = False
+            if any(not offer.environment.kind for offer in offered):
+                tx.due(queue_key(queue.region, queue.name), tx.now_s + LOOK_AGAIN_S)
+        if may_start and queue is not None:
             for offer in offered:
                 if offer.pool not in wanted and takes(tx, line, offer, opened):
                     without_gpus = line.key.by_image and offer.environment.is_fargate
@@ -204,7 +218,21 @@ def rank_claims(tx: Tx[Store], pool: str) -> None:
 
 
 def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]) -> list[WaitingLine]:
-    """Return the lines whose claims may change when a job of a line begins to wait, starts or ends in these environments."""
+    """Return the lines whose claims may change when a job of a line begins to wait or starts in these environments."""
+    found = affected_by_end(tx, key, queue, environments)
+    own = tx.store.job_lines.find(key)
+    if own is not None and own not in found:
+        found.append(own)
+    return found
+
+
+def affected_by_end(
+    tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]
+) -> list[WaitingLine]:
+    """Return the lines whose claims may change when a job of a line ends in these environments.
+
+    These are lines that wait for the end of other jobs: for their share, for consumable resources, or for vCPUs of Fargate.
+    """
     found: dict[int, WaitingLine] = {}
     policy = None if queue is None else _policy(tx, queue)
     if policy is not None:
@@ -215,9 +243,6 @@ def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: 
     for environment in environments:
         if environment.is_fargate:
             found |= {line.id: line for line in lines_of_environment(tx, environment)}
-    own = tx.store.job_lines.find(key)
-    if own is not None:
-        found[own.id] = own
     return list(found.values())
 
 
@@ -231,9 +256,12 @@ def _policy(tx: Tx[Store], queue: JobQueue) -> FairShare | None:
 
 
 def _seniority(tx: Tx[Store], pool: str, line: WaitingLine) -> float:
-    """Return the second element of a rank. It is equal for all job claims of a pool until `rank_claims` computes it again."""
-    known = tx.store.job_lines.seniority.get(pool)
-    if known is None or not tx.store.job_lines.in_pool(pool):
-        known = line.since_s
-        tx.store.job_lines.set_ranked(pool, known, tx.now_s)
+    """Return the first element of the rank, which all job claims of a pool share until they are ranked again.
+
+    After a start, the claims of a pool have no ranks of this process yet: the next serving of the pool ranks all of them.
+    """
+    lines, known = tx.store.job_lines.in_pool(pool), tx.store.job_lines.seniority.get(pool)
+    if known is None or not lines:
+        known = min(each.since_s for each in (line, *lines))
+        tx.store.job_lines.set_ranked(pool, known, -inf if lines else tx.now_s)
     return known
