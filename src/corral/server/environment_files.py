@@ -45,7 +45,7 @@ def _variables(texts: Iterable[str]) -> dict[str, str]:
 def _parse(text: str) -> dict[str, str]:
     """Parse lines of the form NAME=VALUE. Quotes and spaces belong to the value.
 
-    If a file sets a name twice, the last line wins. Comments (#) and lines without a name or a value are ignored.
+    If a file sets a name twice, the value of the last line is used. Comments (#) and lines without a name or a value are ignored.
     """
     found: dict[str, str] = {}
     for line in text.split("\n"):

@@ -61,7 +61,7 @@ def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: 
 
 
 def _delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """`_settled` sends the request."""
+    """Do nothing, because `_settled` sends the request to delete the resource."""
 
 
 def _no_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
         now = row.version if row is not None else None
         try:
             new = desired_version(tx, stack, evaluated, declared, now, ref, get_att, plans=True)
-        except (TemplateError, ApiError):  # an unknown value is in a place where a function needs it: the step decides
+        except (TemplateError, ApiError):  # a function needs a value that is not known yet, so only the step can evaluate it
             new = (now or ResourceVersion(declared.type)).but(properties={**declared.properties})
         if row is None or row.physical_id is None:
             unknown.add(logical_id)

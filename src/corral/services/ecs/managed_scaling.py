@@ -55,8 +55,8 @@ class ScalingState(Struct, frozen=True):
     refusal: str = ""  # why the group cannot launch an instance; empty: it can
     is_stepping: bool = False  # more instances are needed, but the instances of the last step still warm up
     desired: int | None = None  # the desired capacity after the last decision
-    is_lowered: bool = False  # since then a user or a policy has lowered it, and the group still terminates instances
-    paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later one continues
+    is_lowered: bool = False  # a user or a policy has lowered `desired`, and the group still terminates instances
+    paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later transaction continues
 
 
 class GroupProvider(Struct, frozen=True):
@@ -162,7 +162,7 @@ def has_other_tasks(slot: Slot, daemons: Iterable[str]) -> bool:
 
 
 class ManagedDraining:
-    """Which tasks must end before a group terminates an instance: with managed draining, all except daemon tasks.
+    """Finds the tasks that must end before a group terminates an instance: with managed draining, all tasks except daemon tasks.
 
     An object is used in one transaction, and reads the capacity provider and the DAEMON services once for all instances.
     """
