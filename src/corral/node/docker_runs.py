@@ -117,7 +117,7 @@ class DockerRuns:
         return _modified_at_s(self._folder / f"{run_id}.start")
 
     def update(self, run: DockerRun, observed: Observed) -> None:
-        """Store a new observation, and report it if it differs from the previous one."""
+        """Store a new observation, and report it if it differs from the previous observation."""
         if observed != run.known.observed:
             run.known = replace(run.known, observed=observed)
             self.changed([run.known])
