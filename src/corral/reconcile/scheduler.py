@@ -20,7 +20,7 @@ from corral.store import Store
 
 Grant = Callable[[Tx[Store], Claim, Placement], None]
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
-JOB_COST = 4  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
+JOB_COST = 5  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
 
 
 @cache
