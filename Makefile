@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 4
 
 .PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages clean
-demo: .venv/.run
+demo: .venv/.run .venv/.aws
 	$(BIN)/python bench/demo.py
 
 # mypy uses one core, so the suite starts at the same time.
@@ -73,6 +73,11 @@ picture: .venv/.run
 .venv/.test: .venv/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch .venv/.run $@
+
+# The demonstration uses the aws command. A machine without one gets version 1 in .venv.
+.venv/.aws: .venv/.run
+	PATH=$(BIN):$$PATH aws --version >/dev/null 2>&1 || $(BIN)/pip install --quiet --disable-pip-version-check awscli
+	@touch $@
 
 clean:
 	rm -rf .venv .peers $(CDK) build .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,7 @@ class Cli:
     def client(self, service: str) -> Any:
         """Return a boto3 client, for checks that need no command: a command takes a second."""
         about, keys = (json.loads((self.data / name).read_text()) for name in ("server.json", "credentials.json"))
-        return boto3.client(
-            service,
-            region_name="us-east-1",
-            endpoint_url=about["url"],
-            aws_access_key_id=keys["access_key"],
-            aws_secret_access_key=keys["secret_key"],
-        )
+        return _client(service, about["url"], keys["access_key"], keys["secret_key"])
 
     def start_task(self, *words: str, family: str = "begun") -> str:
         """Start a detached task, and wait until it has written to its log."""
@@ -100,6 +95,12 @@ class Cli:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         remove_cgroups(self.data / "node")
+
+
+@cache
+def _client(service: str, url: str, access_key: str, secret_key: str) -> Any:
+    keys = {"aws_access_key_id": access_key, "aws_secret_access_key": secret_key}
+    return boto3.client(service, region_name="us-east-1", endpoint_url=url, **keys)
 
 
 def processes_about(folder: Path) -> list[int]:

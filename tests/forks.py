@@ -134,12 +134,17 @@ def import_aws() -> None:
 
 
 def share_models() -> None:
-    """Let botocore keep what it reads from its data folders. A fork has what this process had read before."""
+    """Let botocore keep what it reads from its data folders, and what it finds out about event handlers.
+
+    A fork has what this process had before. The folder of models in the home of its user is read anew.
+    """
+    from botocore import hooks
     from botocore.loaders import JSONFileLoader, Loader
 
-    load, listed = JSONFileLoader.load_file, Loader.list_available_services
+    load, listed, make_aliaser = JSONFileLoader.load_file, Loader.list_available_services, hooks.EventAliaser.__init__
     files: dict[str, Any] = {}
-    services: dict[tuple[str, ...], list[str]] = {}
+    services: dict[tuple[str, str], list[str]] = {}
+    aliases: dict[str, str] = {}
 
     def load_file(self: Any, path: str) -> Any:
         if path not in files and (found := load(self, path)) is not None:
@@ -147,13 +152,22 @@ def share_models() -> None:
         return files.get(path)
 
     def list_available_services(self: Any, type_name: str) -> list[str]:
-        key = (type_name, *self.search_paths)
-        if key not in services:
-            services[key] = listed(self, type_name)
-        return services[key]
+        found = set()
+        for path in self.search_paths:
+            if (path, type_name) not in services:
+                services[path, type_name] = listed(Loader(extra_search_paths=[path], include_default_search_paths=False), type_name)
+            found.update(services[path, type_name])
+        return sorted(found)
+
+    def init(self: Any, event_emitter: Any, event_aliases: Any = None) -> None:
+        make_aliaser(self, event_emitter, event_aliases)
+        if event_aliases in (None, hooks.EVENT_ALIASES):
+            self._alias_name_cache = aliases
 
     JSONFileLoader.load_file = load_file
     Loader.list_available_services = list_available_services
+    hooks.EventAliaser.__init__ = init
+    hooks.accepts_kwargs = cache(hooks.accepts_kwargs)
 
 
 @cache
@@ -184,8 +198,10 @@ def import_corral() -> None:
     import_all("corral.cli")
     keys = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
     session = boto3.session.Session()
-    for service in ("ecs", "logs"):
-        session.client(service, endpoint_url="http://127.0.0.1:9", **keys)
+    for service in ("ecs", "logs", "cloudformation", "autoscaling"):
+        client = session.client(service, endpoint_url="http://127.0.0.1:9", **keys)
+        client.can_paginate(next(iter(client.meta.method_to_api_mapping)))  # reads another file
+        _ = client.waiter_names
 
 
 def import_server() -> None:
@@ -309,12 +325,17 @@ def _outcome(run: Callable[[], object]) -> int:
 
 
 def _execve(aws: Path, path: str, arguments: list[str], environment: dict[str, str]) -> NoReturn:
-    """`corral aws` replaces itself by the script that stands for `aws`, if there is one."""
-    posix.execve(aws if path == str(BIN / "aws") and aws.exists() else path, arguments, environment)
+    """`corral aws` replaces itself by the script that stands for `aws`, if its interpreter runs."""
+    warm = path == str(BIN / "aws") and aws.with_suffix(".socket").exists()
+    posix.execve(aws if warm else path, arguments, environment)
 
 
 def main(programs: str, path: str) -> None:
-    IMPORTS[programs]()
+    try:
+        IMPORTS[programs]()
+    except BaseException:
+        Path(path).with_suffix(forkserver.FAILED).touch()
+        raise
     folder = Path(path).parent
     os.execve = partial(_execve, folder / "aws")
     forkserver.Popen.folder = folder

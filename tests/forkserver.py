@@ -31,9 +31,10 @@ from typing import Any, ClassVar
 from eventually import eventually
 
 INTERPRETERS = ("server", "node", "aws", "corral")
-NEEDED = {"aws": ["aws"], "corral": INTERPRETERS}  # `corral` starts all others
+NEEDED = {"aws": ["aws"], "corral": ["corral", "server", "node"]}  # `corral up` starts a server
 SHARED = "CORRAL_TEST_FORKSERVER"  # names the folder of the controller's
 STARTED_S = 60.0
+FAILED = ".failed"  # of a file in that folder
 NUMBER_BYTES = 4
 PADDING = "-" * 8192  # room for the command line of a fork
 MODULES = {  # the interpreter for a module
@@ -126,7 +127,9 @@ def folder_of(*programs: str) -> Path:
     if SHARED not in os.environ:
         forkserver().start(*programs)
     for name in programs:
-        eventually((folder / f"{name}.socket").exists, f"the fork server of {name}", STARTED_S)
+        paths = [folder / f"{name}{suffix}" for suffix in (".socket", FAILED)]
+        eventually(lambda paths=paths: any(path.exists() for path in paths), f"the fork server of {name}", STARTED_S)
+        assert not paths[1].exists(), f"the fork server of {name} did not start"
     return folder
 
 

@@ -61,7 +61,8 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: 
     if not any("corral up" in step.command for step in steps[:2]):
         own("up", "--detach", "--port", "0", "--gpus", "sim:2")
         environment |= own.json("env")
-    (own.home / "templates").symlink_to(ROOT / "templates")
+    for name in ("templates", "examples"):
+        (own.home / name).symlink_to(ROOT / name)
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     shell = Shell(scripts, own.home, environment)

@@ -159,6 +159,50 @@ def test_aws_has_the_endpoint_and_its_own_exit_code(cli: Cli) -> None:
     assert "ClientException" in failed
 
 
+def aws_of(folder: Path, version: str) -> dict[str, str]:
+    """Put an aws command into a folder that prints this version, its endpoint and its arguments. Return the environment."""
+    program = folder / "aws"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo "aws-cli/{version} Python/3"\necho "$AWS_ENDPOINT_URL $*"\nexit 9\n'
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+def test_aws_is_the_first_on_the_path(cli: Cli, tmp_path: Path) -> None:
+    url = cli.json("env")["AWS_ENDPOINT_URL"]
+    one = aws_of(tmp_path, "1.46.0")
+    queues = cli("aws", "sqs", "list-queues", env=one, code=9)
+    assert queues.stdout == f"{url} --endpoint-url {url} sqs list-queues\n"
+    assert queues.stderr == ""  # not a terminal, and this command works with version 1
+    assert "no `aws logs tail`, so use `corral logs -f`" in cli("aws", "logs", "tail", "/corral/run", env=one, code=9).stderr
+    [found] = [each for each in json.loads(cli("doctor", "--json", env=one).stdout) if each["check"] == "aws command"]
+    assert found["level"] == "warning" and "aws-cli/1.46.0" in found["found"] and "version 2" in found["advice"]
+    two = aws_of(tmp_path, "2.31.0")
+    assert cli("aws", "logs", "tail", "/corral/run", env=two, code=9).stderr == ""
+    [found] = [each for each in json.loads(cli("doctor", "--json", env=two).stdout) if each["check"] == "aws command"]
+    assert (found["level"], found["found"]) == ("ok", f"aws-cli/2.31.0 ({tmp_path / 'aws'})")
+
+
+def test_a_machine_without_aws_gets_advice(cli: Cli, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}
+    missing = cli("aws", "ecs", "list-clusters", env=nothing, code=1).stderr
+    assert "there is no aws command on PATH: install version 2 (https://" in missing
+    [found] = [each for each in json.loads(cli("doctor", "--json", env=nothing).stdout) if each["check"] == "aws command"]
+    assert found["level"] == "warning" and "https://" in found["advice"]
+
+
+def test_a_person_at_a_terminal_learns_about_sqs_of_version_1(cli: Cli, tmp_path: Path) -> None:
+    leader, follower = os.openpty()
+    try:
+        environment = {**cli.environment, **aws_of(tmp_path, "1.46.0")}
+        subprocess.run([BIN / "corral", "aws", "sqs", "list-queues"], env=environment, stderr=follower, stdout=subprocess.PIPE)
+        assert b"version 1 of aws ignores AWS_ENDPOINT_URL for SQS" in os.read(leader, 4096)
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
 # run, ps, logs, stop
 
 

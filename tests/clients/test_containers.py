@@ -215,7 +215,7 @@ def test_a_task_with_a_time_limit(client):
 
 
 def test_a_change_of_a_task_answers_a_client_that_has_seen_the_previous_version(corral, client, tmp_path):
-    ecs, asking, headers = client("ecs"), corral.client("ecs"), {"X-Corral-Wait": "60"}
+    ecs, asking, headers = client("ecs"), corral.new_client("ecs"), {"X-Corral-Wait": "60"}
     asking.meta.events.register("before-call.ecs.DescribeTasks", lambda params, **_: params["headers"].update(headers))
 
     def news(task: dict[str, Any]) -> dict[str, Any]:

@@ -153,8 +153,8 @@ def test_a_password_for_the_registry(corral: Corral, ecr: Any):
         ("[fd00::1]:7", "[fd00::1]:7"),
     ],
 )
-def test_the_registry_is_where_the_caller_found_corral(client: Callable[..., Any], host: str, address: str):
-    ecr = client("ecr")
+def test_the_registry_is_where_the_caller_found_corral(corral: Corral, host: str, address: str):
+    ecr = corral.new_client("ecr")
     ecr.meta.events.register("before-sign.ecr", lambda request, **_: request.headers.__setitem__("Host", host))
     assert ecr.get_authorization_token()["authorizationData"][0]["proxyEndpoint"] == f"http://{address}"
     name = "at-" + host.translate(str.maketrans("[]:.", "----")).strip("-")

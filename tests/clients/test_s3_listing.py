@@ -80,7 +80,7 @@ def test_the_members_of_a_listing(s3, bucket):
 
 def test_keys_in_plain_xml(corral, bucket):
     """Without encoding-type=url, which boto3 adds automatically."""
-    s3 = corral.client("s3")
+    s3 = corral.new_client("s3")
     s3.meta.events.unregister("before-parameter-build.s3.ListObjectsV2", unique_id=None, handler=_url_encoding())
     assert found(s3.list_objects_v2(Bucket=bucket)) == expected("", "")
 

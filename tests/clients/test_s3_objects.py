@@ -400,7 +400,7 @@ def test_virtual_host_urls(corral, bucket):
     s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
     port = corral.url.rpartition(":")[2]
     for host in (f"{bucket}.localhost:{port}", f"{bucket}.s3.localhost:{port}", f"{bucket}.s3.us-east-1.amazonaws.com"):
-        virtual = corral.client("s3", s3={"addressing_style": "path"})
+        virtual = corral.new_client("s3", s3={"addressing_style": "path"})
 
         def as_host(request, host=host, **_):
             request.headers["Host"] = host

@@ -1,17 +1,29 @@
-"""`corral aws` runs the aws command with Corral's endpoint and keys."""
+"""`corral aws` runs the user's own aws command with Corral's endpoint and keys. Corral does not install one."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
-from pathlib import Path
+from itertools import pairwise
 
 import click
 
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client_environment, conflicting_variables, find_endpoint
 from corral.cli.errors import CliError
+from corral.cli.output import print_message
+
+VERSION_S = 15.0  # `aws --version` is stopped after this time
+HOW_TO_INSTALL = (
+    "install version 2 (https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html; its installer needs no root "
+    "with `./aws/install -i ~/.local/aws-cli -b ~/.local/bin`), or version 1 with `pipx install awscli`."
+)
+SQS_OF_VERSION_1 = "version 1 of aws ignores AWS_ENDPOINT_URL for SQS, so use `corral aws sqs`, or pass --endpoint-url"
+TAIL_OF_VERSION_1 = "version 1 of aws has no `aws logs tail`, so use `corral logs -f`"
+_VERSION = re.compile(r"aws-cli/([0-9]+)\.\S+")
 
 
 @click.command(
@@ -21,9 +33,9 @@ from corral.cli.errors import CliError
 @data_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[AWS ARGUMENTS]...")
 def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
-    """Run the aws command with Corral's endpoint and keys. All arguments are passed to aws.
+    """Run the first aws command on PATH with Corral's endpoint and keys. All arguments are passed to aws.
 
-    The endpoint is passed with --endpoint-url, because version 1 of aws ignores AWS_ENDPOINT_URL for some services.
+    The endpoint is passed with --endpoint-url, because version 1 of aws ignores AWS_ENDPOINT_URL for SQS.
     """
     program = aws_program()
     endpoint, environment = find_endpoint(data), dict(os.environ)
@@ -34,13 +46,49 @@ def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
         environment |= client_environment(endpoint)
     given = any(argument.partition("=")[0] == "--endpoint-url" for argument in arguments)
     added = ["--endpoint-url", url] if url and not given else []
+    warning = _warning(arguments)
+    if warning and is_version_1(program):
+        print_message(warning)
     os.execve(program, ["aws", *added, *arguments], environment)
 
 
 def aws_program() -> str:
-    """Return the path of the aws command. Prefer the aws command that was installed with Corral. Otherwise search PATH."""
-    installed = Path(sys.executable).parent / "aws"
-    found = str(installed) if os.access(installed, os.X_OK) else shutil.which("aws")
+    """Return the path of the first aws command on PATH."""
+    found = shutil.which("aws")
     if found is None:
-        raise CliError(f"the aws command is neither at {installed} nor on PATH: install it with `pip install awscli`.")
+        raise CliError(f"there is no aws command on PATH: {HOW_TO_INSTALL}")
     return found
+
+
+def _warning(arguments: tuple[str, ...]) -> str | None:
+    """Return what version 1 does differently for these arguments.
+
+    `corral aws sqs` works with version 1. Its warning is about the plain `aws sqs`, so it is only for a person at a terminal.
+    """
+    if "sqs" in arguments and sys.stderr.isatty():
+        return SQS_OF_VERSION_1
+    if any(pair == ("logs", "tail") for pair in pairwise(arguments)):
+        return TAIL_OF_VERSION_1
+    return None
+
+
+def aws_version(program: str) -> tuple[int | None, str]:
+    """Run `aws --version`. Return the major version, None if it is unknown, and the text, for example `aws-cli/2.31.0`."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=VERSION_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, ""
+    # Early releases of version 1 print their version to stderr.
+    found = _VERSION.search(done.stdout) or _VERSION.search(done.stderr)
+    return (int(found[1]), found[0]) if found else (None, "")
+
+
+def is_version_1(program: str) -> bool:
+    """Whether this aws command is version 1. AWS's installer of version 2 installs a compiled program, version 1 is a script."""
+    try:
+        with open(program, "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                return False
+    except OSError:
+        return False
+    return aws_version(program)[0] == 1

@@ -14,7 +14,6 @@ import platform
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ import click
 
 import corral
 from corral.cli import data_folder
-from corral.cli.aws import aws_program
+from corral.cli.aws import HOW_TO_INSTALL, aws_program, aws_version
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import conflicting_variables, endpoint_of_folder, status_page
 from corral.cli.errors import CliError, error_line
@@ -45,7 +44,6 @@ INSTANCES_MIN = 16
 # SQLite's file locks are not reliable on these file systems.
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
-AWS_S = 15.0
 SOCKET_S = 2.0
 INSIDE_NETWORK = "corral-inside"
 NETWORKS = ("corral", INSIDE_NETWORK)
@@ -426,11 +424,20 @@ def _aws_environment(data: DataFolder) -> Iterator[Finding]:
 def _aws_command(data: DataFolder) -> Iterator[Finding]:
     try:
         program = aws_program()
-    except CliError as error:
-        yield warn("the aws command was not found", error.message)
+    except CliError:
+        yield warn("there is no aws command on PATH; Corral does not need it", f"to use it, {HOW_TO_INSTALL}")
         return
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=AWS_S)
-    yield ok(f"{(done.stdout or done.stderr).split(' ')[0]} ({program})")
+    major, text = aws_version(program)
+    if major is None:
+        yield warn(f"{program} does not print its version", f"check that it works: {program} --version")
+    elif major == 1:
+        yield warn(
+            f"{text} ({program}) is version 1: `aws sqs` ignores AWS_ENDPOINT_URL, and there is no `aws logs tail`",
+            "use `corral aws sqs` and `corral logs -f`, or install version 2 "
+            "(https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html).",
+        )
+    else:
+        yield ok(f"{text} ({program})")
 
 
 CHECKS: list[Callable[[DataFolder], Iterator[Finding]]] = [

@@ -164,11 +164,13 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
 
 
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """List the first waiting task or instance of each kind. Later ones of the same kind wait for the same resources."""
+    """List the first waiting task, Batch job or instance of each kind. Later ones of the same kind wait for the same resources."""
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
-        table.add_row((claim.get("task", "")[:SHORT_ID] or claim["instance"]), age(since, now), shorten_ids(claim["reason"]))
+        name = claim["instance"] if "instance" in claim else claim.get("task", claim.get("job", ""))[:SHORT_ID]
+        jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""
+        table.add_row(name, age(since, now), shorten_ids(jobs + claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
     if more > 0:
         table.add_row("", "", f"and {more} more")

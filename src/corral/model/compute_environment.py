@@ -34,7 +34,8 @@ class ComputeEnvironment(Struct, frozen=True):
     max_vcpus: int
     desired_vcpus: int  # the vCPUs of the instances that run or start
     kind: str  # EC2, SPOT, FARGATE, FARGATE_SPOT, or empty for an unmanaged environment
-    document: dict[str, Any]  # as DescribeComputeEnvironments shows it, and members that begin with "_". Do not change it: it is shared
+    # The environment in the form of DescribeComputeEnvironments, and members that begin with "_". Do not change it: it is shared.
+    document: dict[str, Any]
 
     @property
     def key(self) -> str:
