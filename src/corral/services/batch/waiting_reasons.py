@@ -109,7 +109,8 @@ def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Rea
         return Reason("", f"The share {line.share} leaves the rest of the capacity to shares without jobs (computeReservation)")
     found = [_offer_reason(tx, line, offer) for offer in usable]
     codes = {each.code for each in found}  # a code that promises more than another one is the code of the job
-    return Reason(next(code for code in CODES if code in codes), "; ".join(dict.fromkeys(each.text for each in found)))
+    text = "; ".join(dict.fromkeys(each.text for each in found))
+    return Reason(next(code for code in CODES if code in codes), text[:1].upper() + text[1:])
 
 
 def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
