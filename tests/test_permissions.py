@@ -73,6 +73,8 @@ def test_actions_are_those_of_served_operations() -> None:
          [("batch:SubmitJob", f"arn:aws:batch:{HERE}:job-definition/d:3"),
           ("batch:SubmitJob", f"arn:aws:batch:{HERE}:job-queue/q")]),
         ("batch", "TerminateJob", {"jobId": "1", "reason": "r"}, [("batch:TerminateJob", f"arn:aws:batch:{HERE}:job/1")]),
+        ("batch", "CancelJobs", {"jobs": ["1", "2"], "reason": "r"},
+         [("batch:CancelJob", f"arn:aws:batch:{HERE}:job/1"), ("batch:CancelJob", f"arn:aws:batch:{HERE}:job/2")]),
         ("batch", "TagResource", {"resourceArn": f"arn:aws:batch:{HERE}:job/1"},
          [("batch:TagResource", f"arn:aws:batch:{HERE}:job/1")]),
         ("batch", "CreateJobQueue", {"jobQueueName": "q", "computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "e"}]},

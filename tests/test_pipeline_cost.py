@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from corral.cli.endpoint import Endpoint
-from corral.cli.pipeline_cost import InstanceSize, Prices, RunUsage, StepUsage, attempts, format_usage, parse_usage, requirements
+from corral.cli.pipeline_cost import (
+    InstanceSize,
+    Prices,
+    RunUsage,
+    StepUsage,
+    add_usages,
+    attempts,
+    format_usage,
+    parse_usage,
+    requirements,
+)
 from corral.cli.pipeline_screen import dollars
 
 ARN = "arn:aws:ecs:us-east-1:123456789012:container-instance/gpus/1"
@@ -41,20 +51,27 @@ def test_an_instance_without_a_price() -> None:
 
 
 def test_the_sum_of_a_run_leaves_out_steps_without_a_price() -> None:
-    priced, unpriced = StepUsage(1, 10, 10, 1.0, 0.5, 2.5), StepUsage(2, 10, 20, 1.0, 0.0, None)
+    priced, unpriced = StepUsage(1, 5.0, 15.0, 10, 1.0, 0.5, 2.5), StepUsage(2, 10.0, 20.0, 20, 1.0, 0.0, None)
     run = RunUsage("1a2b3c4d", 20.0, {"a": priced, "b": unpriced})
     assert (run.jobs, run.vcpu_hours, run.gpu_hours, run.cost) == (3, 2.0, 0.5, 2.5)
     assert RunUsage("1a2b3c4d", 20.0, {"b": unpriced}).cost is None
     assert unpriced.times.mean_s == 10.0
 
 
+def test_a_retry_adds_to_the_usage_of_a_step() -> None:
+    first, cancelled = StepUsage(100, 10.0, 20.0, 500.0, 2.0, 1.0, 0.5), StepUsage(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    retried = StepUsage(20, 30.0, 35.0, 80.0, 0.5, 0.25, 0.25)
+    assert add_usages([first, cancelled, retried]) == StepUsage(120, 10.0, 35.0, 580.0, 2.5, 1.25, 0.75)
+    assert add_usages([first, retried]).wall_s == 25.0
+    assert add_usages([cancelled]) == cancelled and RunUsage("1a2b3c4d", 20.0, {"a": cancelled}).cost == 0.0
+
+
 @pytest.mark.parametrize("cost", [None, 0.0, 1234.5])
 def test_a_tag_keeps_the_usage_of_a_step(cost: float | None) -> None:
-    usage = StepUsage(10_000, 3600.125, 86_400.5, 24.0, 12.5, cost)
-    text = format_usage(usage, 2)
-    assert parse_usage(text, 2) == usage
-    assert parse_usage(text, 3) is None  # a retry has added a job
-    assert parse_usage("", 1) is None and parse_usage("v2 " + text, 2) is None
+    usage = StepUsage(10_000, 1.8e9, 1.8e9 + 3600.125, 86_400.5, 24.0, 12.5, cost)
+    text = format_usage(usage)
+    assert parse_usage(text) == usage
+    assert parse_usage("") is None and parse_usage("v2 " + text) is None
     assert len(text) <= 256 and set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789 =.")  # what AWS allows in a tag
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from io import StringIO
@@ -403,8 +404,9 @@ def test_a_screen(width: int) -> None:
     assert lines[0].startswith(f"p-{RUN}  RUNNING  1m 40s  ends in about 1m 23s") and len(lines[0]) == width
     assert lines[2].split()[:7] == ["STEP", "DONE", "RUN", "FAIL", "WAIT", "STATE", "ENDS"]
     prepare, recon, report = lines[3:6]
-    assert "█" * 10 in prepare and "SUCCEEDED" in prepare and prepare.split()[2:6] == ["100", "0", "0", "0"]
-    assert recon.split()[2:6] == ["40", "10", "2", "48"] and "█" in recon and "▒" in recon and "░" in recon and "53s" in recon
+    assert "█" * 10 in prepare and "SUCCEEDED" in prepare and prepare.split()[2:6] == ["100/100", "0", "0", "0"]
+    assert recon.split()[2:6] == ["40/100", "10", "2", "48"] and "53s" in recon
+    assert re.fullmatch("█+×▒+░+", recon.split()[1])  # the parts differ without colours, too
     if width == 160:
         assert report.endswith("after recon") and len(lines) == 6
     else:

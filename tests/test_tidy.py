@@ -13,11 +13,10 @@ from inspect import getclosurevars
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from corral.core import OncePerBatch
 from corral.errors import ApiError
 from corral.reconcile import LOGS, METRICS, STATE
+from each import check_each
 
 REPOSITORY = Path(__file__).parent.parent
 ROOT = REPOSITORY / "src" / "corral"
@@ -88,10 +87,10 @@ def room_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> set[str]:
+def imported(nodes: list[ast.AST]) -> set[str]:
     """Full names of everything that a module imports, also inside functions."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -104,10 +103,13 @@ def our_rooms(names: set[str]) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("corral.") and name.split(".")[1] in known}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_tidy(path: Path) -> None:
-    room, tree = room_of(path), ast.parse(path.read_text())
-    names = imported(tree)
+def test_tidy() -> None:
+    check_each(FILES, is_tidy)
+
+
+def is_tidy(path: Path) -> None:
+    room, nodes = room_of(path), list(ast.walk(ast.parse(path.read_text())))
+    names = imported(nodes)
     assert path.name != "utils.py"
     if room == "__init__":
         assert not our_rooms(names)
@@ -118,11 +120,11 @@ def test_tidy(path: Path) -> None:
     if room == "decide":
         assert not {name.split(".")[0] for name in names} & BANNED_IN_DECIDE
     if path.name not in MAY_READ_THE_CLOCK:
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         read = {(node.value.id, node.attr) for node in attributes if isinstance(node.value, ast.Name)}
         assert not read & CLOCKS, f"time and ids are handed in: {read & CLOCKS}"
     if room not in MAY_SPEAK_SQL:
-        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         assert not [text for text in strings if text.lstrip().startswith(SQL)], "SQL lives in the stores"
 
 

@@ -14,7 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -30,6 +30,7 @@ from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 
 MARKS_MAX_PER_BATCH = 1_000  # further reconcilers run in the next batch, so that requests do not wait for all of them
+TOGETHER_MAX = 100  # reconcilers that share a savepoint
 HANDOVER_MAX_BYTES = 16 * 1024  # the maximum size of the payloads in one row
 INSTANT_S = 1e-6
 CLOCK_STEP_S = 1.0
@@ -219,6 +220,18 @@ class OncePerBatch(Struct, frozen=True):
         self.run(tx, name)
 
 
+class Together(Struct, frozen=True):
+    """A reconciler whose marked keys run one after the other with one savepoint, because each savepoint costs time.
+
+    If one of them raises an exception, all of them are undone, and each runs again with its own savepoint.
+    """
+
+    run: Reconciler
+
+    def __call__(self, tx: Tx[Any], name: str) -> None:
+        self.run(tx, name)
+
+
 Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
 
 
@@ -274,6 +287,7 @@ class Core(Generic[S]):
         self._ids = ids
         self._reconcilers = reconcilers or {}
         self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
+        self._together = {kind for kind, each in self._reconcilers.items() if isinstance(each, Together)}
         self._last_s = 0.0
         self._parked: dict[Command, None] = {}
         self._parked_by_key: dict[str, dict[Command, None]] = {}
@@ -388,25 +402,45 @@ class Core(Generic[S]):
     def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, *, late: bool = False) -> None:
         """Run the reconcilers of all marked keys, up to the limit of this batch. `late`: also those that run once per batch."""
         while (marks := tx._marks or (late and tx._late_marks)) and tx._reconciles_left:
-            key = next(iter(marks))
-            del marks[key]
-            tx._reconciles_left -= 1
-            sizes = tx._sizes()
-            self.store.savepoint()
-            try:
-                kind, _, name = key.partition(":")
-                self._reconcilers[kind](tx, name)
-                self.store.release()
-            except CommitFailed:
-                raise
-            except Exception:
-                self._undo(tx, sizes)
-                outcome.faults.append(traceback.format_exc())
-                self.store.set_due(key, tx.now_s + RETRY_S)
+            keys = self._next_keys(marks, tx._reconciles_left)
+            for key in keys:
+                del marks[key]
+            tx._reconciles_left -= len(keys)
+            if len(keys) > 1 and self._reconcile(tx, keys) is None:
+                continue
+            for key in keys:
+                fault = self._reconcile(tx, [key])
+                if fault is not None:
+                    outcome.faults.append(fault)
+                    self.store.set_due(key, tx.now_s + RETRY_S)
         for marks in (tx._marks, tx._late_marks) if late else (tx._marks,):
             for key in marks:
                 self.store.set_due(key, tx.now_s)
             marks.clear()
+
+    def _next_keys(self, marks: Mapping[str, None], limit: int) -> list[str]:
+        """Return the marked keys whose reconcilers run next, with one savepoint: the first key, and those that run together."""
+        first = next(iter(marks))
+        kind = first.partition(":")[0]
+        if kind not in self._together:
+            return [first]
+        return list(islice((key for key in marks if key.partition(":")[0] == kind), min(limit, TOGETHER_MAX)))
+
+    def _reconcile(self, tx: Tx[S], keys: Sequence[str]) -> str | None:
+        """Run the reconcilers of keys. If one raises an exception, undo the effects of all, and return the traceback."""
+        sizes = tx._sizes()
+        self.store.savepoint()
+        try:
+            for key in keys:
+                kind, _, name = key.partition(":")
+                self._reconcilers[kind](tx, name)
+            self.store.release()
+        except CommitFailed:
+            raise
+        except Exception:
+            self._undo(tx, sizes)
+            return traceback.format_exc()
+        return None
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
         """Write the hand-overs of this transaction, and delete the rows of `delivered` ones. Return the number of deleted rows.

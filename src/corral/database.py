@@ -24,6 +24,9 @@ CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage 
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
+# Schema → an empty database in memory with that schema. To copy it takes a tenth of the time that the statements take.
+_IN_MEMORY: dict[str, sqlite3.Connection] = {}
+
 # The times at which reconcilers run. A key is the name of a reconciler and of the resource that it reconciles.
 DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
@@ -174,6 +177,9 @@ class Database:
         found = 0 if fresh else self.execute("PRAGMA user_version").fetchone()[0]
         if found == version:
             return
+        if self.path is None and schema in _IN_MEMORY:
+            _IN_MEMORY[schema].backup(self.connection)
+            return
         # A migration may drop and rebuild a table: this must not delete rows that refer to the table.
         self.execute("PRAGMA foreign_keys=OFF")
         self.execute("BEGIN IMMEDIATE")
@@ -186,6 +192,9 @@ class Database:
         self.execute(f"PRAGMA user_version={version}")
         self.execute("COMMIT")
         self.execute("PRAGMA foreign_keys=ON")
+        if self.path is None:
+            empty = _IN_MEMORY[schema] = sqlite3.connect(":memory:", check_same_thread=False)
+            self.connection.backup(empty)
 
     # Transactions. The core calls these methods, for one transaction at a time.
 
@@ -194,6 +203,7 @@ class Database:
         self._changes_before = self.connection.total_changes
 
     def commit(self) -> None:
+        self.journal.prepare_commit()
         try:
             self.execute("COMMIT")
         except sqlite3.OperationalError as error:

@@ -19,6 +19,7 @@ class Journal:
         self._inverses: list[Action] = []
         self._effects: list[Action] = []
         self._mark = (0, 0)
+        self.before_commit: list[Action] = []  # functions that write rows which were collected during the transaction
         # Call it with a function that undoes a change which was just made in memory. The function may read rows.
         self.on_rollback = self._inverses.append
         self.on_commit = self._effects.append  # call it with a function that must run after the commit
@@ -37,6 +38,10 @@ class Journal:
         inverses, effects = position
         self._undo_to(inverses)
         del self._effects[effects:]
+
+    def prepare_commit(self) -> None:
+        for write in self.before_commit:
+            write()
 
     def commit(self) -> None:
         self._inverses.clear()

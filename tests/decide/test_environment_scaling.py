@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.decide.environment_scaling import (
     EnvironmentSize,
     FreeShape,
@@ -24,11 +26,16 @@ CPU = TypeShape("c5.xlarge", 0, 4 * 1024, 8 * GIB, 0.17)
 GPU = Demand(gpus=1, cpu_units=1024, memory_mib=GIB)
 
 
+def nodes_of(demand: Demand, nodes: int) -> Demand:
+    """The demand of a job with equal nodes."""
+    return replace(demand, nodes=((demand, nodes),)) if nodes > 1 else demand
+
+
 def plan(
     *lines: tuple[Demand, int] | tuple[Demand, int, int], shapes: list[FreeShape] | None = None,
     types: list[TypeShape] | None = None, strategy: str = "BEST_FIT", least: int = 0, most: int = 1000, **size: Any,
 ) -> ScalingPlan:  # fmt: skip
-    waiting = [JobLine(str(at), each[0], each[1], each[2] if len(each) > 2 else 1) for at, each in enumerate(lines)]
+    waiting = [JobLine(str(at), nodes_of(each[0], each[2]) if len(each) > 2 else each[0], each[1]) for at, each in enumerate(lines)]
     return plan_scaling(waiting, shapes or [], types or [ONE], EnvironmentSize(least, most, **{"present": 0, **size}), strategy)
 
 
@@ -90,6 +97,24 @@ def test_multi_node_jobs_start_with_all_nodes_or_not_at_all() -> None:
 
 def test_nodes_share_an_instance() -> None:
     assert plan((GPU, 1, 4), types=[FOUR]).launches == {"g5.12xlarge": 1}
+
+
+def test_the_nodes_of_a_job_can_be_of_several_kinds() -> None:
+    """Each job has a large node without GPUs and two nodes with a GPU. Only whole jobs start."""
+    large = Demand(cpu_units=4 * 1024, memory_mib=4 * GIB)
+    job = replace(GPU, nodes=((large, 1), (GPU, 2)))
+    assert plan((job, 2), types=[ONE, CPU], most=1000).launches == {"g5.xlarge": 4, "c5.xlarge": 2}
+    found = plan((job, 10), types=[ONE, CPU], most=40)
+    assert (found.launches, found.left) == ({"g5.xlarge": 6, "c5.xlarge": 3}, {"0": 7})
+    assert plan((job, 1), types=[ONE, CPU], gpus_left=1).launches == {}
+
+
+def test_jobs_need_room_only_if_they_could_start_without_other_instances() -> None:
+    busy = [free(ONE, 2, is_empty=False)]
+    four = replace(GPU, gpus=4)
+    assert plan((four, 1), types=[ONE, FOUR], shapes=busy, present=8, most=50, gpus=2, gpus_left=2).needs_room
+    assert not plan((four, 1), types=[ONE, FOUR], shapes=busy, present=8, most=40, gpus=2, gpus_left=2).needs_room
+    assert not plan((four, 1), types=[ONE, FOUR], shapes=busy, present=8, most=50, gpus=2, gpus_left=1).needs_room
 
 
 def test_the_minimum_and_the_asked_size() -> None:

@@ -55,6 +55,26 @@ def test_idle_instances_end_after_the_delay() -> None:
     assert world.store.next_due_s() is None or world.store.next_due_s() > world.clock.now_s() + DELAY_S  # type: ignore[operator]
 
 
+def test_a_terminated_instance_is_described_as_inactive() -> None:
+    """The type of an instance, and so the price of a job, is known after the instance was terminated."""
+    world = EnvironmentWorld()
+    world.managed()
+    job = world.submit()
+    cluster = world.shown_environment()["ecsClusterArn"].rpartition("/")[2]
+    arns = world.call("ListContainerInstances", "ecs", cluster=cluster)["containerInstanceArns"]
+    instance = world.instance_of(job)
+    world.finish(job)
+    world.wait(DELAY_S + 1)
+    assert world.types() == [] and not world.call("ListContainerInstances", "ecs", cluster=cluster)["containerInstanceArns"]
+    found = world.call("DescribeContainerInstances", "ecs", cluster=cluster, containerInstances=arns)
+    [shown] = found["containerInstances"]
+    assert (shown["containerInstanceArn"], shown["ec2InstanceId"], shown["status"]) == (*arns, instance, "INACTIVE")
+    assert {"name": "ecs.instance-type", "value": GPUS_1} in shown["attributes"] and found["failures"] == []
+    world.call("CreateCluster", "ecs", clusterName="other")
+    [failure] = world.call("DescribeContainerInstances", "ecs", cluster="other", containerInstances=arns)["failures"]
+    assert failure["reason"] == "MISSING"
+
+
 def test_the_delay_of_the_settings_and_of_the_scaling_policy() -> None:
     world = EnvironmentWorld(settings=Settings(scaling=ScalingTimes(environment_in_s=5.0)))
     world.managed()

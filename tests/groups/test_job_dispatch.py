@@ -105,6 +105,20 @@ def test_fair_shares_get_capacity_by_their_weights() -> None:
     assert 2.4 <= started["B"] / started["A"] <= 4.0, (started, second)
 
 
+def test_a_share_whose_jobs_end_gets_its_turn_at_once() -> None:
+    """The level of a share falls when its jobs end. Its next job is first then, and must not wait for another event."""
+    world = JobWorld(gpus=3)
+    world.queue(policy=world.policy())
+    world.submit(shareIdentifier="b")
+    first, second = world.submit(shareIdentifier="a"), world.submit(shareIdentifier="a")
+    third = world.submit(shareIdentifier="a")
+    large = world.submit(shareIdentifier="b", gpus=3)
+    now_s, tasks = world.clock.now_s(), [world.store.tasks.get(world.job(each).task_id) for each in (first, second)]
+    runs = [Observed(run.attempt_id, 1, now_s, now_s, 0) for task in tasks if task is not None for run in task.runs]
+    world.run(lambda tx: hosts.report(tx, "h", runs))
+    assert (world.state(third), world.state(large)) == (STARTING, RUNNABLE)
+
+
 def test_a_compute_reservation_leaves_capacity_for_other_shares() -> None:
     world = JobWorld(gpus=8)
     world.queue(policy=world.policy(reservation=50))
@@ -123,7 +137,11 @@ def test_a_compute_reservation_leaves_capacity_for_other_shares() -> None:
 def fleet(world: JobWorld, name: str, instances: int) -> None:
     """Launch instances with one GPU that join the cluster `name`, and add an environment for the cluster."""
     world.environment(name, cluster=name)
-    data = b64encode(f"#!/bin/bash\necho ECS_CLUSTER={name} >> /etc/ecs/ecs.config\n".encode()).decode()
+    launch_in(world, name, instances)
+
+
+def launch_in(world: JobWorld, cluster: str, instances: int) -> None:
+    data = b64encode(f"#!/bin/bash\necho ECS_CLUSTER={cluster} >> /etc/ecs/ecs.config\n".encode()).decode()
     if instances:
         world.call(
             "RunInstances", "ec2", ImageId="ami-1", InstanceType="g5.xlarge", MinCount=instances, MaxCount=instances, UserData=data
@@ -372,6 +390,20 @@ def test_a_restart_keeps_lines_claims_and_holdings(tmp_path: Path) -> None:
     assert (world.store.job_lines.snapshot(), world.store.job_holdings.snapshot(), world.store.fleet.snapshot()) == before
     world.finish(running)
     assert world.state(waiting) is STARTING
+
+
+def test_a_queue_with_a_higher_priority_is_first_after_a_restart(tmp_path: Path) -> None:
+    """A job that begins to wait directly after a start must not keep the claims of the rows without their ranks."""
+    world = JobWorld(gpus=1, path=tmp_path / "state.db")
+    world.queue("low", priority=1)
+    world.queue("high", priority=9)
+    running = world.submit(queue="low")
+    low = world.submit(queue="low")
+    high = world.submit(queue="high")
+    world.restart()
+    world.submit(queue="low", gpus=1)
+    world.finish(running)
+    assert (world.state(low), world.state(high)) == (RUNNABLE, STARTING)
 
 
 def test_jobs_wait_behind_older_tasks_and_before_younger_ones() -> None:

@@ -295,9 +295,9 @@ def test_each_attempt_has_its_own_time_limit(world: CheckedWorld) -> None:
 
 
 def test_cancel_and_terminate(world: CheckedWorld) -> None:
-    gate = world.add()
-    waits, runs = world.add(needs=((gate, ""),)), world.add(attempts=3)
+    runs = world.add(attempts=3)
     world.launch()
+    waits = world.add()
     world.cancel(waits, "why")
     assert (world.state(waits), world.job(waits).status_reason, world.job(waits).cancelled) == ("FAILED", "why", True)
     assert world.job(waits).attempts == ()
@@ -311,6 +311,59 @@ def test_cancel_and_terminate(world: CheckedWorld) -> None:
     assert [attempt.status_reason for attempt in shown.attempts] == ["enough"]
     world.terminate(runs, "again")
     assert world.job(runs).status_reason == "enough"
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, False), (1, True)])
+def test_a_cancelled_job_that_waits_for_other_jobs_ends_after_them(world: CheckedWorld, code: int, again: bool) -> None:
+    gate, other = world.add(), world.add()
+    waits = world.add(needs=((gate, ""), (other, "")))
+    last = world.add(needs=((waits, ""),))
+    nodes_wait = world.add(nodes=2, needs=((gate, ""),))
+    world.launch()
+    world.cancel(waits, "why")
+    world.cancel(f"{nodes_wait}#1", "no nodes")
+    if again:
+        world.cancel(waits, "later")
+    shown = world.job(waits)
+    assert (shown.state, shown.status_reason, shown.cancelled) == (JobState.PENDING, "why", True)
+    assert world.states_of(last, nodes_wait) == ["PENDING", "PENDING"]
+    world.ends(other)
+    assert world.state(waits) == "PENDING"
+    world.ends(gate, code)
+    world.settle()
+    assert world.states_of(waits, last, nodes_wait) == ["FAILED"] * 3
+    assert (world.job(waits).status_reason, world.job(nodes_wait).status_reason) == ("why", "no nodes")
+    assert world.job(last).status_reason == DEPENDENCY_FAILED
+
+
+def test_a_terminated_job_does_not_wait_for_other_jobs(world: CheckedWorld) -> None:
+    gate = world.add()
+    waits = world.add(needs=((gate, ""),))
+    world.cancel(waits, "first")
+    world.terminate(waits, "second")
+    assert (world.state(waits), world.job(waits).status_reason, world.state(gate)) == ("FAILED", "second", "RUNNABLE")
+
+
+def test_cancelled_children_end_after_the_children_that_they_wait_for(world: CheckedWorld) -> None:
+    first = world.add(size=3, needs=(("", "SEQUENTIAL"),))
+    second = world.add(size=3, needs=((first, "N_TO_N"),))
+    world.settle()
+    world.cancel(f"{second}:0", "one")
+    world.cancel(f"{first}:1", "two")
+    assert world.states_of(f"{second}:0", f"{first}:1") == ["PENDING", "PENDING"]
+    world.launch()
+    world.ends(f"{first}:0")
+    world.settle()
+    children = [*world.children(first), *world.children(second)]
+    assert [child.state.value for child in children] == ["SUCCEEDED", *["FAILED"] * 5]
+    reasons = [child.status_reason for child in children[1:]]
+    assert reasons == ["two", DEPENDENCY_FAILED, "one", DEPENDENCY_FAILED, DEPENDENCY_FAILED]
+    assert world.states_of(first, second) == ["FAILED", "FAILED"]
+
+
+def test_a_job_that_does_not_exist_can_be_cancelled_and_terminated(world: CheckedWorld) -> None:
+    world.cancel("00000000-0000-0000-0000-000000000000")
+    world.terminate("00000000-0000-0000-0000-000000000000:1")
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
@@ -422,7 +475,7 @@ def test_lists(world: CheckedWorld) -> None:
 
     def pages(queue: str = "work", **filters: Any) -> list[str]:
         found: list[str] = []
-        cursor: tuple[str | float, ...] = ()
+        cursor: tuple[float, ...] = ()
         while page := listed("us-east-1", queue, cursor, 1, **filters):
             found.append(page[0].id)
             cursor = page[0].cursor
@@ -430,16 +483,34 @@ def test_lists(world: CheckedWorld) -> None:
 
     assert pages(state=JobState.RUNNABLE) == made[::-1]
     assert pages(name="TEST1") == [made[3], made[0]]
-    assert pages(name="test1*") == [made[3], made[0], made[1]]
-    assert pages(definition="one") == pages(definition="on*") == pages(definition="one", revision=1) == made[::-1]
+    assert pages(definition="one") == pages(definition="one", revision=1) == made[::-1]
     assert pages(definition="ONE") == pages(definition="one", revision=2) == []
     at_s = world.job(made[2]).created_at_s
     assert (pages(before_s=at_s), pages(after_s=at_s)) == ([made[1], made[0]], [made[3]])
+    assert pages(before_s=0.0) == []
     world.queue("fair", policy=world.policy())
     shared, cancelled, _ = (world.add(queue="fair", shareIdentifier=share) for share in "aab")
     world.cancel(cancelled)
     assert pages("fair", share="a", state=JobState.RUNNABLE) == [shared]
     assert pages("fair", share="a") == [cancelled, shared]
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 1000])
+def test_jobs_whose_name_begins_with_a_text_are_listed_by_their_age(world: CheckedWorld, window: int) -> None:
+    made = [world.add(name) for name in ("test1", "x", "Test3", "y", "TEST2", "other")]
+
+    def pages(column: str, prefix: str) -> list[str]:
+        ids: list[str] = []
+        cursor: tuple[float, ...] = ()
+        while True:
+            found, cursor = world.store.jobs.matching("us-east-1", "work", column, prefix, cursor, 2, window=window)
+            ids += [job.id for job in found]
+            if not cursor:
+                return ids
+
+    assert pages("name", "tesT") == [made[4], made[2], made[0]]
+    assert pages("name", "none") == pages("definition", "O") == []
+    assert pages("name", "") == pages("definition", "on") == made[::-1]
 
 
 def test_lists_of_children(world: CheckedWorld) -> None:

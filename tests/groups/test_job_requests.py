@@ -151,6 +151,20 @@ def test_nodes(world: JobWorld) -> None:
     assert len(listed(world, multiNodeJobId=job_id, jobStatus="STARTING")) == 4
 
 
+def test_nodes_that_wait_have_a_reason(world: JobWorld) -> None:
+    container = definition("x", gpus=1)["containerProperties"]
+    ranges = [{"targetNodes": "0:", "container": container}]
+    world.batch_call(
+        job_definitions.register_job_definition, jobDefinitionName="n", type="multinode",
+        nodeProperties={"numNodes": 5, "mainNode": 0, "nodeRangeProperties": ranges},
+    )  # fmt: skip
+    job_id = world.submit("n", "n")
+    nodes = [f"{job_id}#{node}" for node in range(5)]
+    listed = world.batch_call(job_listing.list_jobs, multiNodeJobId=job_id, jobStatus="RUNNABLE")["jobSummaryList"]
+    for shown in (describe(world, *nodes), describe(world, *nodes[:2]), listed):
+        assert all("GPU" in node["statusReason"] for node in shown)
+
+
 def test_gpus_by_the_variable(world: JobWorld) -> None:
     world.define("v", environment=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     world.define("n", environment=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}])
@@ -173,12 +187,13 @@ def test_filters_of_lists(world: JobWorld) -> None:
         return listed(world, jobQueue="q", filters=[{"name": name, "values": [value]}], **more)
 
     assert by("JOB_NAME", "AB") == [ids[0]]
-    assert by("JOB_NAME", "a*", maxResults=1) == [ids[0], ids[1]]
+    assert by("JOB_NAME", "a*", maxResults=1) == [ids[1], ids[0]]
+    assert by("JOB_DEFINITION", "o*", maxResults=2) == [waiting, *ids[::-1]]
     assert by("JOB_DEFINITION", "other") == [ids[1]]
     arn = f"arn:aws:batch:{REGION}:123456789012:job-definition/one:1"
     assert by("JOB_DEFINITION", arn, maxResults=2) == [waiting, ids[3], ids[2], ids[0]]
     now_ms = int(world.clock.now_s() * 1000)
-    assert by("AFTER_CREATED_AT", str(now_ms + 1)) == []
+    assert by("AFTER_CREATED_AT", str(now_ms + 1)) == by("BEFORE_CREATED_AT", "0") == []
     assert len(by("BEFORE_CREATED_AT", str(now_ms + 1), maxResults=2)) == 5
     for wrong in (
         {"filters": [{"name": "X", "values": ["1"]}]},
@@ -188,6 +203,24 @@ def test_filters_of_lists(world: JobWorld) -> None:
     ):
         with pytest.raises(ApiError, match=r"ClientException|not valid|does not exist|exactly one"):
             listed(world, jobQueue="q", **wrong)
+
+
+def test_attempts_of_a_job_with_several_containers(world: JobWorld) -> None:
+    [needs] = [definition("x")["containerProperties"]["resourceRequirements"]]
+    helper = {"name": "helper", "image": "corral/host", "resourceRequirements": needs, "essential": False, "command": ["true"]}
+    logs = {"logDriver": "awslogs", "options": {"awslogs-stream-prefix": "mine"}}
+    main = {**helper, "name": "main", "essential": True, "logConfiguration": logs}
+    properties = {"taskProperties": [{"containers": [helper, main]}]}
+    world.batch_call(job_definitions.register_job_definition, jobDefinitionName="two", type="container", ecsProperties=properties)
+    job_id = world.submit("two", "two")
+    world.finish(job_id, code=5)
+    [job] = describe(world, job_id)
+    [[container]] = [task["containers"] for attempt in job["attempts"] for task in attempt["taskProperties"]]
+    task_id = world.job(job_id).task_id
+    assert (container["name"], container["exitCode"], container["logStreamName"]) == ("main", 5, f"mine/main/{task_id}")
+    shown = {each["name"]: each for each in job["ecsProperties"]["taskProperties"][0]["containers"]}
+    assert (shown["main"]["exitCode"], shown["main"]["logStreamName"]) == (5, f"mine/main/{task_id}")
+    assert shown["helper"]["logStreamName"] == f"two/helper/{task_id}"
 
 
 def test_flags_of_cancelled_jobs(world: JobWorld) -> None:

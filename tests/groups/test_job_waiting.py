@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from corral.model.job import JobState
+from corral.reconcile.job_limits import CHECK_S
+from corral.services import hosts
 from corral.services.batch import waiting_reasons
 from corral.services.batch.queue_snapshot import get_job_queue_snapshot
+from groups.environment_world import EnvironmentWorld
+from groups.group_world import GPUS_4
 from groups.job_world import JobWorld
+from groups.test_job_dispatch import fleet
+from store.rows import hello
 
 MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
 REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
@@ -23,13 +29,16 @@ def test_a_reason_says_what_is_needed_free_and_held_and_the_place_in_line() -> N
     first, second = world.submit(), world.submit()
     task = world.job(running).task_id
     text = why(world, first)
-    assert text.startswith("Here: needs 1 GPU, 1024 CPU units, 64 MiB; 0 of 2 GPUs free on 1 host; first in line"), text
-    assert f"held by task {task}" in text and text.endswith("; first in line")
+    assert text.startswith(
+        f"Environment here: needs 1 GPU, 1024 CPU units, 64 MiB; 0 of 2 GPUs free on 1 host; held by task {task}"
+    ), text
+    assert text.endswith("; first in line") and text.count("first in line") == 1
+    assert "first in line" not in why(world, second)
     assert why(world, second).endswith(f"1 job with the same needs before it, first job {first}")
     large = world.submit(gpus=4)
-    assert why(world, large).startswith(f"{REQUIREMENT} - Here: needs 4 GPUs") and "the largest host has only 2 GPUs" in why(
-        world, large
-    )
+    assert why(world, large).startswith(
+        f"{REQUIREMENT} - Environment here: needs 4 GPUs"
+    ) and "the largest host has only 2 GPUs" in why(world, large)
 
 
 def test_a_reason_names_the_time_limit_that_ends_first() -> None:
@@ -67,8 +76,8 @@ def test_reasons_of_a_fargate_environment() -> None:
         )
     world.submit(definition="f4")
     waiting, huge = world.submit(definition="f4"), world.submit(definition="f8")
-    assert why(world, waiting).startswith("Serverless: needs 4 vCPUs, and 4 of at most 4 vCPUs (maxvCpus) are in use")
-    assert why(world, huge).startswith(f"{MAX_RESOURCE} - Serverless: needs 8 vCPUs, and maxvCpus is 4")
+    assert why(world, waiting).startswith("Environment serverless: needs 4 vCPUs, and 4 of at most 4 vCPUs (maxvCpus) are in use")
+    assert why(world, huge).startswith(f"{MAX_RESOURCE} - Environment serverless: needs 8 vCPUs, and maxvCpus is 4")
 
 
 def front(world: JobWorld) -> list[str]:
@@ -98,9 +107,24 @@ def test_a_snapshot_of_a_fair_share_queue_follows_the_use_of_shares() -> None:
     assert front(world) == [other, first]
 
 
-def limited(world: JobWorld, seconds: int = 600) -> None:
+def test_a_snapshot_has_the_order_in_which_shares_take_turns() -> None:
+    world = JobWorld(gpus=2)
+    world.queue(policy=world.policy(a=0.5, b=1.0))
+    blockers = [world.submit(shareIdentifier=share) for share in "ab"]
+    arrays = [world.submit(shareIdentifier=share, arrayProperties={"size": 6}, definition=name)
+              for share, name in (("a", "one"), ("b", world.define("other", gpus=1, vcpus=2)))]  # fmt: skip
+    expected = front(world)
+    assert len(expected) == 12
+    for number in range(6):  # more machines: jobs start one after the other, and none ends
+        world.run(lambda tx, name=f"more{number}": hosts.hello(tx, hello(name, 1, cpu_units=4096, memory_mib=4096)))
+        world.settle()
+    started = [job_id for job_id in world.active() if job_id not in blockers]
+    assert sorted(started) == sorted(expected[:6]) and len({job_id.partition(":")[0] for job_id in started}) == len(arrays)
+
+
+def limited(world: JobWorld, *environments: str, seconds: int = 600) -> None:
     action = {"reason": REQUIREMENT, "state": "RUNNABLE", "maxTimeSeconds": seconds, "action": "CANCEL"}
-    world.queue(jobStateTimeLimitActions=[action])
+    world.queue("q", *environments, jobStateTimeLimitActions=[action])
 
 
 def test_a_job_that_can_never_start_is_cancelled_after_its_time_limit() -> None:
@@ -132,3 +156,26 @@ def test_the_time_starts_again_when_the_reason_has_changed() -> None:
     assert world.state(huge) is JobState.RUNNABLE
     world.wait(101)
     assert world.state(huge) is JobState.FAILED
+
+
+def test_the_time_starts_when_the_reason_changes_without_an_event_in_the_queue() -> None:
+    world = JobWorld(gpus=2)
+    fleet(world, "other", 1)
+    world.queue("p", "other")
+    limited(world, "other")
+    running, waiting = world.submit(queue="p"), world.submit()
+    world.wait(1000)
+    assert world.state(waiting) is JobState.RUNNABLE, "the instance is busy: this reason has no time limit"
+    [instance] = [f"i-{each.id[:17]}" for each in world.store.instances.slices()]
+    world.call("TerminateInstances", "ec2", InstanceIds=[instance])
+    world.finish(running, code=137)
+    world.wait(600 + CHECK_S)
+    assert world.state(waiting) is JobState.FAILED
+
+
+def test_a_job_that_needs_more_than_the_maximum_of_its_environment() -> None:
+    world = EnvironmentWorld()
+    world.managed(GPUS_4, most=8)
+    job = world.submit(gpus=4)
+    found = why(world, job)
+    assert found.startswith(MAX_RESOURCE) and "have more vCPUs than the compute environment ce may have: maxvCpus is 8" in found

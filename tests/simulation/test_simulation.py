@@ -1,4 +1,4 @@
-"""Some hundred seeds of the whole control plane; any number by hand: `cd tests && python -m simulation.run --seeds 10000`.
+"""Some seeds of the whole control plane; any number by hand: `cd tests && python -m simulation.run --seeds 10000`.
 
 CORRAL_SIM_SEEDS and CORRAL_SIM_START choose others here too. A failing seed is named first, with the last of its trace;
 `python -m simulation.run --start SEED` replays it.
@@ -16,7 +16,7 @@ import pytest
 from simulation.checkers import everything
 from simulation.world import simulate
 
-SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "120"))
+SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "60"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 CHUNK = 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from io import BytesIO
@@ -57,6 +58,7 @@ FORBIDDEN_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 ENDPOINT = "http://127.0.0.1:4566"
 REGION = "eu-west-1"
 KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, "arn:aws:iam::000000000000:root")}
+LOADER = Loader()  # lists the services once
 CREDENTIALS = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG")
 
 
@@ -68,9 +70,9 @@ def lookup(access_key_id: str, token: str | None) -> Secret | None:
 def model_of(service: str, protocol: str | None = None) -> ServiceModel:
     """Return botocore's model, but Corral's for SQS with query, since botocore's no longer has the names of old clients."""
     if (service, protocol) == ("sqs", "query"):
-        description = sqs_query_description(Loader().load_service_model("sqs", "service-2"))
+        description = sqs_query_description(LOADER.load_service_model("sqs", "service-2"))
         return ServiceModel(description, service)
-    return ServiceModel(Loader().load_service_model(service, "service-2"), service)
+    return ServiceModel(LOADER.load_service_model(service, "service-2"), service)
 
 
 def protocols_of(service: str) -> tuple[str, ...]:
@@ -78,11 +80,11 @@ def protocols_of(service: str) -> tuple[str, ...]:
     return PROTOCOLS.get(service, (model_of(service).resolved_protocol,))
 
 
-def every_operation() -> list[tuple[str, str, str]]:
-    """Return (service, protocol, operation) for all services that Corral serves or will serve."""
+def every_operation(services: Sequence[str] = SERVED) -> list[tuple[str, str, str]]:
+    """Return (service, protocol, operation) for these services, or for all that Corral serves or will serve."""
     return [
         (service, protocol, operation)
-        for service in SERVED
+        for service in services
         for protocol in protocols_of(service)
         for operation in operations_of(service)
     ]

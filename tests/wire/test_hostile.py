@@ -7,6 +7,7 @@ import json
 import random
 import time
 import tracemalloc
+from functools import cache
 from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
@@ -304,7 +305,9 @@ def test_any_dotted_names(names: list[list[str]], value: str, operation: str) ->
     outcome(Request("POST", "/", "", FORM, "&".join(pairs).encode()))
 
 
-OPERATIONS = every_operation()
+@cache
+def operations() -> list[tuple[str, str, str]]:
+    return every_operation()
 
 
 @settings(max_examples=100 * EXAMPLES, deadline=None)
@@ -312,7 +315,7 @@ OPERATIONS = every_operation()
 def test_mutations_of_valid_requests(seed: int) -> None:
     """Flip, cut, duplicate or move bytes of a valid request. The signature check must fail cleanly, too."""
     rng = random.Random(seed)
-    service, protocol, operation = rng.choice(OPERATIONS)
+    service, protocol, operation = rng.choice(operations())
     shape = model_of(service, protocol).operation_model(operation).input_shape
     params = Generator(str(seed), protocol, asked=True).value(shape) if shape is not None else {}
     valid = sent_by_botocore(service, protocol, operation, as_datetimes(shape, params) if shape is not None else {})

@@ -185,7 +185,7 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
     now_s = server_now(client(endpoint, "batch").describe_job_queues(maxResults=1))
     for found in find_runs(endpoint, name)[:limit]:
         state = _state_of(endpoint, found)
-        usage = run_usage(endpoint, found, prices, store=True) if state.ended else None
+        usage = run_usage(endpoint, found, prices) if state.ended else None
         rows.append(list_row(state, found, usage, now_s))
     if as_json:
         print_json(rows)

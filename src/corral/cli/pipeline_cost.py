@@ -1,9 +1,12 @@
-"""Computes what a run used: wall time, vCPU-hours, GPU-hours, and the price on AWS.
+"""Computes the use of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
 
-The cost of a job is its time multiplied by the on-demand price of its instance, and by the largest share of the instance's vCPUs,
-memory or GPUs that the job asks for. Prices are those of `corral cost`. AWS has no such page, so there the report has hours only.
+A run is one execution of a pipeline, and a step is one job or one array job of it. The cost of a job is the product of three
+numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
+three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. The prices are those of `corral cost`. On
+AWS, there is no `corral cost`, so the report has only hours.
 
-A result is stored as a tag of the step's first job, so that later runs and `list` need not read all children again.
+The usage of a job is stored as a tag of the job when the job has ended. So `list` need not read all children again, and the type of
+an instance is read before the instance is forgotten.
 """
 
 from __future__ import annotations
@@ -23,17 +26,24 @@ from corral.cli.pipeline_state import RunJob
 HOUR_S = 3600.0
 NO_PRICE = "none"
 _NUMBER = r"([0-9.]+|none)"
-_USAGE = re.compile(rf"v1 of={_NUMBER} n={_NUMBER} wall={_NUMBER} sum={_NUMBER} vcpu={_NUMBER} gpu={_NUMBER} usd={_NUMBER}")
+_USAGE = re.compile(rf"v2 n={_NUMBER} from={_NUMBER} to={_NUMBER} sum={_NUMBER} vcpu={_NUMBER} gpu={_NUMBER} usd={_NUMBER}")
 
 
 @dataclass(frozen=True, slots=True)
 class StepUsage:
+    """The usage of one job, or of all jobs of a step."""
+
     jobs: int  # the number of jobs and children that ran
-    wall_s: float  # from the first start to the last end
+    started_s: float  # the first start
+    stopped_s: float  # the last end
     sum_s: float  # of the times of all jobs
     vcpu_hours: float
     gpu_hours: float
     cost: float | None  # None: no price is known
+
+    @property
+    def wall_s(self) -> float:
+        return self.stopped_s - self.started_s
 
     @property
     def times(self) -> StepTimes:
@@ -60,8 +70,14 @@ class RunUsage:
 
     @property
     def cost(self) -> float | None:
-        known = [step.cost for step in self.steps.values() if step.cost is not None]
-        return sum(known) if known else None
+        return _sum_of_costs(list(self.steps.values()))
+
+
+def _sum_of_costs(usages: Sequence[StepUsage]) -> float | None:
+    """Add the costs that are known. Return None if jobs ran, but none of them has a price."""
+    ran = [each for each in usages if each.jobs]
+    known = [each.cost for each in ran if each.cost is not None]
+    return sum(known) if known or not ran else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,7 @@ class Prices:
         return self.sizes[type_]
 
     def learn_types(self, arns: Sequence[str]) -> None:
-        """Read the instance types of container instances. Those of terminated instances may be gone."""
+        """Read the instance types of container instances. The type of a terminated instance may be unknown."""
         ecs = client(self.endpoint, "ecs")
         by_cluster: dict[str, list[str]] = {}
         for arn in dict.fromkeys(arns):
@@ -170,43 +186,59 @@ def requirements(described: Mapping[str, Any]) -> InstanceSize:
 # Usage
 
 
-def run_usage(endpoint: Endpoint, found: FoundRun, prices: Prices, *, store: bool) -> RunUsage:
-    """Return the usage of a run. Steps whose tag is still right are not computed again. With `store`, write the tags."""
-    by_step: dict[str, list[RunJob]] = {}
+def run_usage(endpoint: Endpoint, found: FoundRun, prices: Prices) -> RunUsage:
+    """Return the usage of a run. The usage of jobs that have ended is stored as tags."""
+    by_step: dict[str, list[StepUsage]] = {}
     for job in sorted(found.jobs, key=lambda job: (job.created_s, job.id)):
-        by_step.setdefault(job.step, []).append(job)
-    steps: dict[str, StepUsage] = {}
-    for name, jobs in by_step.items():
-        known = parse_usage(jobs[0].tags.get(TAG_USAGE, ""), len(jobs))
-        if known is None:
-            known = _step_usage(endpoint, jobs, prices)
-            if store and all(job.ended for job in jobs):
-                client(endpoint, "batch").tag_resource(resourceArn=jobs[0].arn, tags={TAG_USAGE: format_usage(known, len(jobs))})
-        steps[name] = known
+        by_step.setdefault(job.step, []).append(job_usage(endpoint, job, prices))
     ends = [job.stopped_s for job in found.jobs if job.stopped_s]
-    return RunUsage(found.run, max(0.0, max(ends, default=found.created_s) - found.created_s), steps)
+    wall_s = max(0.0, max(ends, default=found.created_s) - found.created_s)
+    return RunUsage(found.run, wall_s, {name: add_usages(usages) for name, usages in by_step.items()})
 
 
-def _step_usage(endpoint: Endpoint, jobs: Sequence[RunJob], prices: Prices) -> StepUsage:
-    described = [each for job in jobs for each in _executions(endpoint, job)]
-    prices.learn_types([arn for each in described for _, _, arn in attempts(each)])
-    starts, ends, total_s, vcpu_s, gpu_s, ran = list[float](), list[float](), 0.0, 0.0, 0.0, 0
-    costs: list[float] = []
-    for each in described:
-        needs, parts = requirements(each), attempts(each)
-        ran += bool(parts)
-        for start_s, end_s, arn in parts:
-            seconds = max(0.0, end_s - start_s)
-            starts.append(start_s)
-            ends.append(end_s)
-            total_s += seconds
-            vcpu_s += seconds * needs.vcpus
-            gpu_s += seconds * needs.gpus
-            price = prices.of_job(each, arn)
-            if price is not None:
-                costs.append(seconds / HOUR_S * price)
-    wall_s = max(ends) - min(starts) if starts else 0.0
-    return StepUsage(ran, wall_s, total_s, vcpu_s / HOUR_S, gpu_s / HOUR_S, sum(costs) if costs else None)
+def add_usages(usages: Sequence[StepUsage]) -> StepUsage:
+    ran = [each for each in usages if each.jobs]
+    return StepUsage(
+        jobs=sum(each.jobs for each in ran),
+        started_s=min((each.started_s for each in ran), default=0.0),
+        stopped_s=max((each.stopped_s for each in ran), default=0.0),
+        sum_s=sum(each.sum_s for each in ran),
+        vcpu_hours=sum(each.vcpu_hours for each in ran),
+        gpu_hours=sum(each.gpu_hours for each in ran),
+        cost=_sum_of_costs(ran),
+    )
+
+
+def job_usage(endpoint: Endpoint, job: RunJob, prices: Prices) -> StepUsage:
+    """Return the usage of a job and its children. Read it from the tag, or store it there if the job has ended."""
+    known = parse_usage(job.tags.get(TAG_USAGE, ""))
+    if known is None:
+        described = list(_executions(endpoint, job))
+        prices.learn_types([arn for each in described for _, _, arn in attempts(each)])
+        known = add_usages([_execution_usage(each, prices) for each in described])
+        if job.ended:
+            client(endpoint, "batch").tag_resource(resourceArn=job.arn, tags={TAG_USAGE: format_usage(known)})
+    return known
+
+
+def _execution_usage(described: Mapping[str, Any], prices: Prices) -> StepUsage:
+    """Return the usage of a plain job or of one child: of all its attempts."""
+    needs, parts = requirements(described), attempts(described)
+    seconds = sum(max(0.0, end_s - start_s) for start_s, end_s, _ in parts)
+    known = [
+        max(0.0, end_s - start_s) / HOUR_S * price
+        for start_s, end_s, arn in parts
+        if (price := prices.of_job(described, arn)) is not None
+    ]
+    return StepUsage(
+        jobs=1 if parts else 0,
+        started_s=min((start_s for start_s, _, _ in parts), default=0.0),
+        stopped_s=max((end_s for _, end_s, _ in parts), default=0.0),
+        sum_s=seconds,
+        vcpu_hours=seconds * needs.vcpus / HOUR_S,
+        gpu_hours=seconds * needs.gpus / HOUR_S,
+        cost=sum(known) if known else None,
+    )
 
 
 def _executions(endpoint: Endpoint, job: RunJob) -> Iterator[Mapping[str, Any]]:
@@ -232,17 +264,19 @@ def attempts(described: Mapping[str, Any]) -> list[tuple[float, float, str]]:
     return found
 
 
-def format_usage(usage: StepUsage, jobs: int) -> str:
-    """Format the usage of a step as the value of a tag. `jobs` is the number of jobs that it includes."""
+def format_usage(usage: StepUsage) -> str:
+    """Format the usage of a job as the value of a tag."""
     usd = NO_PRICE if usage.cost is None else f"{usage.cost:.6f}"
-    hours = f"vcpu={usage.vcpu_hours:.6f} gpu={usage.gpu_hours:.6f}"
-    return f"v1 of={jobs} n={usage.jobs} wall={usage.wall_s:.3f} sum={usage.sum_s:.3f} {hours} usd={usd}"
+    times = f"from={usage.started_s:.3f} to={usage.stopped_s:.3f} sum={usage.sum_s:.3f}"
+    return f"v2 n={usage.jobs} {times} vcpu={usage.vcpu_hours:.6f} gpu={usage.gpu_hours:.6f} usd={usd}"
 
 
-def parse_usage(text: str, jobs: int) -> StepUsage | None:
-    """Parse the value of a tag. Return None if it has another form, or does not include the jobs of a retry."""
+def parse_usage(text: str) -> StepUsage | None:
+    """Parse the value of a tag. Return None if it has another form."""
     match = _USAGE.fullmatch(text)
-    if match is None or NO_PRICE in match.groups()[:-1] or float(match[1]) != jobs:
+    if match is None or NO_PRICE in match.groups()[:-1]:
         return None
-    number, wall_s, sum_s, vcpu_hours, gpu_hours = (float(each) for each in match.groups()[1:-1])
-    return StepUsage(int(number), wall_s, sum_s, vcpu_hours, gpu_hours, None if match[7] == NO_PRICE else float(match[7]))
+    number, *others = (float(each) for each in match.groups()[:-1])
+    started_s, stopped_s, sum_s, vcpu_hours, gpu_hours = others
+    cost = None if match[7] == NO_PRICE else float(match[7])
+    return StepUsage(int(number), started_s, stopped_s, sum_s, vcpu_hours, gpu_hours, cost)

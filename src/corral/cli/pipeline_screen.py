@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED": "red", "RUNNING": "cyan", "WAITING": "yellow"}
 LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
-PARTS = (("done", "█", "green"), ("failed", "█", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
+PARTS = (("done", "█", "green"), ("failed", "×", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
 NAME_COLUMNS, NAME_COLUMNS_WIDE = 16, 28
-WIDE_COLUMNS = 78  # of a table on a wide screen, without the name and the reason
+WIDE_COLUMNS = 83  # of a table on a wide screen, without the name and the reason
 HEAD_LINES = 3  # title, empty line, header
 
 
@@ -76,9 +76,10 @@ def _steps(steps: Sequence[StepState], width: int) -> Table:
     is_wide = width >= WIDE
     table = plain_table()
     name = min(max((len(step.name) for step in steps), default=4), NAME_COLUMNS_WIDE if is_wide else NAME_COLUMNS)
-    bar = 30 if is_wide else max(8, width - max(4, name) - 51)
-    columns = (("STEP", max(4, name), "left"), ("", bar, "left"), ("DONE", 6, "right"), ("RUN", 5, "right"), ("FAIL", 5, "right"),
-               ("WAIT", 5, "right"), ("STATE", 9, "left"), ("ENDS IN", 8, "left"))  # fmt: skip
+    done = max((len(_done(step.counts)) for step in steps), default=4)
+    bar = 30 if is_wide else max(8, width - max(4, name) - max(4, done) - 45)
+    columns = (("STEP", max(4, name), "left"), ("", bar, "left"), ("DONE", max(4, done), "right"), ("RUN", 5, "right"),
+               ("FAIL", 5, "right"), ("WAIT", 5, "right"), ("STATE", 9, "left"), ("ENDS IN", 8, "left"))  # fmt: skip
     for title, size, justify in columns:
         table.add_column(title, width=size, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     table.add_column("REASON" if is_wide else "", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -87,9 +88,13 @@ def _steps(steps: Sequence[StepState], width: int) -> Table:
         failed = styled(str(counts.failed), "bold red" if counts.failed else "dim")
         ends = "" if step.ends_in_s is None else format_duration(round(step.ends_in_s))
         state = styled(LABELS.get(step.state, step.state), COLOURS.get(step.state, ""))
-        numbers = (str(counts.done), str(counts.running), failed, str(counts.waiting))
+        numbers = (_done(counts), str(counts.running), failed, str(counts.waiting))
         table.add_row(step.name, draw_bar(counts, bar), *numbers, state, ends, step.reason if is_wide else "")
     return table
+
+
+def _done(counts: StepCounts) -> str:
+    return f"{counts.done}/{counts.total}"
 
 
 def reason_lines(steps: Sequence[StepState], width: int) -> list[str]:
@@ -115,7 +120,7 @@ def draw_bar(counts: StepCounts, size: int) -> SafeText:
 
 
 def bar_columns(numbers: Sequence[int], total: int, size: int) -> list[int]:
-    """Share the columns of a bar. The shares add up to `size`, and no number above zero gets nothing."""
+    """Divide the columns of a bar. The results add up to `size`, and every number above zero gets at least one column."""
     exact = [number * size / total for number in numbers]
     shares = [max(int(value), 1 if number else 0) for value, number in zip(exact, numbers)]
     while sum(shares) < size and any(numbers):

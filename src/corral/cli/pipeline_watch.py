@@ -1,6 +1,6 @@
-"""Follows a run until it ends, and submits its deferred steps. Reports its result, its usage and its cost.
+"""Follows a pipeline run until it ends, submits its deferred steps (`pipeline_plan.py`), and reports its result, usage and cost.
 
-In a terminal, a screen is refreshed. Otherwise one line is printed when a step changes.
+In a terminal, it refreshes a screen. Otherwise it prints one line when a step changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from corral.cli.endpoint import Endpoint, is_aws
 from corral.cli.errors import INTERRUPTED, CliError, error_line
 from corral.cli.output import console, count, print_json, print_line, print_message
-from corral.cli.pipeline_cost import Prices, RunUsage, StepUsage, parse_usage, run_usage
+from corral.cli.pipeline_cost import Prices, RunUsage, StepUsage, add_usages, job_usage, parse_usage, run_usage
 from corral.cli.pipeline_estimate import StepTimes
 from corral.cli.pipeline_plan import TAG_USAGE, PipelinePlan
 from corral.cli.pipeline_runs import FoundRun, find_runs, read_state
@@ -24,7 +24,7 @@ from corral.cli.pipeline_submit import advance
 from corral.cli.top import read_keys
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
-FIRST_PAUSE_S = 0.1  # after a change; it is doubled until it is the interval of refreshes
+FIRST_PAUSE_S = 0.1  # the pause after a change. Each further pause is twice as long, up to the interval of refreshes
 EARLIER_MAX = 3  # runs that are shown next to the result
 LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
 
@@ -45,7 +45,7 @@ def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> Pi
 def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> PipelineRun:
     from rich.live import Live
 
-    out, trouble = console(), ""
+    out, trouble, recorded = console(), "", set[str]()
     state, now_s = read_state(endpoint, plan, earlier)
     with read_keys() as key, Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
@@ -55,6 +55,7 @@ def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str,
             if not advance(endpoint, plan, state) and key(refresh_s) in ("q", "Q", "\x1b", "\x03"):
                 break
             try:
+                _store_usage(endpoint, state, recorded)
                 (state, now_s), trouble = read_state(endpoint, plan, earlier), ""
             except Exception as error:
                 trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
@@ -66,7 +67,7 @@ def _follow_in_lines(
     endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float, *, quiet: bool
 ) -> PipelineRun:
     shown: dict[str, tuple[Any, ...]] = {}
-    before, pause_s = None, FIRST_PAUSE_S
+    before, pause_s, recorded = None, FIRST_PAUSE_S, set[str]()
     while True:
         state, _ = read_state(endpoint, plan, earlier)
         for step in state.steps:
@@ -75,6 +76,7 @@ def _follow_in_lines(
                 print_line(step_line(step))
         if state.ended:
             return state
+        _store_usage(endpoint, state, recorded)
         submitted = advance(endpoint, plan, state)
         for name in submitted if not quiet else ():
             print_line(f"{name}: submitted, because the steps before it have ended within their tolerance")
@@ -83,8 +85,17 @@ def _follow_in_lines(
         time.sleep(pause_s)
 
 
+def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> None:
+    """Store the usage of each job when it has ended: its instances may be forgotten when the run has ended."""
+    prices = Prices(endpoint)  # a new one: it has the prices of the instance types that have run so far
+    for job in state.jobs:
+        if job.ended and job.id not in recorded:
+            recorded.add(job.id)
+            job_usage(endpoint, job, prices)
+
+
 def _visible(step: StepState) -> tuple[Any, ...]:
-    """Return what must change before a new line is printed: the state, the failures, and each tenth of the children."""
+    """Return a value that changes when a new line must be printed: the state, the failures, and each tenth of the children."""
     counts = step.counts
     return step.state, counts.failed, counts.running > 0, counts.done * LINES_PER_STEP // max(1, counts.total), step.reason
 
@@ -96,15 +107,18 @@ def _say_that_it_continues(plan: PipelinePlan) -> None:
 
 
 def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes]:
-    """Return the times of the steps in the last run of the same pipeline, as its tags have them."""
+    """Return the times of the steps in the last run of the same pipeline, from the tags of its jobs."""
     for found in find_runs(endpoint, plan.pipeline.name):
         if found.run == plan.run:
             continue
         jobs: dict[str, list[Any]] = {}
         for job in sorted(found.jobs, key=lambda each: (each.created_s, each.id)):
             jobs.setdefault(job.step, []).append(job)
-        known = {name: parse_usage(each[0].tags.get(TAG_USAGE, ""), len(each)) for name, each in jobs.items()}
-        times = {name: usage.times for name, usage in known.items() if usage is not None and usage.jobs}
+        times = {}
+        for name, each in jobs.items():
+            known = [usage for job in each if (usage := parse_usage(job.tags.get(TAG_USAGE, ""))) is not None and usage.jobs]
+            if known:
+                times[name] = add_usages(known).times
         if times:
             return times
     return {}
@@ -124,13 +138,13 @@ def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -
 
 
 def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUsage]]:
-    """Return what the run used, and what the last runs of the same pipeline used. Store the results as tags."""
+    """Return the usage of the run, and of the last runs of the same pipeline. Store the usage as tags of jobs."""
     prices = Prices(endpoint)
     runs = find_runs(endpoint, state.name)
     own = next(found for found in runs if found.run == state.run)
     others = [found for found in runs if found.run != state.run and all(job.ended for job in found.jobs)]
-    usage = run_usage(endpoint, own, prices, store=state.ended)
-    return usage, [run_usage(endpoint, found, prices, store=True) for found in others[:EARLIER_MAX]]
+    usage = run_usage(endpoint, own, prices)
+    return usage, [run_usage(endpoint, found, prices) for found in others[:EARLIER_MAX]]
 
 
 def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> None:

@@ -168,15 +168,16 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
 def _claimant(claim: dict[str, Any]) -> str:
     if "task" in claim:
         return f"{claim['task'][:SHORT_ID]} {title(claim['taskDefinition'], claim.get('taskName'))}"
-    return str(claim.get("instance") or claim["job"])
+    return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
 
 
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """List the first waiting task or instance of each kind. Later ones of the same kind wait for the same resources."""
+    """List the first waiting task, Batch job or instance of each kind. Later ones of the same kind wait for the same resources."""
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
-        table.add_row(_claimant(claim), age(since, now), shorten_ids(claim["reason"]))
+        jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""
+        table.add_row(_claimant(claim), age(since, now), shorten_ids(jobs + claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
     if more > 0:
         table.add_row("", "", f"and {more} more")

@@ -15,7 +15,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
-from corral.cli.output import SHORT_ID, age, console, parsed_date, print_json, shorten_ids
+from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
 from corral.cli.status import gpu_indexes, instance_gpus, tasks_line, unavailable_reasons
 from corral.cli.tasks import title
 
@@ -109,7 +109,7 @@ def frame(page: dict[str, Any], date: str | None, width: int, height: int | None
         rows = _instances(page, now, width, room)
         parts += [SafeText(), rows]
         used += 2 + rows.row_count
-    if page["running"] or any("task" in claim for claim in page["waiting"]):
+    if page["running"] or any("instance" not in claim for claim in page["waiting"]):
         room = None if height is None else max(0, height - used - 2)
         parts += [SafeText(), _tasks(page, now, width, room)]
     return Group(*parts)
@@ -207,13 +207,14 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the first waiting task of each kind. Omit tasks that do not fit on the screen."""
+    """List the oldest running tasks, then the first waiting task or Batch job of each kind. Omit those that do not fit."""
     indexes = gpu_indexes(page)
     rows = [(task, task["state"], "") for task in page["running"]]
-    rows += [(task, "WAITING", shorten_ids(task["reason"])) for task in page["waiting"] if "task" in task]
+    rows += [(task, "WAITING", shorten_ids(task["reason"])) for task in page["waiting"] if "instance" not in task]
     shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
     counts = page["tasks"]
-    more = sum(number for state, number in counts.items() if state != "STOPPED") - len(shown)
+    tasks = sum(number for state, number in counts.items() if state != "STOPPED")
+    more = tasks - sum("task" in task for task, _, _ in shown)
     table = plain_table()
     columns = 34 if width >= WIDE else 16
     for heading, size in (("ID", SHORT_ID), ("TASK", columns), ("STATE", 8), ("GPUS", 5), ("SINCE", 5)):
@@ -223,8 +224,11 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         gpus = ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in task.get("gpuIds", ()))
         since = age(datetime.fromtimestamp(task["sinceS"], UTC), now)
         style = "yellow" if state == "WAITING" else ""
-        name = title(task["taskDefinition"], task.get("taskName"))
-        table.add_row(task["task"][:SHORT_ID], name, styled(state, style), gpus, since, reason)
+        if "task" in task:
+            what = title(task["taskDefinition"], task.get("taskName"))
+        else:
+            what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
+        table.add_row(task.get("task", task.get("job", ""))[:SHORT_ID], what, styled(state, style), gpus, since, reason)
     if more > 0:
         table.add_row("", f"and {more} more", "", "", "", "")
     return table

@@ -1,8 +1,8 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
 A line is a number of waiting jobs with equal demands (`model/task.py`). A job with several nodes starts only when there is room for
-all its nodes. Nodes may share an instance. A shape is the free capacity of equal instances, with their number. The cost of a
-decision depends on the number of different lines and shapes, and not on the number of jobs and instances.
+all its nodes. The nodes may be of several kinds, and may share an instance. A shape is the free capacity of equal instances, with
+their number. The cost of a decision depends on the number of different lines and shapes, not on the number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, room, room_on
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, kinds_of, room, room_on
 from corral.model.task import ALL_GPUS, Demand
 
-CHOICES_MAX = 1_000  # the most choices of a type in one decision
+CHOICES_MAX = 1_000  # a decision chooses an instance type at most this many times
 
 
 class JobLine(Struct, frozen=True):
     """Waiting jobs with equal demands."""
 
     id: str
-    demand: Demand  # of one node; a job that is not a multi-node job has one node
+    demand: Demand  # of one job
     count: int  # jobs
-    nodes: int = 1
 
 
 class FreeShape(Struct, frozen=True):
@@ -40,12 +40,13 @@ class FreeShape(Struct, frozen=True):
 
 
 class EnvironmentSize(Struct, frozen=True):
-    """The limits of an environment and its present size. Sizes are vCPUs if no unit is given."""
+    """The limits of an environment and its present size, in vCPUs."""
 
     min_vcpus: int
     max_vcpus: int
     present: int  # of instances that run or start
-    gpus_left: int = WITHOUT_LIMIT  # how many GPUs this machine could give to further instances of the environment
+    gpus: int = 0  # of the same instances
+    gpus_left: int = WITHOUT_LIMIT  # how many GPUs the hosts could give to further instances of the environment
     gpus_now: int = WITHOUT_LIMIT  # how many of them are free now
     asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
     is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
@@ -55,12 +56,13 @@ class ScalingPlan(Struct, frozen=True):
     launches: Mapping[str, int]  # type → the number of instances to launch
     left: Mapping[str, int]  # id of a line → the jobs for which the environment has and gets no room
     unfit: tuple[Demand, ...]  # the demands that fit on none of the types
-    is_full: bool  # jobs are left although they fit on one of the types: a limit of the environment or of this machine is reached
+    is_full: bool  # jobs are left although they fit on the types: a limit of the environment or of the hosts is reached
+    needs_room: bool  # some of these jobs could start if other instances of the environment ended
     used: tuple[int, ...]  # for each given shape: how many of its instances the waiting jobs will use
 
 
 class _Bin:
-    """Equal instances with the same free capacity, and the given shape from which they come (None: they will be launched)."""
+    """Instances with equal free capacity. `origin` is the index of the shape from which they come, or None for new instances."""
 
     __slots__ = ("all_gpus", "count", "cpu_units", "gpus", "is_used", "memory_mib", "origin")
 
@@ -87,13 +89,13 @@ class _Packing:
 
     def __init__(self, bins: list[_Bin], vcpus: int, gpus: int, launches: dict[str, int]) -> None:
         self.bins, self.vcpus, self.launches = bins, vcpus, launches
-        self.gpus = gpus  # of the instances that will be launched
+        self.gpus = gpus  # the GPUs of the instances that will be launched
 
     def copy(self) -> _Packing:
         return _Packing(list(self.bins), self.vcpus, self.gpus, dict(self.launches))
 
     def fill(self, demand: Demand, nodes: int) -> int:
-        """Place nodes on instances that exist, start or will be launched. Return how many are left."""
+        """Place nodes on instances that exist, start or will be launched. Return how many nodes have no place."""
         after: list[_Bin] = []
         for each in self.bins:
             fit = each.room(demand) if nodes else 0
@@ -125,38 +127,66 @@ def plan_scaling(
     size: EnvironmentSize,
     strategy: str,
 ) -> ScalingPlan:
-    """Return the launches for the lines, which are in the order in which they get capacity.
+    """Return the instances to launch for waiting jobs. Earlier lines get capacity first.
 
     Jobs first use the free capacity of instances that exist or start. The environment never has more vCPUs than its maximum, and
-    never more GPUs than this machine. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
+    never more GPUs than the hosts. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
     environment may launch one instance, unless its strategy is BEST_FIT.
     """
     packing = _Packing([_Bin(shape, at) for at, shape in enumerate(shapes)], size.present, 0, {})
+    empty = replace(size, gpus_left=size.gpus_left + size.gpus)
     left: dict[str, int] = {}
     unfit: list[Demand] = []
-    is_full = False
+    is_full = needs_room = False
     for line in lines:
-        fits_ever = any(room_on(each, line.demand) for each in types)
-        wanted = line.count * line.nodes
         found = packing.copy()
-        missing = _pack(found, line.demand, wanted, types, size, strategy)
-        if missing and line.nodes > 1 and missing < wanted:  # only whole jobs start
-            started = (wanted - missing) // line.nodes * line.nodes
-            found = packing.copy()
-            missing = wanted - started + _pack(found, line.demand, started, types, size, strategy)
-        if line.nodes == 1 or missing < wanted:
-            packing = found
+        missing = _pack_jobs(found, line.demand, line.count, types, size, strategy)
+        if missing and line.demand.nodes:  # only whole jobs start
+            found, missing = _whole_jobs(packing, line, types, size, strategy)
+        packing = found
         if missing:
-            left[line.id] = -(-missing // line.nodes)
-            is_full = is_full or fits_ever
-            if not fits_ever:
-                unfit.append(line.demand)
+            left[line.id] = missing
+            too_large = [node for node, _ in kinds_of(line.demand) if not any(room_on(each, node) for each in types)]
+            unfit += too_large
+            if not too_large:
+                is_full = True
+                needs_room = needs_room or fits_when_empty(line.demand, types, empty, strategy)
     _grow(packing, types, size, strategy)
     used = [0] * len(shapes)
     for each in packing.bins:
         if each.origin is not None and each.is_used:
             used[each.origin] += each.count
-    return ScalingPlan(packing.launches, left, tuple(dict.fromkeys(unfit)), is_full, tuple(used))
+    return ScalingPlan(packing.launches, left, tuple(dict.fromkeys(unfit)), is_full, needs_room, tuple(used))
+
+
+def fits_when_empty(demand: Demand, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> bool:
+    """Whether an environment with these limits could have room for a job if it had no other instances."""
+    return not _pack_jobs(_Packing([], 0, 0, {}), demand, 1, types, size, strategy)
+
+
+def _whole_jobs(
+    packing: _Packing, line: JobLine, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str
+) -> tuple[_Packing, int]:
+    """Place as many jobs of a line as possible, each with all its nodes. Return how many jobs are left, too."""
+    best, jobs, too_many = packing.copy(), 0, line.count
+    while too_many - jobs > 1:
+        tried, found = (jobs + too_many) // 2, packing.copy()
+        if _pack_jobs(found, line.demand, tried, types, size, strategy):
+            too_many = tried
+        else:
+            best, jobs = found, tried
+    return best, line.count - jobs
+
+
+def _pack_jobs(
+    packing: _Packing, demand: Demand, jobs: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str
+) -> int:
+    """Place jobs on free capacity and on new instances. Return for how many jobs the environment has no room."""
+    left = 0
+    for node, count in kinds_of(demand):
+        missing = _pack(packing, node, jobs * count, types, size, strategy)
+        left = max(left, -(-missing // count))
+    return left
 
 
 def _pack(packing: _Packing, demand: Demand, nodes: int, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> int:
@@ -174,7 +204,7 @@ def _pack(packing: _Packing, demand: Demand, nodes: int, types: Sequence[TypeSha
 def _choice(
     packing: _Packing, types: Sequence[TypeShape], demand: Demand, nodes: int, size: EnvironmentSize, strategy: str
 ) -> tuple[TypeShape, int] | None:
-    """Return the type of the next instances and their number, or None if no type is left that the limits allow."""
+    """Return the type of the next instances and their number. Return None if the limits allow no type."""
     vcpus, gpus = size.max_vcpus - packing.vcpus, size.gpus_left - packing.gpus
     gpus_now = max(0, min(gpus, size.gpus_now - packing.gpus))
     allowed = [each for each in types if each.gpus <= gpus]

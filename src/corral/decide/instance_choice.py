@@ -21,8 +21,8 @@ from corral.model.task import ALL_GPUS, Demand
 BEST_FIT = "BEST_FIT"
 BY_ORDER = ("SPOT_CAPACITY_OPTIMIZED", "BEST_FIT_PROGRESSIVE_ORDERED", "SPOT_CAPACITY_OPTIMIZED_PRIORITIZED")
 CPU_UNITS = 1024  # CPU units of a vCPU
-WITHOUT_LIMIT = 1 << 30  # how many jobs fit that need no GPU, no CPU and no memory
-FAMILIES = {  # words for several families
+WITHOUT_LIMIT = 1 << 30  # the number of jobs that fit on an instance if they need no GPU, no CPU and no memory
+FAMILIES = {  # words in `instanceTypes` that stand for several families
     "optimal": ("m6i", "c6i", "r6i", "c7i"),
     "default_x86_64": ("m6i", "c6i", "r6i", "c7i"),
     "default_arm64": ("m6g", "c6g", "r6g", "c7g"),
@@ -37,7 +37,7 @@ class TypeShape(Struct, frozen=True):
     cpu_units: int
     memory_mib: int
     price: float | None = None  # US dollars for an hour; None: not known
-    at: int = 0  # the index of the environment's element that names the type or its family
+    at: int = 0  # the index of the element of `instanceTypes` that names the type or its family
 
     @property
     def vcpus(self) -> int:
@@ -45,7 +45,7 @@ class TypeShape(Struct, frozen=True):
 
 
 def room(gpus: int, all_gpus: int, cpu_units: int, memory_mib: int, demand: Demand) -> int:
-    """Return how many jobs with a demand fit into free capacity. `all_gpus` is the number of GPUs that the instance has."""
+    """Return how many jobs with a demand fit into the free capacity of an instance. `all_gpus` counts its free and used GPUs."""
     most = WITHOUT_LIMIT
     if demand.gpus == ALL_GPUS:
         most = 1 if gpus and gpus == all_gpus else 0
@@ -61,6 +61,18 @@ def room(gpus: int, all_gpus: int, cpu_units: int, memory_mib: int, demand: Dema
 def room_on(type_: TypeShape, demand: Demand) -> int:
     """Return how many jobs with a demand fit on an empty instance of a type."""
     return room(type_.gpus, type_.gpus, type_.cpu_units, type_.memory_mib, demand)
+
+
+def kinds_of(demand: Demand) -> tuple[tuple[Demand, int], ...]:
+    """Return the demand of each kind of nodes that a job has, and their number. The largest kind is the first."""
+    if not demand.nodes:
+        return ((demand, 1),)
+    return tuple(sorted(demand.nodes, key=lambda kind: (kind[0].gpus, kind[0].memory_mib, kind[0].cpu_units), reverse=True))
+
+
+def fits_on(types: Sequence[TypeShape], demand: Demand) -> bool:
+    """Whether each node of a job fits on an empty instance of one of the types."""
+    return all(any(room_on(each, node) for each in types) for node, _ in kinds_of(demand))
 
 
 def choose_type(
@@ -81,7 +93,7 @@ def choose_type(
         served = min(most, jobs)
         price = (each.price if each.price is not None else inf) / served
         waits = each.gpus > gpus_now
-        # GPUs are scarce, so a type with GPUs is the last choice for jobs that need none, if the prices are not known.
+        # If prices are not known, a job without GPUs gets a type with GPUs only as the last choice, because GPUs are scarce.
         unused_gpus = each.gpus if not demand.gpus else 0
         size = (unused_gpus, -served, each.gpus, each.cpu_units, each.memory_mib)
         if strategy == BEST_FIT:

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from corral.core import OncePerBatch, Reconciler, Tx
+from corral.core import OncePerBatch, Reconciler, Together, Tx
 from corral.reconcile.hosts import reconcile_host
 from corral.reconcile.instances import drop_terminated_instances, reconcile_daemons, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
@@ -15,8 +15,13 @@ from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks,
 def _once_needed(module: str, name: str) -> Reconciler:
     """Return a reconciler that imports its module on the first call. So the server does not load services that are never used."""
 
+    found: Reconciler | None = None
+
     def reconcile(tx: Tx[Any], key: str) -> None:
-        getattr(import_module(f"{__name__}.{module}"), name)(tx, key)
+        nonlocal found
+        if found is None:
+            found = getattr(import_module(f"{__name__}.{module}"), name)
+        found(tx, key)
 
     return reconcile
 
@@ -53,7 +58,7 @@ STATE: dict[str, Reconciler] = {
     "activities": _once_needed("groups", "drop_old_activities"),
     "invocations": _once_needed("functions", "drop_ended_invocations"),
     "job-queue": _once_needed("job_queues", "reconcile_queue"),
-    "job": _once_needed("jobs", "reconcile_job"),
+    "job": Together(_once_needed("jobs", "reconcile_job")),
     "job-limits": OncePerBatch(_once_needed("job_limits", "reconcile_limits")),
     "job-array": _once_needed("jobs", "reconcile_array"),
     "job-dependents": _once_needed("jobs", "reconcile_dependents"),

@@ -1,8 +1,9 @@
-"""The reconciler `environment` scales a compute environment: it launches instances for waiting jobs and ends idle instances.
+"""The reconciler `environment` scales a compute environment: it launches instances for waiting jobs and terminates idle instances.
 
-It runs when the number of waiting jobs of one of the environment's queues changes, when a job ends, when an instance of the
-environment changes, and when an instance has been idle for the time of `environment_in_s`. It also ends the instances of an old
-generation after an infrastructure update, and everything that belongs to an environment that is being deleted.
+It runs when the number of waiting jobs in one of the environment's queues changes, when a job ends, when an instance of the
+environment changes, and when an instance has been idle for the time of the setting `environment_in_s`. A generation is a set of the
+environment's Auto Scaling groups with equal settings. After an infrastructure update, the reconciler terminates the instances of
+the old generation. If the environment is being deleted, it terminates all instances, and then deletes the groups and the cluster.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.decide.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
 from corral.decide.instance_choice import CPU_UNITS, TypeShape
+from corral.decide.placement import is_reservable
 from corral.decide.slot_fit import amounts
 from corral.errors import ApiError
 from corral.model.compute_environment import DELETING, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
-from corral.model.instance import InstanceState
+from corral.model.instance import HOST_POOL, InstanceState
 from corral.services import instances
 from corral.services.autoscaling import group_changes
 from corral.services.batch.compute_environments import drop, put_document
@@ -38,6 +40,7 @@ from corral.services.batch.job_queues import queues_of_environment
 from corral.store import Store
 
 ENDS_MAX = 2  # the most instances that one transaction terminates: about 5 ms of work for a large environment
+LOOK_AGAIN_S = 10.0  # how often an environment that holds empty instances looks whether an older claim needs their GPUs
 PACE_S = 0.001  # the time until the next transaction continues
 
 
@@ -69,7 +72,7 @@ def reconcile_environment(tx: Tx[Store], key: str) -> None:
 
 
 def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
-    """Reconcile the environments that serve the same queues after this one, because it now has no room, or has room again."""
+    """Run the reconcilers of the later environments of the same queues, because this environment became full or has room again."""
     for queue in queues_of_environment(tx, environment.region, environment.name):
         after = queue.environments[queue.environments.index(environment.name) + 1 :]
         for name in after:
@@ -82,7 +85,7 @@ def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
 def _scale(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, again: list[float], limit: int
 ) -> EnvironmentState:
-    """Launch and end instances. Afterwards, `here.vcpus` has the size that the environment will have."""
+    """Launch and terminate instances. Then `here.vcpus` is the size that the environment will have."""
     plan, types = plan_of(tx, environment, state, here)
     state = replace(state, is_full=plan.is_full, unfit=", ".join(amounts(demand) for demand in plan.unfit[:3]))
     if environment.status != INVALID:
@@ -130,13 +133,23 @@ def _scale_in(
     again: list[float],
     limit: int,
 ) -> EnvironmentState:
-    """End instances that were idle for the whole delay, and launches that no job needs and that have not begun or wait for GPUs."""
+    """Terminate instances that were idle for the whole delay.
+
+    Also cancel launches that no job needs, if they have not begun or wait for GPUs.
+    """
     size, ended = size_of(tx, environment, state, here), 0
     spare = size.present - max(size.min_vcpus, state.asked)
     if spare <= 0:
         return replace(state, idle={}) if state.idle else state
     idle: list[IdleInstance] = []
+    delay_s = 0.0 if plan.needs_room else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
+    held = _holds_empty_instances(here)
+    gives_up = held and _is_behind_older_claim(tx, here)
+    if held and not gives_up:
+        again.append(tx.now_s + max(delay_s, LOOK_AGAIN_S))
     for shape, ids, used in zip(here.shapes, here.ids, plan.used, strict=True):
+        if gives_up and shape.all_gpus and not shape.is_starting:
+            used = 0
         vcpus, surplus = shape.cpu_units // CPU_UNITS, shape.count - used
         if not shape.is_empty or surplus <= 0:
             continue
@@ -153,7 +166,6 @@ def _scale_in(
             here.vcpus -= vcpus
             ended += 1
         spare -= surplus * vcpus
-    delay_s = 0.0 if plan.is_full else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
     kept = replace(size, present=spare + size.min_vcpus)
     chosen = plan_scale_in(idle, kept, delay_s, tx.now_s, limit=max(0, limit - ended))
     by_id = {each.id: each.vcpus for each in idle} if chosen.terminate else {}
@@ -170,6 +182,24 @@ def _scale_in(
         idle={each.id: each.since_s for each in idle if each.id not in chosen.terminate},
         paced_at_s=tx.now_s if is_paced else state.paced_at_s,
     )
+
+
+def _holds_empty_instances(here: Present) -> bool:
+    """Whether an environment has instances with GPUs that run no job, while launches wait: a multi-node job needs all of them."""
+    is_launching = any(shape.is_starting and ids for shape, ids in zip(here.shapes, here.ids, strict=True))
+    return is_launching and any(shape.is_empty and shape.all_gpus and not shape.is_starting for shape in here.shapes)
+
+
+def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
+    """Whether an older claim waits for GPUs, so that the launches of an environment wait behind it.
+
+    Then the environment must give up the GPUs of its empty instances. Otherwise two environments could each hold some GPUs, and wait
+    for the others for ever.
+    """
+    pool = tx.store.fleet.pool(HOST_POOL)
+    own = {each for shape, ids in zip(here.shapes, here.ids, strict=True) if shape.is_starting for each in ids}
+    first = next((claim for claim in pool.heads() if claim.demand.gpus and is_reservable(pool, claim)), None)
+    return first is not None and first.id not in own
 
 
 def _take_back(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, type_: str, surplus: int) -> None:
@@ -198,7 +228,7 @@ def _end(tx: Tx[Store], environment: ComputeEnvironment, here: Present, instance
 def _end_old(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, again: list[float]
 ) -> tuple[EnvironmentState, int]:
-    """End the instances of old generations whose jobs have ended. Return the state and the number of ended instances."""
+    """Terminate the instances of old generations whose jobs have ended. Return the state and the number of terminated instances."""
     left: list[OldGroup] = []
     ended = 0
     for old in state.old:
@@ -226,7 +256,10 @@ def _end_old(
 
 
 def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> EnvironmentState:
-    """End all instances of an environment, a few in each transaction. Then delete its groups, its cluster and its record."""
+    """Terminate all instances of an environment, a few in each transaction.
+
+    Then delete its groups, its cluster and its document.
+    """
     groups = [(name, state.templates[type_]) for type_, name in state.groups.items()]
     groups += [(old.name, old.template) for old in state.old]
     ended, is_left = 0, False
@@ -255,7 +288,8 @@ def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 
 def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, vcpus: int = 0) -> None:
     """Write the status of an environment and the vCPUs that it has. A job that fits on no type does not change the status."""
-    problem = problem_of(tx, environment) if environment.status == INVALID else ""  # requests check it, too
+    # Create and update requests check a VALID environment, so only an INVALID environment is checked here.
+    problem = problem_of(tx, environment) if environment.status == INVALID else ""
     status = INVALID if problem else UPDATING if state.old else VALID
     reason = problem or HEALTHY
     if not problem and state.refusal:

@@ -1,4 +1,8 @@
-"""Time limits of job queues (jobStateTimeLimitActions): cancel the first job of a line that waits too long for the same reason."""
+"""The time limits of job queues (`jobStateTimeLimitActions`): cancel jobs that wait too long for the same reason.
+
+A line has the RUNNABLE jobs of a job queue that need the same resources and have the same share identifier. Only the first job of
+each line is checked, because the other jobs wait for the first job.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,22 @@ from corral.services.batch.job_queues import find_queue
 from corral.services.batch.waiting_reasons import line_reason
 from corral.store import Store
 
+CHECK_S = 60.0  # how often the reasons are computed again, because they can change without an event in the queue
+
 
 def reconcile_limits(tx: Tx[Store], key: str) -> None:
-    """Cancel the jobs of a queue whose time is over, and come back when the next time limit ends.
+    """Cancel the jobs of a queue whose time limit has ended. Schedule the next run for the end of the next time limit.
 
-    The time counts while a job is the first of its line and waits for the reason that the time limit names. It starts again if the
-    reason changes. As on AWS, the action cancels the job.
+    The time is counted while a job is the first of its line and waits for the reason that the time limit names. If the reason
+    changes, the time begins again at zero.
     """
     region, _, name = key.partition("/")
     queue, before = find_queue(tx, region, name), tx.store.job_lines.blocked(region, name)
     blocked: dict[str, tuple[str, float]] = {}
     due_s: list[float] = []
     expired: list[tuple[str, dict[str, Any]]] = []
-    for line in tx.store.job_lines.lines_of(region, name) if queue is not None and queue.time_limits else ():
+    lines = tx.store.job_lines.lines_of(region, name) if queue is not None and queue.time_limits else []
+    for line in lines:
         code = line_reason(tx, line, queue).code
         limit = next((each for each in queue.time_limits if each["reason"] == code), None) if queue is not None and code else None
         if limit is None:
@@ -36,8 +43,8 @@ def reconcile_limits(tx: Tx[Store], key: str) -> None:
             due_s.append(since_s + limit["maxTimeSeconds"])
     if blocked != before:
         tx.store.job_lines.set_blocked(region, name, blocked)
-    if due_s:
-        tx.due(f"job-limits:{key}", min(due_s))
+    if lines:
+        tx.due(f"job-limits:{key}", min([tx.now_s + CHECK_S, *due_s]))
     for job_id, limit in expired:
         job = tx.store.jobs.get(job_id)
         if job is not None:

@@ -1,12 +1,16 @@
-"""The scheduler. It gives free capacity to claims. A claim is a task, an instance or a Batch job that waits for capacity in a pool.
+"""The scheduler, which is the reconciler `pool`. It gives the free capacity of a pool to the claims of the pool.
 
-The scheduler runs when capacity becomes free, when an instance joins the pool, or when a claim is added.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. The scheduler runs when capacity becomes free, when an instance joins the pool, or when a
+claim is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import import_module
+from types import ModuleType
 
 from corral.core import Tx
 from corral.decide.placement import serve
@@ -16,25 +20,26 @@ from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
+Grant = Callable[[Tx[Store], Claim, Placement], None]
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
-JOB_COST = 4  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
+JOB_COST = 4  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
 
 
-def _dispatch_job(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Import Batch only when a job gets capacity, so that a server without jobs does not load it."""
-    import_module("corral.services.batch.dispatch").grant(tx, claim, placement)
+@cache
+def _batch(module: str) -> ModuleType:
+    """Import a module of Batch only when a job waits, so that a server without jobs does not load it."""
+    return import_module(f"corral.services.batch.{module}")
 
 
-# Kind of claim → the function that gives the capacity to such a claim.
-GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {
-    TASK: place_waiting_task,
-    INSTANCE: instances.grant,
-    JOB: _dispatch_job,
-}
+# Kind of claim → the function that gives the capacity to such a claim. Jobs have another function.
+GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
-    """Serve the claims of a pool. Pools that jobs prefer to this pool are served first: a job uses the first one with room."""
+    """Serve the claims of a pool. First serve the pools that waiting jobs prefer to this pool.
+
+    A job queue has an order of compute environments. A job prefers the pool of an earlier environment.
+    """
     left = GRANTS_MAX
     order: dict[str, None] = {}
     _visit(tx, pool_name, order, set())
@@ -47,11 +52,20 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 
 def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     """Serve at most `left` claims of a pool. Return how many more claims may be served in this batch."""
-    if tx.store.job_lines.in_pool(pool_name):
-        import_module("corral.services.batch.line_claims").rank_claims(tx, pool_name)
+    if not tx.store.job_lines.in_pool(pool_name):
+        return _grant(tx, pool_name, left, GRANTS)
+    dispatch = _batch("dispatch")
+    _batch("line_claims").rank_claims(tx, pool_name)
+    try:
+        return tx.attempt(lambda: _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=False)}))
+    except dispatch.REFUSALS:  # the launch of a job was refused: find out which one, and let it fail
+        return _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=True)})
+
+
+def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]) -> int:
     while left > 0:
         for claim, placement in serve(tx.store.fleet.pool(pool_name)):
-            GRANTS[claim.kind](tx, claim, placement)
+            grants[claim.kind](tx, claim, placement)
             left -= JOB_COST * (len(placement.nodes) or 1) if claim.kind == JOB else 1
             if left <= 0:
                 break
@@ -62,7 +76,7 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
 
 
 def _visit(tx: Tx[Store], pool_name: str, order: dict[str, None], seen: set[str]) -> None:
-    """Add to `order` the pools that jobs prefer to a pool, each after the pools that are preferred to it, and then the pool."""
+    """Add a pool to `order`. Before it, add the pools that jobs prefer to it, in the same way."""
     seen.add(pool_name)
     for name in sorted(tx.store.job_lines.pools_before(pool_name) - seen):
         if name not in seen:

@@ -431,6 +431,7 @@ DERIVATIONS: dict[str, Derivation] = {
 }
 
 ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, for actions whose name is not the operation's
+    "batch": {"CancelJobs": "CancelJob", "TerminateJobs": "TerminateJob"},
     "lambda": {"Invoke": "InvokeFunction"},
     "s3": {
         "CompleteMultipartUpload": "PutObject",

@@ -120,6 +120,12 @@ class Hosts:
         rows = self._database.execute("SELECT count(*) FROM gpu WHERE present = 1 AND excluded = 0 GROUP BY host_id").fetchall()
         return max((count for (count,) in rows), default=0)
 
+    def all_gpus(self) -> int | None:
+        """The number of GPUs of all hosts. GPUs that instances own are included. None: there is no host yet."""
+        sql = "SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM gpu WHERE present = 1 AND excluded = 0)"
+        hosts, gpus = self._database.execute(sql).fetchone()
+        return gpus if hosts else None
+
     def gpu_owners(self, host_id: str) -> dict[str, str]:
         """GPU id → id of the instance that owns the GPU."""
         return dict(self._database.execute("SELECT id, owner FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall())

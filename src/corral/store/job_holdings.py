@@ -1,7 +1,8 @@
-"""SQL of what running Batch jobs hold: vCPUs of their compute environment and of their share, and consumable resources.
+"""SQL of holdings. A holding is a record of the vCPUs and consumable resources that a running Batch job uses.
 
-A holding begins when a job is dispatched, and ends with the attempt. A share has the jobs of a fair share queue that have the same
-share identifier. The sums are in memory, because each dispatch needs them.
+A holding begins when a job is dispatched, and ends with the attempt. A share is the set of jobs of a fair share queue that have the
+same share identifier. Holdings, and their sums per compute environment, share and consumable resource, are also in memory, because
+each dispatch needs them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class JobHoldings:
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
         self._on_rollback = database.journal.on_rollback
+        self._held: dict[str, Holding] = {}  # job id → holding; a reader has none
         self._vcpus: dict[Name, float] = {}  # compute environment → vCPUs of its jobs
         self._in_use: dict[Name, float] = {}  # consumable resource → quantity
         self._shares: dict[Name, dict[str, ShareUse]] = {}  # queue → share identifier → use
@@ -36,7 +38,7 @@ class JobHoldings:
             self._shares.setdefault((region, queue), {})[share] = ShareUse(0.0, used, at_s)
         for row in self._execute("SELECT * FROM job_holding").fetchall():
             holding = _holding(row)
-            self._count(holding, 1)
+            self._put(holding)
             use = self._shares.get((holding.region, holding.queue), {}).get(holding.share)
             if use is not None:
                 held = use.held + holding.weighted_vcpus
@@ -45,8 +47,7 @@ class JobHoldings:
     # Reading
 
     def get(self, job_id: str) -> Holding | None:
-        row = self._execute("SELECT * FROM job_holding WHERE job_id = ?", (job_id,)).fetchone()
-        return None if row is None else _holding(row)
+        return self._held.get(job_id)
 
     def vcpus(self, region: str, environment: str) -> float:
         """Return the vCPUs of the jobs that run in a compute environment."""
@@ -86,16 +87,16 @@ class JobHoldings:
                 holding.weighted_vcpus, orjson.dumps(holding.resources).decode(),
             ),
         )  # fmt: skip
-        self._count(holding, 1)
-        self._on_rollback(partial(self._count, holding, -1))
+        self._put(holding)
+        self._on_rollback(partial(self._remove, holding))
 
     def drop(self, holding: Holding) -> None:
         self._execute("DELETE FROM job_holding WHERE job_id = ?", (holding.job_id,))
-        self._count(holding, -1)
-        self._on_rollback(partial(self._count, holding, 1))
+        self._remove(holding)
+        self._on_rollback(partial(self._put, holding))
 
     def set_share(self, region: str, queue: str, share: str, use: ShareUse | None) -> None:
-        """Write the use of a share. None: forget a share that holds nothing."""
+        """Write the use of a share. If `use` is None, delete the share."""
         if use is None:
             self._execute("DELETE FROM job_share WHERE region = ? AND queue = ? AND share = ?", (region, queue, share))
         else:
@@ -107,9 +108,15 @@ class JobHoldings:
         self._put_share((region, queue), share, use)
         self._on_rollback(partial(self._put_share, (region, queue), share, before))
 
+    def drop_shares(self, region: str, queue: str) -> None:
+        """Forget the shares of a queue that is deleted. Its jobs have ended."""
+        for share in list(self.shares(region, queue)):
+            self.set_share(region, queue, share, None)
+
     def snapshot(self) -> dict[str, Any]:
         """Return the data in memory, for tests: it is derived from rows."""
-        return {"vcpus": dict(self._vcpus), "in use": dict(self._in_use), "shares": {k: dict(v) for k, v in self._shares.items()}}
+        shares = {queue: dict(uses) for queue, uses in self._shares.items()}
+        return {"held": dict(self._held), "vcpus": dict(self._vcpus), "in use": dict(self._in_use), "shares": shares}
 
     # Changes in memory
 
@@ -121,6 +128,14 @@ class JobHoldings:
             shares.pop(share, None)
         if not shares:
             del self._shares[queue]
+
+    def _put(self, holding: Holding) -> None:
+        self._held[holding.job_id] = holding
+        self._count(holding, 1)
+
+    def _remove(self, holding: Holding) -> None:
+        del self._held[holding.job_id]
+        self._count(holding, -1)
 
     def _count(self, holding: Holding, sign: int) -> None:
         _add(self._vcpus, (holding.region, holding.environment), sign * holding.vcpus)

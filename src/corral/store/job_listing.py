@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from msgspec.structs import replace
-
 from corral.database import Database, Row
 from corral.model.job import ENDED, Job, JobState, ListedJob
 from corral.store.job_rows import KINDS, STATES, attempts_of, child_of, child_without_row
@@ -19,14 +17,16 @@ CHILD_COLUMNS = (
     "position, state, created_at, started_at, stopped_at, runnable_at, status_reason, task_id, environment, attempts, cancelled, "
     "terminated"
 )
+COLLATIONS = {"name": " COLLATE NOCASE", "definition": ""}
+WINDOW = 1000  # jobs that a search for a prefix reads
 LAST = "\U0010ffff"  # sorts after every character of a name
-Cursor = tuple[str | float, ...]
+Cursor = tuple[float, ...]
 
 
 class JobListing:
-    """Lists of jobs. Children and nodes are listed by their parent only.
+    """Lists of jobs. Children and nodes are only in the list of their parent.
 
-    A cursor is the position of a job in its list. A page begins after a cursor; without one, it is the first page.
+    A cursor is the position of a job in its list. A page begins after a cursor. The first page has an empty cursor.
     """
 
     def __init__(self, database: Database) -> None:
@@ -37,15 +37,15 @@ class JobListing:
         name: str | None = None, definition: str | None = None, revision: int | None = None, before_s: float | None = None,
         after_s: float | None = None,
     ) -> list[ListedJob]:  # fmt: skip
-        """Return the jobs of a queue that match one filter. Only `share` may be combined with a state."""
+        """Return the jobs of a queue that match one filter, newest first. Only `share` may be combined with a state."""
         if share is not None:
             return self._by_share(region, queue, share, state, after, limit)
         if name is not None:
-            return self._matching(region, queue, "name", " COLLATE NOCASE", name, after, limit)
+            return self._newest(region, queue, f"name = ?{COLLATIONS['name']}", (name,), after, limit)
         if definition is not None and revision is not None:
             return self._newest(region, queue, "definition = ? AND revision = ?", (definition, revision), after, limit)
         if definition is not None:
-            return self._matching(region, queue, "definition", "", definition, after, limit)
+            return self._newest(region, queue, "definition = ?", (definition,), after, limit)
         if state is not None:
             return self._newest(region, queue, "state = ?", (state.value,), after, limit)
         return self._by_time(region, queue, after, limit, before_s, after_s)
@@ -68,16 +68,19 @@ class JobListing:
         """Return the jobs with a share identifier, newest first."""
         found: list[ListedJob] = []
         for each in [state] if state is not None else JobState:
-            where = "share != '' AND share = ? AND state = ?"  # the first condition is that of the partial index
+            where = "share != '' AND share = ? AND state = ?"  # SQLite uses the partial index only with its condition share != ''
             found += self._newest(region, queue, where, (share, each.value), after, limit)
-        return sorted(found, key=lambda job: -float(job.cursor[0]))[:limit]
+        return sorted(found, key=lambda job: -job.cursor[0])[:limit]
 
     def _by_time(
         self, region: str, queue: str, after: Cursor, limit: int, before_s: float | None, after_s: float | None
     ) -> list[ListedJob]:  # fmt: skip
         """Return the jobs that were created before or after a time, newest first."""
         values: tuple[Any, ...]
-        where, values = "created_at < ? AND created_at > ?", (before_s or 1e300, after_s or -1.0)
+        where, values = (
+            "created_at < ? AND created_at > ?",
+            (1e300 if before_s is None else before_s, -1.0 if after_s is None else after_s),
+        )
         if after:
             where, values = f"{where} AND (created_at, number) < (?, ?)", (*values, *after)
         rows = self._execute(
@@ -86,27 +89,32 @@ class JobListing:
         )
         return [_listed(row, (row[7], row[0])) for row in rows]
 
-    def _matching(
-        self, region: str, queue: str, column: str, collation: str, pattern: str, after: Cursor, limit: int
-    ) -> list[ListedJob]:  # fmt: skip
-        """Return the jobs with a name, newest first. A pattern `NAME*` matches all names that begin with NAME, by name first."""
-        if not pattern.endswith("*"):
-            return self._newest(region, queue, f"{column} = ?{collation}", (pattern,), after, limit)
-        prefix = pattern[:-1]
+    def matching(
+        self, region: str, queue: str, column: str, prefix: str, after: Cursor, limit: int, *, window: int = WINDOW
+    ) -> tuple[list[ListedJob], Cursor]:  # fmt: skip
+        """Return jobs whose name or definition begins with a prefix, newest first, and the cursor of the next page, or ().
+
+        `column` is `name` or `definition`. If many jobs match, one call reads only `window` jobs, so a page may be
+        short or empty.
+        """
+        name = f"{column}{COLLATIONS[column]}"
+        where, values = f"region = ? AND queue = ? AND {name} >= ? AND {name} < ?", (region, queue, prefix, prefix + LAST)
+        numbers = [number for (number,) in self._execute(f"SELECT number FROM job WHERE {where} LIMIT ?", (*values, window + 1))]
+        if len(numbers) <= window:
+            chosen = sorted((number for number in numbers if not after or number < after[1]), reverse=True)[: limit + 1]
+            marks = ", ".join("?" * len(chosen))
+            rows = self._execute(f"SELECT {COLUMNS} FROM job WHERE number IN ({marks}) ORDER BY number DESC", chosen).fetchall()
+            rest: Cursor = (rows[limit - 1][7], rows[limit - 1][0]) if len(rows) > limit else ()
+            return [_listed(row, ()) for row in rows[:limit]], rest
         found: list[ListedJob] = []
-        name = column + collation
-        if after:  # the remaining jobs of the last page's name, then all later names
-            found = self._newest(region, queue, f"{name} = ?", (after[1],), after[:1], limit)
-            where, values = f"{name} > ? AND {name} < ?", (after[1], prefix + LAST)
-        else:
-            where, values = f"{name} >= ? AND {name} < ?", (prefix, prefix + LAST)
-        rows = self._execute(
-            f"SELECT {COLUMNS} FROM job WHERE region = ? AND queue = ? AND {where} ORDER BY {name}, number DESC LIMIT ?",
-            (region, queue, *values, limit - len(found)),
-        )
-        at = COLUMNS.split(", ").index(column)
-        found = [_listed_again(job, (job.cursor[0], str(after[1]))) for job in found]
-        return found + [_listed(row, (row[0], row[at])) for row in rows]
+        read = self._by_time(region, queue, after, window, None, None)
+        for job in read:
+            is_name = column == "name"
+            matches = job.name.lower().startswith(prefix.lower()) if is_name else job.definition.startswith(prefix)
+            found += [job] * matches
+            if len(found) == limit:
+                return found, job.cursor
+        return found, read[-1].cursor if len(read) == window else ()
 
     def _newest(
         self, region: str, queue: str, where: str, values: tuple[Any, ...], after: Cursor, limit: int
@@ -147,10 +155,6 @@ def _listed(row: Row, cursor: Cursor) -> ListedJob:
         started_at_s=row[8], stopped_at_s=row[9], status_reason=row[10], share=row[11], size=row[12], index=None,
         cancelled=bool(row[13]), terminated=bool(row[14]), attempt=attempts[-1] if attempts else None, cursor=cursor,
     )  # fmt: skip
-
-
-def _listed_again(job: ListedJob, cursor: Cursor) -> ListedJob:
-    return replace(job, cursor=cursor)
 
 
 def _listed_child(child: Job) -> ListedJob:

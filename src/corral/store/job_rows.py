@@ -1,7 +1,11 @@
-"""Conversion between database rows and the jobs of the model. A child is a child of an array or a node of a multi-node job."""
+"""Conversion between database rows and `Job` records.
+
+In this module, a child is a child of an array or a node of a multi-node job.
+"""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -29,6 +33,8 @@ CHANGES = (
     ("cancelled", "cancelled"), ("terminated", "terminated"), ("expanded", "expanded"), ("check_from", "check_from"),
 )  # fmt: skip
 STATES = {state.value: state for state in JobState}
+_CHANGING = attrgetter(*[name for _, name in CHANGES])
+_SET = [f"{column} = ?" for column, _ in CHANGES]
 KINDS = {kind.value: kind for kind in JobKind}
 _attempts = msgspec.json.Decoder(tuple[Attempt, ...])
 _dependencies = msgspec.json.Decoder(tuple[Dependency, ...])
@@ -37,7 +43,7 @@ _encode = msgspec.json.encode
 
 
 def values_of_job(job: Job, spec: int) -> tuple[Any, ...]:
-    """The values for INSERT_JOB. `spec` is the number of the spec's row."""
+    """Return the values for INSERT_JOB. `spec` is the number of the spec's row."""
     name, _, revision = job.definition.rpartition(":")
     return (
         job.id, job.region, job.queue, job.name, job.kind.value, job.state.value, spec, job.created_at_s, job.size,
@@ -47,7 +53,17 @@ def values_of_job(job: Job, spec: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def column_value(value: Any) -> Any:
+def changes(before: Job, after: Job) -> tuple[str, list[Any]]:
+    """Return the columns and the values for an UPDATE of what differs between two jobs."""
+    columns, values = [], []
+    for sql, old, new in zip(_SET, _CHANGING(before), _CHANGING(after)):
+        if new is not old and new != old:
+            columns.append(sql)
+            values.append(_column_value(new))
+    return ", ".join(columns), values
+
+
+def _column_value(value: Any) -> Any:
     """Return the value of a field as its column stores it."""
     if isinstance(value, JobState):
         return value.value

@@ -1,7 +1,8 @@
 """SQL of AWS Batch jobs, their children and nodes, and the counts of children by state.
 
-A child is a child of an array or a node of a multi-node job. Its row has only its own columns. `job_dependencies.py` has the
-dependencies between jobs, `job_listing.py` the lists of jobs.
+The table `job_child` has the children of arrays and the nodes of multi-node jobs. A row of `job_child` has only the columns in
+which a child differs from its parent. A spec has everything that the attempts of a job need; jobs with equal specs share one row of
+`job_spec`. `job_dependencies.py` has the dependencies between jobs, and `job_listing.py` has the lists of jobs.
 """
 
 from __future__ import annotations
@@ -12,30 +13,28 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from corral.database import Database, Row
+from corral.database import Database
 from corral.model.job import ENDED, MOVES, Job, JobKind, JobSpec, JobState, child_id, parent_and_index
 from corral.store.job_dependencies import JobDependencies
 from corral.store.job_listing import JobListing
 from corral.store.job_rows import (
-    CHANGES,
     CHILD_COLUMNS,
     INSERT_JOB,
     JOB_COLUMNS,
     STATES,
+    changes,
     child_of,
     child_without_row,
-    column_value,
     job_of,
     spec_of,
     spec_text,
     values_of_job,
 )
+from corral.store.job_summaries import JobSummaries
 
 CACHED_MAX = 20_000
 SPECS_MAX = 1_000
 LIVE = "state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING')"
-COUNTED = tuple(JobState)  # the columns of job_summary have the names of the states, in lower case
-_COUNTS = ", ".join(state.lower() for state in COUNTED)
 
 
 class Jobs:
@@ -45,30 +44,30 @@ class Jobs:
         self._execute, self._executemany = database.execute, database.executemany
         self._journal = database.journal
         self._caches = not database.reads_only
-        self._cached: dict[str, Job] = {}  # jobs that have not ended; saves queries
+        self._cached: dict[str, Job] = {}  # id → job; only jobs that have not ended
         self._specs: dict[int, JobSpec] = {}  # number of the row → spec
         self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
         self.dependencies = JobDependencies(database)
+        self._summaries = JobSummaries(database)
         listing = JobListing(database)
         self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
+        self.matching = listing.matching
 
     # Writing
 
     def add(self, job: Job) -> Job:
-        """Add a job that is no child. Return it with its number."""
+        """Add a job that has no parent. Return it with its number."""
         number = self._execute(INSERT_JOB, values_of_job(job, self._spec_number(job.spec))).lastrowid
         assert number is not None
         if job.kind is JobKind.ARRAY:
-            self._execute(
-                "INSERT INTO job_summary (job, submitted, updated_at) VALUES (?, ?, ?)", (number, job.size, job.created_at_s)
-            )
+            self._summaries.add(number, job.size, job.created_at_s)
         self._evict_on_rollback(job.id)
         return self._cache(job.but(number=number))
 
     def add_children(self, parent: Job, states: Sequence[JobState], now_s: float) -> tuple[Job, list[Job]]:
-        """Add the next children of an array, which are PENDING or RUNNABLE. Return the array and the new children.
+        """Add the next children of an array with these states: PENDING or RUNNABLE. Return the array and the new children.
 
-        A child that was stopped before it had a row has a row already. Its state in `states` is ignored.
+        If `add_early` has already added a child, its state in `states` is ignored.
         """
         first = max(parent.expanded, 0)
         sql = "SELECT position FROM job_child WHERE job = ? AND position >= ? AND position < ?"
@@ -86,63 +85,53 @@ class Jobs:
             "INSERT INTO job_child (job, position, state, created_at, runnable_at) VALUES (?, ?, ?, ?, ?)",
             [(child.number, child.index, child.state.value, now_s, child.runnable_at_s) for child in children],
         )
-        self._execute(
-            "UPDATE job_summary SET submitted = submitted - ?, pending = pending + ?, runnable = runnable + ?, updated_at = ? "
-            "WHERE job = ?",
-            (len(added), len(added) - runnable, runnable, now_s, parent.number),
-        )
+        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, len(added) - runnable, now_s)
+        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.RUNNABLE, runnable, now_s)
         for child in children:
             self._evict_on_rollback(child.id)
             self._cache(child)
         return self.change(parent, parent.but(expanded=first + len(states))), children
 
     def add_early(self, parent: Job, index: int, now_s: float) -> Job:
-        """Add the row of one child before its turn, so that it can be stopped alone. The child is PENDING."""
+        """Add the row of one child before `add_children` reaches it, so that this child can be stopped. The child is PENDING."""
         sql = "INSERT INTO job_child (job, position, state, created_at) VALUES (?, ?, 'PENDING', ?)"
         self._execute(sql, (parent.number, index, now_s))
-        self._count(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
+        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
         self._evict_on_rollback(child_id(parent, index))
         return self.child(parent, index)
 
     def change(self, before: Job, after: Job, now_s: float = 0.0) -> Job:
         """Write the changed columns of a job. If the state of a child of an array changes, update the counts of the array."""
         assert after.state is before.state or after.state in MOVES[before.state], f"job {before.id}: {before.state} → {after.state}"
-        changes = {column: new for column, name in CHANGES if (new := getattr(after, name)) != getattr(before, name)}
-        if not changes:
+        sql, values = changes(before, after)
+        if not values:
             return after
         self._evict_on_rollback(before.id)
-        columns = ", ".join([f"{column} = ?" for column in changes])
-        values = [column_value(value) for value in changes.values()]
         if before.index is None:
-            changed = self._execute(f"UPDATE job SET {columns} WHERE number = ?", (*values, before.number)).rowcount
+            changed = self._execute(f"UPDATE job SET {sql} WHERE number = ?", (*values, before.number)).rowcount
         else:
             key = (before.number, before.index)
-            changed = self._execute(f"UPDATE job_child SET {columns} WHERE job = ? AND position = ?", (*values, *key)).rowcount
+            changed = self._execute(f"UPDATE job_child SET {sql} WHERE job = ? AND position = ?", (*values, *key)).rowcount
             if after.state is not before.state and before.kind is JobKind.CHILD:
-                self._count(before.number, before.state, after.state, 1, now_s)
+                self._summaries.move(before.number, before.state, after.state, 1, now_s)
         assert changed == 1, f"job {before.id} has no row"
         return self._cache(after)
-
-    def _count(self, number: int, before: JobState, after: JobState, count: int, now_s: float) -> None:
-        was, now = before.lower(), after.lower()
-        self._execute(
-            f"UPDATE job_summary SET {was} = {was} - ?, {now} = {now} + ?, updated_at = max(updated_at, ?) WHERE job = ?",
-            (count, count, now_s, number),
-        )
 
     def fail_unexpanded(self, parent: Job, now_s: float) -> bool:
         """Count the children of an array that have no row as FAILED. The array was stopped, so they never get a row.
 
         Return whether there are such children.
         """
-        sql = "UPDATE job_summary SET failed = failed + submitted, submitted = 0, updated_at = ? WHERE job = ? AND submitted > 0"
-        return self._execute(sql, (now_s, parent.number)).rowcount == 1
+        count = self._summaries.get(parent.number).count(JobState.SUBMITTED)
+        if count:
+            self._summaries.move(parent.number, JobState.SUBMITTED, JobState.FAILED, count, now_s)
+        return count > 0
 
     def set_tags(self, job: Job, tags: dict[str, str]) -> None:
-        """Replace the tags of a job. The job gets a spec of its own."""
+        """Replace the tags of a job. The tags are a part of the spec, so the job gets another spec."""
         changed = job.but(spec=replace(job.spec, tags=tags))
         (before,) = self._execute("SELECT spec FROM job WHERE number = ?", (job.number,)).fetchone()
-        for each in [job.id, *(each for each in self._cached if each[: len(job.id)] == job.id)]:  # its children, too
+        for each in [job.id, *(each for each in self._cached if each[: len(job.id)] == job.id)]:  # the job and its children
             self._cached.pop(each, None)
             self._evict_on_rollback(each)
         self._execute("UPDATE job SET spec = ? WHERE number = ?", (self._spec_number(changed.spec), job.number))
@@ -159,7 +148,7 @@ class Jobs:
         )
 
     def move_nodes(self, parent: Job, state: JobState) -> None:
-        """Set the state of all nodes. A job that ends does not change nodes that have ended."""
+        """Set the state of all nodes of a multi-node job. If the job has ended, do not change nodes that have ended."""
         self._evict_nodes(parent)
         if state in ENDED:
             self._execute(
@@ -181,17 +170,18 @@ class Jobs:
         """
         left = limit
         sql = (
-            "SELECT number, spec FROM job WHERE stopped_at < ? "
+            "SELECT number, spec, kind = 'array' FROM job WHERE stopped_at < ? "
             "AND NOT EXISTS (SELECT 1 FROM job_dependency WHERE needs = job.number) ORDER BY stopped_at LIMIT ?"
         )
-        for number, spec in self._execute(sql, (before_s, limit)).fetchall():
+        for number, spec, is_array in self._execute(sql, (before_s, limit)).fetchall():
             children = "SELECT position FROM job_child WHERE job = ? LIMIT ?"
             left -= self._execute(
                 f"DELETE FROM job_child WHERE job = ? AND position IN ({children})", (number, number, left)
             ).rowcount
             if left <= 0:
                 return limit
-            self._execute("DELETE FROM job_summary WHERE job = ?", (number,))
+            if is_array:
+                self._summaries.drop(number)
             self._execute("DELETE FROM job WHERE number = ?", (number,))
             self._drop_spec(spec)
             left -= 1
@@ -200,7 +190,7 @@ class Jobs:
         return limit - left
 
     def oldest_end_s(self) -> float | None:
-        """Return when the first of the ended jobs ended. Return None if no job has ended."""
+        """Return the earliest end of all ended jobs. Return None if no job has ended."""
         found: float | None = self._execute("SELECT min(stopped_at) FROM job WHERE stopped_at IS NOT NULL").fetchone()[0]
         return found
 
@@ -245,7 +235,7 @@ class Jobs:
     # Reading
 
     def get(self, job_id: str) -> Job | None:
-        """Return a job, a child or a node. Children without a row are computed from their parent."""
+        """Return a job, a child or a node. If a child has no row, compute it from its parent."""
         cached = self._cached.get(job_id)
         if cached is not None:
             return cached
@@ -263,7 +253,7 @@ class Jobs:
         return None if row is None else self.get(row[0])
 
     def several(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """The jobs with these ids, by id. Ids that do not exist are omitted."""
+        """Return the jobs with these ids, by id. Ids that do not exist are omitted."""
         return {job_id: job for job_id in dict.fromkeys(job_ids) if (job := self.get(job_id)) is not None}
 
     def child(self, parent: Job, index: int) -> Job:
@@ -286,7 +276,10 @@ class Jobs:
         return None if row is None else STATES[row[0]]
 
     def live_children(self, parent: Job, first: int, limit: int, *, unstopped: bool = False) -> list[Job]:
-        """Return children that have not ended, from an index on. `unstopped`: only nodes that were not told to stop."""
+        """Return children that have not ended and whose index is `first` or more.
+
+        With `unstopped`, return only nodes that have no status reason: Corral has not begun to stop them.
+        """
         rows = self._execute(
             f"SELECT {CHILD_COLUMNS} FROM job_child WHERE job = ? AND position >= ? AND {LIVE} "
             f"{'AND status_reason = ?' if unstopped else ''} ORDER BY position LIMIT ?",
@@ -296,23 +289,23 @@ class Jobs:
 
     def summary(self, job: Job) -> dict[JobState, int]:
         """Return how many children of an array are in each state."""
-        row = self._execute(f"SELECT {_COUNTS} FROM job_summary WHERE job = ?", (job.number,)).fetchone()
-        return dict(zip(COUNTED, row))
+        return dict(zip(JobState, self._summaries.get(job.number).counts))
 
     def summary_at_s(self, job: Job) -> float:
         """Return when the counts of an array last changed."""
-        return float(self._execute("SELECT updated_at FROM job_summary WHERE job = ?", (job.number,)).fetchone()[0])
+        return self._summaries.get(job.number).updated_at_s
 
     def ended_children(self, number: int) -> tuple[int, int]:
         """Return how many children of an array have succeeded and failed."""
-        row: Row = self._execute("SELECT succeeded, failed FROM job_summary WHERE job = ?", (number,)).fetchone()
-        return row[0], row[1]
+        summary = self._summaries.get(number)
+        return summary.count(JobState.SUCCEEDED), summary.count(JobState.FAILED)
 
-    def not_ended(self, region: str, queue: str, limit: int) -> list[Job]:
-        """Return jobs of a queue that have not ended, without children."""
+    def not_ended(self, region: str, queue: str, limit: int, *, terminated: bool) -> list[Job]:
+        """Return jobs of a queue that have not ended and that TerminateJob has stopped, or has not stopped; without children."""
         rows = self._execute(
-            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) LIMIT ?",
-            (region, queue, limit),
+            f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) "
+            "AND terminated = ? LIMIT ?",
+            (region, queue, terminated, limit),
         ).fetchall()
         return [self._cached.get(row[1]) or self._cache(job_of(row, self._spec(row[7]))) for row in rows]
 

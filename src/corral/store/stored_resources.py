@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from corral.database import Database
 
 Document = dict[str, Any]  # a resource with the service's member names; responses omit members that begin with "_"
 ROWS_PER_READ = 100
+TEXTS_MAX = 1_000
 
 
 class StoredResources:
@@ -18,15 +20,20 @@ class StoredResources:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Documents that `text` has read; None: the resource does not exist. Each start of a Batch job reads its queue and its
+        # compute environments several times. A reader caches nothing, because it does not see the changes of the writer.
+        self._texts: dict[tuple[str, str, str, str], str | None] = {}
 
     def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> bool:
         """Add a resource. If the name exists, change nothing and return False."""
         sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        self._forget((service, type_, region, name))
         return self._changed(sql, (service, type_, region, name, now_s, _dumps(document)))
 
     def change(self, service: str, type_: str, region: str, name: str, document: Document) -> bool:
         """Replace the document of a resource. Returns False if the resource does not exist."""
         sql = "UPDATE stored_resource SET document = ? WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        self._forget((service, type_, region, name))
         return self._changed(sql, (_dumps(document), service, type_, region, name))
 
     def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> None:
@@ -37,17 +44,34 @@ class StoredResources:
     def drop(self, service: str, type_: str, region: str, name: str) -> bool:
         """Delete a resource. Returns False if it does not exist."""
         sql = "DELETE FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        self._forget((service, type_, region, name))
         return self._changed(sql, (service, type_, region, name))
 
     def get(self, service: str, type_: str, region: str, name: str) -> Document | None:
-        text = self.text(service, type_, region, name)
+        text = self._read((service, type_, region, name))
         return orjson.loads(text) if text is not None else None
 
     def text(self, service: str, type_: str, region: str, name: str) -> str | None:
-        """Return the document as JSON. A caller that reads it often can cache what it parses from this text."""
+        """Return the document as JSON. It is cached while it is unchanged, and a caller can cache what it parses from this text."""
+        key = service, type_, region, name
+        if key in self._texts:
+            return self._texts[key]
+        text = self._read(key)
+        if not self._database.reads_only:
+            if len(self._texts) >= TEXTS_MAX:
+                del self._texts[next(iter(self._texts))]
+            self._texts[key] = text
+        return text
+
+    def _read(self, key: tuple[str, str, str, str]) -> str | None:
         sql = "SELECT document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
-        row = self._database.execute(sql, (service, type_, region, name)).fetchone()
+        row = self._database.execute(sql, key).fetchone()
         return row[0] if row else None
+
+    def _forget(self, key: tuple[str, str, str, str]) -> None:
+        """Forget the cached text of a resource that changes now. If the change is rolled back, forget it again."""
+        self._texts.pop(key, None)
+        self._database.journal.on_rollback(partial(self._texts.pop, key, None))
 
     def count(self, service: str, type_: str, region: str) -> int:
         sql = "SELECT count(*) FROM stored_resource WHERE service = ? AND type = ? AND region = ?"

@@ -52,6 +52,7 @@ class Tasks:
         self._instances = instances
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
+        self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
         self.leaving = LeavingTasks(database)
@@ -72,6 +73,7 @@ class Tasks:
         return task
 
     def _evict(self, task_id: str) -> None:
+        self._just_stopped.pop(task_id, None)
         task = self._cached.pop(task_id, None)
         for run in task.runs if task is not None else ():
             self._cached_by_run.pop(run.id, None)
@@ -140,6 +142,10 @@ class Tasks:
         if task.placed_at_s is not None:
             self.placements.add(task.placed_at_s - task.created_at_s)
 
+    def _went_down(self, task_id: str) -> None:
+        self.live.discard(task_id)
+        self._just_stopped.pop(task_id, None)
+
     def _count(self, before: Task, after: Task) -> None:
         """Update the task counts of the slot.
 
@@ -162,7 +168,7 @@ class Tasks:
                 freed += self._change_run(before, was, run)
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
-            self._journal.on_commit(partial(self.live.discard, before.id))
+            self._journal.on_commit(partial(self._went_down, before.id))
             self.leaving.drop(before.id)
             if before.instance_id is None:
                 self._claims.remove(TASK, before.id)
@@ -173,9 +179,10 @@ class Tasks:
             self.deployment_counts.change(before, after)
         changes = {column: new for column, name in CHANGES if (new := getattr(after, name)) != getattr(before, name)}
         self._move(before, after.state, changes)
-        if after.state is not TaskState.STOPPED:
-            after = after.but(version=before.version + 1)
+        after = after.but(version=before.version + 1)
         self._cache(after)
+        if ended:
+            self._just_stopped[before.id] = after
 
     def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], *, ended: bool) -> None:
         """Return the GPUs of ended runs to the slot. If the task has ended, also return its CPU and memory."""
@@ -230,7 +237,7 @@ class Tasks:
     # Reading
 
     def get(self, task_id: str) -> Task | None:
-        cached = self._cached.get(task_id)
+        cached = self._cached.get(task_id) or self._just_stopped.get(task_id)
         if cached is not None:
             return cached
         return self._with_runs(self._execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())

@@ -1,6 +1,7 @@
 """Constraints on the parameters of AWS Batch's operations. Batch has one error code for all of them.
 
-The states and actions of job queues, and the types of resources, are checked by the handlers, with texts that say what to do.
+The states and actions of job queues, the types of resources, and the actions of retry strategies are checked by the handlers, with
+texts that say what to do.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
@@ -14,6 +15,7 @@ TABLE = ConstraintTable(
         ":JobQueueType": HANDLER,
         ":JobStateTimeLimitActionsAction": HANDLER,
         ":JobStateTimeLimitActionsState": HANDLER,
+        ":RetryAction": HANDLER,  # AWS ignores its case
         ":TagrisTagsMap": Limit(min=0),  # AWS accepts an empty map of tags
     },
 )

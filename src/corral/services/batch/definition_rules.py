@@ -1,7 +1,7 @@
-"""Rules for job definitions, and for the members that SubmitJob shares with them.
+"""Checks of job definitions, and of the members that requests for SubmitJob have in common with job definitions.
 
-`services/ecs/definition_rules.py` checks everything that a job definition has in common with a task definition: mounts, volumes,
-ulimits, dependencies between containers. So this module checks only what Batch adds.
+A job definition and an ECS task definition have common members: mounts, volumes, ulimits, dependencies between containers.
+`services/ecs/definition_rules.py` checks these members. This module checks only the members that Batch adds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from corral.model.numbers import whole_number
 from corral.model.units import CPU_UNITS_PER_CORE
-from corral.services.batch.errors import ClientException
+from corral.services.batch.errors import ClientException, refused
 from corral.services.batch.node_ranges import NODES_MAX, owners
 
 Properties = dict[str, Any]
@@ -26,6 +26,8 @@ TIMEOUT_MIN_S, TIMEOUT_MAX_S = 60, 2**31 - 1
 MEMORY_MIN_MIB = 4
 VCPUS_MAX, MEMORY_MAX_MIB, GPUS_MAX = 192, 2**31 - 1, 64
 CONTAINERS_MAX = 10
+NODE_RANGES_MAX = 5
+DEFINITION_MAX_BYTES, JOB_MAX_BYTES = 24 * 1024, 30 * 1024  # quotas of AWS for RegisterJobDefinition and SubmitJob, as JSON
 RESOURCES_MAX = 5
 QUANTITY_MAX = 2**31 - 1
 RESERVED_VARIABLES = "AWS_BATCH"
@@ -59,8 +61,16 @@ def check_job_definition(params: dict[str, Any]) -> None:
     consumed(params.get("consumableResourceProperties"))
 
 
+def check_bytes(what: str, size: int, most: int) -> None:
+    """Check the size of a request as JSON."""
+    if size > most:
+        raise ClientException(
+            f"The {what} has {size:,} bytes as JSON: it can have at most {most:,}. Put large values into a file or a bucket."
+        )
+
+
 def platform_of(definition: dict[str, Any]) -> str:
-    """EC2 or FARGATE."""
+    """Return the platform of a job definition: EC2 or FARGATE."""
     given = definition.get("platformCapabilities") or [EC2]
     if len(given) != 1 or given[0] not in (EC2, FARGATE):
         raise ClientException(f"platformCapabilities {', '.join(given)} is not valid: give either EC2 or FARGATE.")
@@ -68,7 +78,10 @@ def platform_of(definition: dict[str, Any]) -> str:
 
 
 def check_properties(properties: Properties, container: str, platform: str) -> None:
-    """Check the properties of one job or one node range: `container` is the member with a single container."""
+    """Check the properties of a job or of a range of nodes.
+
+    `container` is the name of the member that describes a single container.
+    """
     if properties.get("ecsProperties"):
         tasks = properties["ecsProperties"]["taskProperties"]
         if len(tasks) != 1:
@@ -154,12 +167,12 @@ def _check_size(kind: str, value: str, platform: str, where: str) -> None:
 
 
 def size_of(container: Properties, kind: str) -> str | None:
-    """The value of a resource requirement of a container."""
+    """Return the value of a resource requirement of a container, for example of MEMORY. Return None if it has none."""
     return next((need["value"] for need in container.get("resourceRequirements", ()) if need["type"] == kind), None)
 
 
 def cpu_units_of(container: Properties) -> int:
-    """The CPU units of a container: from its resource requirement VCPU, or from the older member `vcpus`."""
+    """Return the CPU units of a container: from its resource requirement VCPU, or from the older member `vcpus`."""
     return round(float(size_of(container, "VCPU") or container.get("vcpus") or 0) * CPU_UNITS_PER_CORE)
 
 
@@ -187,6 +200,8 @@ def check_retry_strategy(strategy: Properties) -> None:
     if len(rules) > EXIT_RULES_MAX:
         raise ClientException(f"retryStrategy.evaluateOnExit can have at most {EXIT_RULES_MAX} elements, not {len(rules)}.")
     for rule in rules:
+        if rule["action"].upper() not in ("RETRY", "EXIT"):
+            raise refused("action", rule["action"][:100], "the action of an element of evaluateOnExit must be RETRY or EXIT.")
         if not any(rule.get(member) for member in ("onStatusReason", "onReason", "onExitCode")):
             raise ClientException("An element of evaluateOnExit needs onStatusReason, onReason or onExitCode.")
         for member, allowed in (
@@ -241,8 +256,8 @@ def _check_multinode(params: dict[str, Any], platform: str) -> None:
     properties = params["nodeProperties"]
     nodes, main, ranges = properties["numNodes"], properties["mainNode"], properties["nodeRangeProperties"]
     check_node_counts(nodes, main)
-    if not ranges:
-        raise ClientException("nodeRangeProperties must have at least one element.")
+    if not 1 <= len(ranges) <= NODE_RANGES_MAX:
+        raise ClientException(f"nodeRangeProperties must have from 1 to {NODE_RANGES_MAX} elements, not {len(ranges)}.")
     for each in ranges:
         if each.get("eksProperties"):
             raise ClientException("Corral does not serve eksProperties: it runs jobs as ECS tasks. Use container or ecsProperties.")

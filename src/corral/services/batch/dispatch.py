@@ -1,11 +1,15 @@
 """Dispatch of Batch jobs: put RUNNABLE jobs into lines, and launch the first job of a line when the scheduler finds room for it.
 
-A line has the RUNNABLE jobs of one queue that need the same resources. A claim of a line waits in a pool, which is a set of
-instances (`services/batch/line_claims.py`). A dispatched job holds vCPUs of its environment and its share, and consumable
-resources, until its attempt ends.
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is the set of
+instances of a compute environment's cluster. A claim is the entry of a line in the queue of a pool: the line waits for free
+capacity there (`services/batch/line_claims.py`). The scheduler (`reconcile/scheduler.py`) gives free capacity to claims. A job
+holds vCPUs and consumable resources from its dispatch until the end of its attempt.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
 
 from corral.core import Tx
 from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
@@ -21,23 +25,25 @@ from corral.services.batch.consumable_resources import consume
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.line_claims import Offer, affected, job_place, line_key, offers, refresh_lines, takes
+from corral.services.batch.line_claims import Offer, affected, affected_by_end, job_place, line_key, offers, refresh_lines, takes
 from corral.services.batch.scheduling_policies import fair_share
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
 
-# A launch that raises one of these errors fails its job. Errors of the database are not among them: they undo the transaction.
+# If a launch raises one of these errors, its job fails. Other errors, such as those of the database, undo the transaction.
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def enqueue(tx: Tx[Store], job: Job) -> None:
+def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     """Put a RUNNABLE job into its line. The scheduler may dispatch it in this transaction.
 
-    The job is a single job, a child of an array, or the parent of the nodes of a multi-node job.
+    The job is a single job, the parent of the nodes of a multi-node job, or a child of an array. `more` are other children of the
+    array, in the order of their indexes.
     """
     queue = find_queue(tx, job.region, job.queue)
-    line, is_first = tx.store.job_lines.add(line_key(job, queue), job_place(job, queue))
+    line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
+        _mark_pools(tx, [line])  # the job may be ahead of a claim that reserves the free capacity
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -52,8 +58,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
         return
     tx.store.job_lines.remove(key, place, tx.now_s)
     if before.head == job.id:
-        for pool, _ in before.pools:
-            tx.mark(f"pool:{pool}")  # slots that were reserved for this job are free for other claims now
+        _mark_pools(tx, [before])  # slots that were reserved for this job are free for other claims now
         refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -61,33 +66,39 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
     """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
-    refresh_lines(tx, tx.store.job_lines.lines_of(region, queue))
-    _mark_limits(tx, find_queue(tx, region, queue))
+    lines = tx.store.job_lines.lines_of(region, queue)
+    _mark_pools(tx, lines)  # with new ranks, other claims reserve the free capacity
+    refresh_lines(tx, lines)
+    tx.mark(f"job-limits:{region}/{queue}")  # also if the queue has no time limits any more
 
 
 def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
-    """Set the claims of the lines that need a consumable resource again, because its quantity has changed."""
+    """Update the claims of the lines that need a consumable resource, because the quantity of the resource has changed."""
     refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
     """Dispatch the first job of a line: the scheduler has found a placement for its claim.
 
-    The job leaves the line. If its launch is refused, the job fails with the reason.
+    The job leaves the line. If its launch is refused, the job fails with the reason. Without `fails_job`, one of REFUSALS is raised
+    instead. Then the caller must undo what was written: this saves the savepoint of each launch.
     """
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
     queue = find_queue(tx, line.key.region, line.queue)
     offered = offers(tx, queue)
     job, offer = tx.store.jobs.get(line.head), _offer(tx, line, offered, pool)
-    if offer is None:  # the environments have changed, and nothing has set the claims again
+    if offer is None:  # the environments have changed since the claims were set
         tx.store.job_lines.set_claims(line, {})
         return
     tx.store.job_lines.remove(line.key, line.first, tx.now_s)
     if job is not None and job.state is JobState.RUNNABLE:
         try:
-            tasks = tx.attempt(lambda: _launch(tx, job, offer, claim, placement, line))
+            launch = partial(_launch, tx, job, offer, claim, placement, line)
+            tasks = tx.attempt(launch) if fails_job else launch()
         except REFUSALS as error:
+            if not fails_job:
+                raise
             job_progress.end(tx, job, JobState.FAILED, _text(error))
         else:
             _take(tx, job, line, queue, offer.environment)
@@ -95,10 +106,24 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     known = {(line.key.region, line.queue): (queue, offered)}
     refresh_lines(tx, affected(tx, line.key, queue, [each.environment for each in offered]), known)
     _mark_limits(tx, queue)
+    _leave_others(tx, line, pool, offered)
+
+
+def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Offer]) -> None:
+    """Serve the other pools of a line, because slots that were reserved there for the dispatched job are free for other claims now.
+
+    Reconcile the other environments of the queue, because they may have begun a launch for the job.
+    """
+    for name, _ in line.pools:
+        if name != pool and tx.store.fleet.pool(name).has_line():
+            tx.mark(f"pool:{name}")
+    for offer in offered:
+        if offer.pool != pool and offer.environment.scales:
+            tx.mark(offer.environment.key)
 
 
 def attempt_ended(tx: Tx[Store], job: Job) -> None:
-    """Give back what an attempt of a job has held. A second call for the same attempt does nothing."""
+    """Free the vCPUs and consumable resources that an attempt of a job held. A second call for the same attempt does nothing."""
     holding = tx.store.job_holdings.get(job.id)
     if holding is None:
         return
@@ -109,13 +134,15 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     for name, quantity in holding.resources:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
-    refresh_lines(tx, affected(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
+    refresh_lines(tx, affected_by_end(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
 
 
 def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
-    """Return the placement in the first pool of the line that has room.
+    """Return the first pool of the line that has room, with the claim and the placement there.
 
-    The scheduler serves preferred pools first. But two queues can prefer different pools, so an earlier pool may still have room.
+    The pools of a line are in the order of its queue's environments. The scheduler has found room in `pool`. An earlier pool can
+    also have room, because the order of the environments differs between queues, and the scheduler serves the pools in only one
+    order.
     """
     for name, earlier in tx.store.job_lines.claims_of(line.id).items():
         if name == pool:
@@ -147,9 +174,9 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
 
 
 def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]) -> tuple[str, ...]:
-    """Return the GPUs for a task whose image asks for GPUs: those of its placement, and all others that are free.
+    """Return the GPUs for a task whose image sets NVIDIA_VISIBLE_DEVICES: the GPUs of its placement, and all other free GPUs.
 
-    The other nodes of the job keep the GPUs of their placements. Fargate tasks get no GPUs.
+    GPUs in the placements of the job's other nodes are not free. Fargate tasks get no GPUs.
     """
     if offer.environment.is_fargate:
         return ()
@@ -159,7 +186,7 @@ def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, 
 
 
 def _take(tx: Tx[Store], job: Job, line: WaitingLine, queue: JobQueue | None, environment: ComputeEnvironment) -> None:
-    """Record what a dispatched job holds."""
+    """Record the vCPUs and consumable resources that a dispatched job holds."""
     demand = line.demand
     holding = Holding(
         job.id, job.region, job.queue, line.share, environment.name, vcpus_of(demand), weighted_vcpus(demand), line.key.resources
@@ -185,9 +212,16 @@ def _environments(tx: Tx[Store], queue: JobQueue | None) -> list[ComputeEnvironm
 
 
 def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
-    """Reconcile the sizes of the environments of a queue, because the number of its waiting jobs has changed."""
+    """Run the reconcilers that scale the environments of a queue, because the number of its waiting jobs has changed."""
     for name in queue.environments if queue is not None else ():
         tx.mark(environment_key(job.region, name))
+
+
+def _mark_pools(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
+    """Serve the pools in which lines have a claim."""
+    for line in lines:
+        for pool, _ in line.pools:
+            tx.mark(f"pool:{pool}")
 
 
 def _mark_limits(tx: Tx[Store], queue: JobQueue | None) -> None:

@@ -1,16 +1,26 @@
-"""What a compute environment has and what its waiting jobs need: the inputs of `decide/environment_scaling.py`.
+"""Reads the capacity of a compute environment and the demands of its waiting jobs, for `decide/environment_scaling.py`.
 
-A member is an instance of one of the environment's Auto Scaling groups. A line has waiting jobs with equal demands.
+A member is an instance of one of the environment's Auto Scaling groups. A generation is a set of these groups with equal settings:
+an infrastructure update begins a new generation. A line has waiting jobs that need the same resources. A shape is a set of
+instances with equal free capacity. A slot is the capacity of one instance, total and free.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.environment_scaling import EnvironmentSize, FreeShape, JobLine, ScalingPlan, plan_scaling
+from corral.decide.environment_scaling import (
+    EnvironmentSize,
+    FreeShape,
+    JobLine,
+    ScalingPlan,
+    fits_when_empty,
+    plan_scaling,
+)
 from corral.decide.group_capacity import COUNTED
-from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, room_on
+from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
 from corral.decide.slot_fit import amounts
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import Member
@@ -18,7 +28,7 @@ from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
-from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of
+from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of, why_never
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
 from corral.services.instances import reason_of_wait
@@ -28,7 +38,7 @@ LIVING = (InstanceState.RUNNING, InstanceState.PENDING)
 
 
 class Present(Struct):
-    """The instances of the current generation that run, start, or will be launched because their group wants them."""
+    """The instances of the current generation: they run, they start, or the desired capacity of a group demands their launch."""
 
     shapes: list[FreeShape]
     ids: list[list[str]]  # for each shape, its instances; instances that the group has not launched yet have no id
@@ -39,7 +49,7 @@ class Present(Struct):
 
 
 def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:
-    """Read the instances of an environment. Instances that drain do not count: they take no jobs, and others replace them."""
+    """Read the instances of an environment, without draining instances: they take no jobs, and other instances replace them."""
     pool, get = tx.store.fleet.pool(pool_of(tx, environment)), tx.store.instances.get
     here = Present([], [], {}, {})
     starting: list[tuple[FreeShape, list[str]]] = []
@@ -58,14 +68,14 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
                 slot = pool.slot(instance.id)
                 if slot.draining:
                     continue
-                if slot.connected:  # an instance whose host does not report counts, but takes no jobs
+                if slot.connected:  # without reports of its host, an instance takes no jobs, but its vCPUs count below
                     is_empty = not (slot.running or slot.pending)
                     free = len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, is_empty
                     found.setdefault(free, []).append(instance.id)
             elif instance.state is InstanceState.PENDING:
                 pending.setdefault((instance.gpus, instance.cpu_units, instance.memory_mib), []).append(instance.id)
             else:
-                continue  # it was deregistered from the cluster
+                continue  # the instance was deregistered from the cluster
             here.vcpus += instance.cpu_units // CPU_UNITS
             here.gpus += instance.gpus
             here.members[instance.id] = member
@@ -84,7 +94,7 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
             here.wanted[name] = missing
             here.vcpus += known.vcpus * missing
             here.gpus += known.gpus * missing
-    for shape, ids in starting:  # jobs use running instances first
+    for shape, ids in starting:  # after the running instances, because jobs use running instances first
         here.shapes.append(shape)
         here.ids.append(ids)
     return here
@@ -93,20 +103,24 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
 def plan_of(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, seen: tuple[str, ...] = ()
 ) -> tuple[ScalingPlan, list[TypeShape]]:
-    """Return the plan for the waiting jobs of an environment, and the types that it may launch."""
+    """Return how many instances an environment should launch for its waiting jobs, and the types that it may launch."""
     types, _ = launchable(tx, environment)
-    strategy = environment.document["computeResources"].get("allocationStrategy", BEST_FIT)
     lines = lines_for(tx, environment, seen)
-    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), strategy), types
+    return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), _strategy(environment)), types
+
+
+def _strategy(environment: ComputeEnvironment) -> str:
+    return str(environment.document["computeResources"].get("allocationStrategy", BEST_FIT))
 
 
 def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
-    most = tx.store.hosts.most_gpus()
+    most = tx.store.hosts.all_gpus()
     groups = list(tx.store.fleet.pool(HOST_POOL).groups())
     return EnvironmentSize(
         min_vcpus=environment.min_vcpus,
         max_vcpus=environment.max_vcpus,
         present=here.vcpus,
+        gpus=here.gpus,
         gpus_left=WITHOUT_LIMIT if most is None else max(0, most - here.gpus),
         gpus_now=groups[-1].gpus if groups else 0,
         asked=state.asked,
@@ -117,7 +131,7 @@ def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, ...] = ()) -> list[JobLine]:
     """Return the waiting jobs for which an environment should have room, in the order in which they get capacity.
 
-    If a queue has several environments, the earlier ones come first: a later one serves the jobs for which they have no room.
+    If a queue has several environments, a later environment serves only the jobs for which the earlier environments have no room.
     """
     found: list[JobLine] = []
     pool = pool_of(tx, environment)
@@ -128,12 +142,15 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
         for line in sorted(lines, key=lambda each: (each.first.priority, each.since_s, each.id)):
             count = min(left.get(str(line.id), line.count), _startable(tx, line))
             if count > 0:
-                found.append(JobLine(str(line.id), line.demand, count, line.nodes))
+                found.append(JobLine(str(line.id), line.demand, count))
     return found
 
 
 def _left_by_earlier(tx: Tx[Store], queue: JobQueue, environment: ComputeEnvironment, seen: tuple[str, ...]) -> dict[str, int]:
-    """Return for how many jobs of each line the earlier environments of a queue have no room. Other lines are not limited."""
+    """Return the number of jobs of each line for which the earlier environments of a queue have no room.
+
+    The result is empty if the queue has no earlier environment that launches instances.
+    """
     left: dict[str, int] = {}
     for name in queue.environments:
         if name == environment.name:
@@ -163,6 +180,37 @@ def _startable(tx: Tx[Store], line: WaitingLine) -> int:
 # Reasons
 
 
+class Misfit(Struct, frozen=True):
+    """Why an environment can never have room for a job."""
+
+    text: str  # a part of a sentence that people read
+    is_limit: bool = False  # the reason is the environment's maximum of vCPUs
+
+
+def misfit_of(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> Misfit | None:
+    """Return why an environment that scales can never have room for a job. Return None if it could have room."""
+    named = f"the compute environment {environment.name}"
+    types, why = launchable(tx, environment)
+    if why:
+        return Misfit(f"{named} cannot launch an instance: {why}")
+    too_large = next((node for node, _ in kinds_of(demand) if not fits_on(types, node)), None)
+    if too_large is not None:
+        known = next((each for each in types_of(tx, environment) if room_on(each, too_large)), None)
+        if known is not None:
+            return Misfit(f"a {known.name} is large enough, but {why_never(tx, environment, known)}")
+        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
+        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
+        needs = f"the job needs {amounts(too_large)}, and a {largest.name} has {amounts(size)}"
+        return Misfit(f"no instance type of {named} is large enough: {needs}")
+    size_alone, most = EnvironmentSize(0, environment.max_vcpus, 0), tx.store.hosts.all_gpus()
+    if not fits_when_empty(demand, types, size_alone, _strategy(environment)):
+        text = f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
+        return Misfit(text, is_limit=True)
+    if most is not None and not fits_when_empty(demand, types, replace(size_alone, gpus_left=most), _strategy(environment)):
+        return Misfit(f"the instances that the job needs have more GPUs than all hosts: they have {most}")
+    return None
+
+
 def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> str:
     """Explain what an environment does for a waiting job. The text is a part of a sentence that people read."""
     named = f"the compute environment {environment.name}"
@@ -170,14 +218,9 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
         return f"{named} is {environment.state} and {environment.status}: {environment.status_reason}".rstrip(": ")
     if not environment.scales:
         return ""
-    types, why = launchable(tx, environment)
-    if why:
-        return f"{named} cannot launch an instance: {why}"
-    if not any(room_on(each, demand) for each in types):
-        largest = max(types, key=lambda each: (each.gpus, each.memory_mib, each.cpu_units))
-        size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
-        needs = f"the job needs {amounts(demand)}, and a {largest.name} has {amounts(size)}"
-        return f"no instance type of {named} is large enough: {needs}"
+    misfit = misfit_of(tx, environment, demand)
+    if misfit is not None:
+        return misfit.text
     state = state_of(tx, environment.region, environment.name)
     if state.refusal:
         return f"{named} could not launch an instance: {state.refusal}"
@@ -188,7 +231,8 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
             return f"{named} launches an instance of the type {instance.type}, and the launch waits: {reason_of_wait(tx, instance)}"
     if here.wanted:
         return f"{named} launches {sum(here.wanted.values())} instances"
-    smallest = min(each.vcpus for each in types if room_on(each, demand))
+    types, _ = launchable(tx, environment)
+    smallest = min(each.vcpus for each in types if any(room_on(each, node) for node, _ in kinds_of(demand)))
     if here.vcpus + smallest > environment.max_vcpus:
         return f"{named} has {here.vcpus} of at most {environment.max_vcpus} vCPUs (maxvCpus), and its instances are busy"
-    return f"the instances of {named} are busy, and this machine has no GPUs for further instances"
+    return f"the instances of {named} are busy, and the hosts have no GPUs for further instances"

@@ -1,22 +1,24 @@
 """Operations on job definitions: RegisterJobDefinition, DeregisterJobDefinition, DescribeJobDefinitions.
 
-A stored definition has the members of DescribeJobDefinitions. It also has `_tasks`, the ECS task definitions of this revision
-(`task_documents.py`), and `_images`, the images of its containers.
+Each revision of a job definition is stored as a JSON document with the members of DescribeJobDefinitions. The document also has
+`_tasks`, the ECS task definitions of the revision (`task_documents.py`), and `_images`, the images of its containers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
 from corral.core import Tx
 from corral.model.numbers import whole_number
-from corral.services.batch.definition_rules import check_job_definition, platform_of
+from corral.services.batch.definition_rules import DEFINITION_MAX_BYTES, check_bytes, check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
 from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
 from corral.services.batch.task_documents import all_task_properties, register_tasks
 from corral.services.caller import Caller
+from corral.services.pagination import among
 from corral.store import Store
 
 Document = dict[str, Any]
@@ -41,17 +43,20 @@ class JobDefinition(Struct, frozen=True):
     name: str
     revision: int
     status: str  # ACTIVE or INACTIVE
-    document: Document  # in Batch's form. Do not change it: it is a shared object of the store
+    document: Document  # the stored JSON document. Do not change it, because the store returns the same object to other callers
 
     @property
     def tasks(self) -> list[str]:
-        """FAMILY:REVISION of the ECS task definitions: one, or one for each node range."""
+        """FAMILY:REVISION of each ECS task definition.
+
+        A multi-node job definition has one for each range of nodes, others have one.
+        """
         tasks: list[str] = self.document[TASKS]
         return tasks
 
     @property
     def images(self) -> list[str]:
-        """The images of all its containers."""
+        """The images of all containers of the job definition."""
         images: list[str] = self.document[IMAGES]
         return images
 
@@ -71,6 +76,8 @@ def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Calle
     if not NAME.fullmatch(name):
         raise ClientException(f"Provided name {name[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
     check_job_definition(params)
+    given = {member: params[member] for member in (*STORED, "parameters", "tags") if params.get(member) is not None}
+    check_bytes("job definition", len(orjson.dumps(given)), DEFINITION_MAX_BYTES)
     document = {
         **{member: params[member] for member in STORED if params.get(member) is not None},
         "parameters": params.get("parameters", {}),
@@ -115,9 +122,10 @@ def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Call
             raise ClientException(f"jobDefinitions can have at most {DESCRIBED_MAX} elements, not {len(wanted)}.")
         if name is not None:
             raise ClientException("Specify either jobDefinitions or jobDefinitionName, not both.")
-        found = [each for given in wanted for each in _named(tx, caller.region, given)]
-        chosen = {(each.name, each.revision): each for each in found if status in (None, each.status)}
-        return {"jobDefinitions": [_description(caller, each) for each in chosen.values()]}
+        named = {pair for given in dict.fromkeys(wanted) for pair in _named(tx, caller.region, given, status)}
+        newest_first = {f"{family}:{REVISION_MAX - revision:010}": (family, revision) for family, revision in named}
+        pairs, token = PAGES.page(params, among(newest_first))
+        return {"jobDefinitions": [_description(caller, _existing(tx, caller.region, *pair)) for pair in pairs], **token}
     if name is not None:
         name, revision = split_definition(caller.region, name)
         if revision is not None:
@@ -173,18 +181,17 @@ def _existing(tx: Tx[Store], region: str, name: str, revision: int) -> JobDefini
     return JobDefinition(region, name, *found)
 
 
-def _named(tx: Tx[Store], region: str, given: str) -> list[JobDefinition]:
-    """The revision that an element of `jobDefinitions` names. A name without a revision means all its revisions."""
+def _named(tx: Tx[Store], region: str, given: str, status: str | None) -> list[tuple[str, int]]:
+    """The revision that an element of `jobDefinitions` names. A name without a revision means its newest revisions."""
     name, revision = split_definition(region, given)
-    if revision is not None:
-        found = tx.store.job_definitions.get(region, name, revision)
-        return [JobDefinition(region, name, *found)] if found is not None else []
-    rows = tx.store.job_definitions.listed(region, None, family=name, after=None, limit=DESCRIBED_MAX, descending=True)
-    return [_existing(tx, region, name, number) for _, number in rows]
+    if revision is None:
+        return tx.store.job_definitions.listed(region, status, family=name, after=None, limit=DESCRIBED_MAX, descending=True)
+    found = tx.store.job_definitions.get(region, name, revision)
+    return [(name, revision)] if found is not None and status in (None, found[1]) else []
 
 
 def _description(caller: Caller, definition: JobDefinition) -> Document:
-    """A definition in the form of Batch's responses."""
+    """Describe a revision in the form of DescribeJobDefinitions."""
     return {
         **shown(definition.document),
         "jobDefinitionArn": arn(caller.account, caller.region, f"{DEFINITION}/{definition.name}:{definition.revision}"),

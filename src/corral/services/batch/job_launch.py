@@ -1,7 +1,7 @@
-"""Requests to launch the attempts of Batch jobs as ECS tasks.
+"""Makes the requests that launch the attempts of Batch jobs as ECS tasks.
 
-All children of an array share one task definition and one set of overrides. The variables that differ between them, such as
-AWS_BATCH_JOB_ARRAY_INDEX, are in `LaunchRequest.job_environment`.
+All children of an array have the same task definition and the same overrides. The environment variables that differ between the
+children, such as AWS_BATCH_JOB_ARRAY_INDEX, are in `LaunchRequest.job_environment`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ CACHED_REQUESTS_MAX = 1_000
 
 class _Cached(NamedTuple):
     spec: JobSpec  # a reference keeps Python from giving the same id to another object
+    environment: ComputeEnvironment  # the same object while its document is unchanged
     request: LaunchRequest
 
 
-# By id of the spec, queue, environment and cluster, and the first node of the node group
-_cache: dict[tuple[int, str, str, str, int], _Cached] = {}
+# By id of the spec, queue, environment, and the first node of the node group
+_cache: dict[tuple[int, str, str, int], _Cached] = {}
 
 
 def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, node: int | None = None) -> LaunchRequest:
@@ -42,18 +43,18 @@ def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, 
     """
     spec = job.spec
     group = _group_of(spec, node) if node is not None else None
-    key = (id(spec), job.queue, environment.name, environment.cluster, group.first if group is not None else -1)
+    key = (id(spec), job.queue, environment.name, group.first if group is not None else -1)
     found = _cache.get(key)
-    if found is None or found.spec is not spec:
+    if found is None or found.spec is not spec or found.environment is not environment:
         if len(_cache) >= CACHED_REQUESTS_MAX:
             del _cache[next(iter(_cache))]
-        found = _cache[key] = _Cached(spec, _base_request(tx, job, environment, group))
+        found = _cache[key] = _Cached(spec, environment, _base_request(tx, job, environment, group))
     started_by = f"{STARTED_BY}{job.id}" if node is None else f"{STARTED_BY}{job.id}#{node}"
     return replace(found.request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node))
 
 
 def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None) -> dict[str, str]:
-    """The variables that Batch sets for the next attempt of a job."""
+    """Return the environment variables that Batch sets for the next attempt of a job."""
     variables = {
         "AWS_BATCH_JOB_ID": job.id if node is None else f"{job.id}#{node}",
         "AWS_BATCH_JOB_ATTEMPT": str(len(job.attempts) + 1),
@@ -88,7 +89,7 @@ def _group_of(spec: JobSpec, node: int) -> NodeGroup:
 
 
 def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, group: NodeGroup | None) -> LaunchRequest:
-    """The members of the request that all jobs with this spec share in this queue and environment."""
+    """Return a request with the members that are equal for all jobs with this spec in this queue and environment."""
     spec = job.spec
     family, revision = split_definition(group.definition_arn if group is not None else spec.task_definition)
     found = tx.store.definitions.get(job.region, family, revision)

@@ -1,11 +1,10 @@
 """ListJobs: the jobs of a queue, the children of an array, or the nodes of a multi-node job.
 
-A token contains the position of the last job of a page, as JSON.
+A nextToken contains a cursor: the position of the last job of the previous page, as JSON.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import orjson
@@ -22,15 +21,16 @@ from corral.services.batch.waiting_reasons import reasons
 from corral.services.caller import Caller
 from corral.store import Store
 
-Cursor = tuple[str | float, ...]
+Cursor = tuple[float, ...]
 
 LIST_PAGES = replace(PAGES, default=1000, largest=1000)
 FILTERED_MAX = 100  # jobs per page with a filter
-EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because each needs the reason why it waits
-READ_MAX = 400  # jobs per page in any case, so that a request does not hold the lane for long; a token follows
+EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because the reason why a job waits must be computed for each of them
+READ_MAX = 400  # jobs per page in all other cases, so that a request does not delay other requests for long
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
+PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filters whose value may end with *: their columns
 TIME_MAX_MS = 10**15
-NUMBERED, TIMED, NAMED = (float,), (float, float), (float, str)  # the types of the members of a cursor
+NUMBERED, TIMED = 1, 2  # the numbers in a cursor
 
 
 def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str
     found = tx.store.jobs.listed_children(parent, _state(params) or JobState.RUNNING, after, limit + 1)
     first = tx.store.jobs.get(found[0].id) if found and found[0].state is JobState.RUNNABLE else None
     queue = find_queue(tx, parent.region, parent.queue)
-    if first is not None and queue is not None:  # the children need the same, so they wait for the same
+    if first is not None and queue is not None:  # one reason for all children, because they need the same resources
         why = reasons(tx, queue, [first]).get(first.id, "")
         found = [replace(each, status_reason=why or each.status_reason) for each in found]
     return _page(caller, found, limit, parent)
@@ -80,27 +80,32 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
     if len(values) != 1 or not values[0]:
         raise ClientException(f"The filter {name} must have exactly one value, not {len(values)}.")
     limit = min(limit, FILTERED_MAX)
-    chosen, types = _filter(caller.region, name, values[0], state)
-    found = listed(caller.region, queue.name, _cursor(params, types), limit + 1, **chosen)
+    if name in PREFIXED and values[0].endswith("*") and not values[0].startswith("arn:"):
+        found, rest = tx.store.jobs.matching(
+            caller.region, queue.name, PREFIXED[name], values[0][:-1], _cursor(params, TIMED), limit
+        )
+        return _response(caller, _explained(tx, queue, found), rest)
+    chosen, numbers = _filter(caller.region, name, values[0], state)
+    found = listed(caller.region, queue.name, _cursor(params, numbers), limit + 1, **chosen)
     return _page(caller, _explained(tx, queue, found), limit)
 
 
 def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[ListedJob]:
-    """The jobs, with the reasons why RUNNABLE jobs wait."""
+    """Return the jobs, and add the reasons why RUNNABLE jobs wait."""
     waiting = [job for each in found if each.state is JobState.RUNNABLE and (job := tx.store.jobs.get(each.id)) is not None]
     why = reasons(tx, queue, waiting) if waiting else {}
     return [replace(each, status_reason=why[each.id]) if each.id in why else each for each in found]
 
 
-def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], tuple[type, ...]]:
-    """The arguments of the store for a filter, and the types of its cursors."""
+def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], int]:
+    """The arguments of the store for a filter, and how many numbers its cursors have."""
     if name == "SHARE_IDENTIFIER":
         return {"share": value, "state": state}, NUMBERED
     if name == "JOB_NAME":
-        return {"name": value}, NAMED if value.endswith("*") else NUMBERED
+        return {"name": value}, NUMBERED
     if name == "JOB_DEFINITION":
         if not value.startswith("arn:"):
-            return {"definition": value}, NAMED if value.endswith("*") else NUMBERED
+            return {"definition": value}, NUMBERED
         definition, revision = split_definition(region, value)
         return {"definition": definition, "revision": revision}, NUMBERED
     at_ms = whole_number(value, TIME_MAX_MS)
@@ -121,29 +126,32 @@ def _state(params: dict[str, Any]) -> JobState | None:
         raise ClientException(f"jobStatus '{given[:100]}' is not valid: use one of {', '.join(JobState)}.") from None
 
 
-def _cursor(params: dict[str, Any], types: tuple[type, ...]) -> Cursor:
+def _cursor(params: dict[str, Any], numbers: int) -> Cursor:
     def read(text: str) -> Cursor:
         if not text:
             return ()
         found = orjson.loads(text)
-        if not isinstance(found, list) or len(found) != len(types):
+        if not isinstance(found, list) or len(found) != numbers:
             raise ValueError("not a position in this list")
-        for value, type_ in zip(found, types):
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not (isinstance(value, str) if type_ is str else is_number and abs(value) <= TIME_MAX_MS):
-                raise ValueError("not a position in this list")
+        if not all(type(value) in (int, float) and abs(value) <= TIME_MAX_MS for value in found):
+            raise ValueError("not a position in this list")
         return tuple(found)
 
     return LIST_PAGES.position(params, read)
 
 
 def _page(caller: Caller, found: list[ListedJob], limit: int, parent: Job | None = None) -> dict[str, Any]:
-    last = orjson.dumps(found[limit - 1].cursor).decode() if len(found) > limit else None
-    return {"jobSummaryList": [_summary(caller, job, parent) for job in found[:limit]], **LIST_PAGES.more(last)}
+    return _response(caller, found[:limit], found[limit - 1].cursor if len(found) > limit else (), parent)
+
+
+def _response(caller: Caller, found: list[ListedJob], rest: Cursor, parent: Job | None = None) -> dict[str, Any]:
+    """The response with some jobs. `rest` is the position after which the next page begins, or ()."""
+    jobs = [_summary(caller, job, parent) for job in found]
+    return {"jobSummaryList": jobs, **LIST_PAGES.more(orjson.dumps(rest).decode() if rest else None)}
 
 
 def _summary(caller: Caller, job: ListedJob, parent: Job | None) -> dict[str, Any]:
-    """A job in the form of ListJobs. The serializer leaves out members that are None."""
+    """Describe a job in the form of ListJobs. The serializer leaves out members that are None."""
     summary: dict[str, Any] = {
         "jobArn": arn(caller.account, caller.region, f"{JOB}/{job.id}"),
         "jobId": job.id,

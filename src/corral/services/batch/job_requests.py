@@ -1,4 +1,4 @@
-"""CancelJob and TerminateJob."""
+"""CancelJob and TerminateJob. As on AWS, a request for a job that does not exist succeeds: the job may have been deleted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ REASON_MAX = 1024  # characters
 
 
 def cancel_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    cancel(tx, _job(tx, params, caller), params["reason"])
+    job = _job(tx, params, caller)
+    if job is not None:
+        cancel(tx, job, params["reason"])
     return {}
 
 
 def terminate_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    terminate(tx, _job(tx, params, caller), params["reason"])
+    job = _job(tx, params, caller)
+    if job is not None:
+        terminate(tx, job, params["reason"])
     return {}
 
 
-def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job:
-    """Return the job of a request."""
+def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job | None:
+    """Check a request. Return its job, or None if the job does not exist."""
     for member in ("jobId", "reason"):
         if not params[member]:
             raise ClientException(f"{member} is empty: it must have at least 1 character.")
@@ -34,9 +38,4 @@ def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job:
             f"reason has {len(params['reason'])} characters: it may have at most {REASON_MAX}. Give a shorter reason."
         )
     job = tx.store.jobs.get(params["jobId"])
-    if job is None or job.region != caller.region:
-        raise ClientException(
-            f"Job {params['jobId']} does not exist in {caller.region}: jobs are deleted seven days after their end. "
-            "ListJobs returns the existing ids."
-        )
-    return job
+    return job if job is not None and job.region == caller.region else None

@@ -1,8 +1,12 @@
-"""Claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
+"""The claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
 
-A line has the RUNNABLE jobs of one queue that need the same resources. It has one claim in the pool of each compute environment of
-its queue. It has no claim while a consumable resource is used up, while its share must leave capacity to other shares, or while a
-Fargate environment has reached its maximum of vCPUs.
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. The jobs with one
+share identifier are a share. A pool is the set of instances of a compute environment's cluster. A claim is the entry of a line in
+the queue of a pool. The scheduler serves the claim with the smallest rank first.
+
+A line has one claim in the pool of each compute environment of its queue. It has no claim while too little of a consumable resource
+is available, or while its scheduling policy reserves the capacity for other shares. It has no claim in a Fargate environment that
+has too few vCPUs left.
 """
 
 from __future__ import annotations
@@ -11,33 +15,35 @@ from collections.abc import Iterable
 from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
+from corral.decide.placement import could_hold
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind
 from corral.model.job_line import JobPlace, LineKey, WaitingLine
 from corral.model.placement import Rank
 from corral.model.task import Demand
-from corral.model.units import CPU_UNITS_PER_CORE
 from corral.services.batch.consumable_resources import find_resource
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, find_queue, queues_of_environment
-from corral.services.batch.names import DELETING
+from corral.services.batch.names import DELETING, queue_key
 from corral.services.batch.scheduling_policies import FairShare, fair_share
 from corral.store import Store
 
+LOOK_AGAIN_S = 5.0  # how often a line that leaves capacity to other shares looks whether an unmanaged environment has grown
 RANKED_S = 1.0  # all claims of a pool are ranked at most this often; a dispatch ranks the claims of its own share at once
 
 
 class Offer(Struct, frozen=True):
-    """A compute environment of a queue that takes jobs now."""
+    """A compute environment of a job queue that accepts jobs now, and its pool."""
 
     environment: ComputeEnvironment
     pool: str
 
 
-# Region and name of a queue → the queue, and its environments that take jobs now
+# Region and name of a job queue → the queue, and its environments that accept jobs now
 KnownQueues = dict[tuple[str, str], tuple[JobQueue | None, list[Offer]]]
 
 
@@ -51,7 +57,7 @@ class Shortage(Struct, frozen=True):
 
 
 def line_key(job: Job, queue: JobQueue | None) -> LineKey:
-    """Return what a job has in common with the other jobs of its line."""
+    """Return the key of a job's line: the properties that all jobs of the line have in common."""
     spec, by_image = job.spec, job.spec.asks_for_gpus_by_image
     demand = _with_gpu(spec.demand) if by_image else spec.demand
     if job.kind is JobKind.MULTI_NODE:
@@ -81,7 +87,7 @@ def _with_gpu(demand: Demand) -> Demand:
 
 
 def offers(tx: Tx[Store], queue: JobQueue | None) -> list[Offer]:
-    """Return the compute environments of a queue that take jobs now, in the order in which they are tried."""
+    """Return the compute environments of a queue that accept jobs now, in the order of the queue."""
     if queue is None or queue.status == DELETING:
         return []
     found = (find_environment(tx, queue.region, name) for name in queue.environments)
@@ -100,7 +106,10 @@ def shortage(tx: Tx[Store], line: WaitingLine) -> Shortage | None:
 
 
 def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> bool:
-    """Whether the first job of a line leaves the capacity that the policy reserves for shares without running jobs."""
+    """Whether enough capacity stays free for other shares if the first job of a line starts now.
+
+    The scheduling policy reserves capacity for shares that have no running jobs.
+    """
     policy = _policy(tx, queue)
     if policy is None or not policy.reservation:
         return True
@@ -110,24 +119,24 @@ def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> boo
 
 
 def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
-    """Return the vCPUs that the environments of a queue can have. An unmanaged environment has those of its instances."""
+    """Return the maximum of vCPUs of all environments of a queue. For an unmanaged environment, count its present instances."""
     total = 0.0
     for offer in offers(tx, queue):
         if offer.environment.max_vcpus:
             total += offer.environment.max_vcpus
         else:
-            sizes = tx.store.fleet.pool(offer.pool).sizes()
-            total += sum(size.cpu_units * count for size, count in sizes) / CPU_UNITS_PER_CORE
+            total += sum(weighted_vcpus(size) * count for size, count in tx.store.fleet.pool(offer.pool).sizes())
     return total
 
 
 def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
-    """Return the lines whose first job may start in a Fargate environment now, because it has enough vCPUs left.
+    """Return the ids of the lines whose first job may start in a Fargate environment now: it has enough vCPUs left for the job.
 
     The first line that lacks vCPUs keeps all later lines waiting: otherwise small jobs could keep a large job waiting for ever. A
-    line that needs more than the maximum of the environment keeps no other line waiting.
+    line that needs more than the maximum of the environment, or more than this machine has, keeps no other line waiting.
     """
     ranked: list[tuple[Rank, int, WaitingLine]] = []
+    pool = tx.store.fleet.pool(pool_of(tx, environment))
     for queue in queues_of_environment(tx, environment.region, environment.name):
         for line in tx.store.job_lines.lines_of(queue.region, queue.name):
             if shortage(tx, line) is None and leaves_reservation(tx, line, queue) and not line.demand.nodes:
@@ -138,26 +147,33 @@ def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
         vcpus = vcpus_of(line.demand)
         if vcpus > environment.max_vcpus:
             continue
-        if vcpus > left:
+        if vcpus > left and could_hold(pool, replace(line.demand, gpus=0)):
             break
+        if vcpus > left:
+            continue
         found.add(line_id)
     return found
 
 
 def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: float) -> Rank:
-    policy, level = _policy(tx, queue), 0.0
-    if policy is not None:
-        use = tx.store.job_holdings.share(queue.region, queue.name, line.share)
-        level = share_level(use, policy.weight_of(line.share), policy.decay_s, tx.now_s)
-    return job_rank(seniority_s, queue.priority, level, line.first)
+    return job_rank(seniority_s, queue.priority, level_of(tx, queue, line.share), line.first)
+
+
+def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0) -> float:
+    """Return the level of a share of a queue, if the share held `more_vcpus`. All jobs of a FIFO queue have the same level."""
+    policy = _policy(tx, queue)
+    if policy is None:
+        return 0.0
+    use, weight = tx.store.job_holdings.share(queue.region, queue.name, share), policy.weight_of(share)
+    return share_level(use, weight, policy.decay_s, tx.now_s) + weight * more_vcpus
 
 
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
-    """Set the claims of lines, and call the scheduler for pools in which a claim begins or ends.
+    """Set the claims of lines, and call the scheduler for pools in which a claim begins, ends, or gets a better rank.
 
-    `known` has queues that the caller has read in this transaction, so that they are not read again.
+    `known` caches the job queues that this transaction has already read.
     """
-    opened: dict[str, set[int]] = {}  # Fargate environment → the lines that may use it
+    opened: dict[str, set[int]] = {}  # Fargate environment → the ids of the lines that may use it
     known = {} if known is None else known
     for line in lines:
         name = line.key.region, line.queue
@@ -165,7 +181,12 @@ def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueue
             found = find_queue(tx, *name)
             known[name] = found, offers(tx, found)
         (queue, offered), wanted = known[name], dict[str, tuple[Rank, bool]]()
-        if queue is not None and shortage(tx, line) is None and leaves_reservation(tx, line, queue):
+        may_start = queue is not None and shortage(tx, line) is None
+        if may_start and queue is not None and not leaves_reservation(tx, line, queue):
+            may_start = False
+            if any(not offer.environment.kind for offer in offered):
+                tx.due(queue_key(queue.region, queue.name), tx.now_s + LOOK_AGAIN_S)
+        if may_start and queue is not None:
             for offer in offered:
                 if offer.pool not in wanted and takes(tx, line, offer, opened):
                     without_gpus = line.key.by_image and offer.environment.is_fargate
@@ -175,7 +196,7 @@ def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueue
 
 
 def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[int]]) -> bool:
-    """Whether an environment may run the first job of a line now, if its pool has room. `opened` caches the lines of Fargate."""
+    """Whether an environment may run the first job of a line, if its pool has room. `opened` caches the results of `open_lines`."""
     environment = offer.environment
     if not environment.is_fargate:
         return True
@@ -185,7 +206,10 @@ def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[
 
 
 def rank_claims(tx: Tx[Store], pool: str) -> None:
-    """Rank all job claims of a pool again, unless this was done within the last second. The use of shares grows with time."""
+    """Compute the ranks of all job claims of a pool, at most once a second.
+
+    The ranks change, because a share's use grows with time.
+    """
     lines = tx.store.job_lines.in_pool(pool)
     if not lines or tx.now_s < tx.store.job_lines.ranked_at.get(pool, -inf) + RANKED_S:
         return
@@ -194,7 +218,21 @@ def rank_claims(tx: Tx[Store], pool: str) -> None:
 
 
 def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]) -> list[WaitingLine]:
-    """Return the lines whose claims may change when a job of a line begins to wait, starts or ends in these environments."""
+    """Return the lines whose claims may change when a job of a line begins to wait or starts in these environments."""
+    found = affected_by_end(tx, key, queue, environments)
+    own = tx.store.job_lines.find(key)
+    if own is not None and own not in found:
+        found.append(own)
+    return found
+
+
+def affected_by_end(
+    tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]
+) -> list[WaitingLine]:
+    """Return the lines whose claims may change when a job of a line ends in these environments.
+
+    These are lines that wait for the end of other jobs: for their share, for consumable resources, or for vCPUs of Fargate.
+    """
     found: dict[int, WaitingLine] = {}
     policy = None if queue is None else _policy(tx, queue)
     if policy is not None:
@@ -205,9 +243,6 @@ def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: 
     for environment in environments:
         if environment.is_fargate:
             found |= {line.id: line for line in lines_of_environment(tx, environment)}
-    own = tx.store.job_lines.find(key)
-    if own is not None:
-        found[own.id] = own
     return list(found.values())
 
 
@@ -221,9 +256,12 @@ def _policy(tx: Tx[Store], queue: JobQueue) -> FairShare | None:
 
 
 def _seniority(tx: Tx[Store], pool: str, line: WaitingLine) -> float:
-    """Return the first element of the rank, which all job claims of a pool share until they are ranked again."""
-    known = tx.store.job_lines.seniority.get(pool)
-    if known is None or not tx.store.job_lines.in_pool(pool):
-        known = line.since_s
-        tx.store.job_lines.set_ranked(pool, known, tx.now_s)
+    """Return the first element of the rank, which all job claims of a pool share until they are ranked again.
+
+    After a start, the claims of a pool have no ranks of this process yet: the next serving of the pool ranks all of them.
+    """
+    lines, known = tx.store.job_lines.in_pool(pool), tx.store.job_lines.seniority.get(pool)
+    if known is None or not lines:
+        known = min(each.since_s for each in (line, *lines))
+        tx.store.job_lines.set_ranked(pool, known, -inf if lines else tx.now_s)
     return known

@@ -17,6 +17,7 @@ from ipaddress import IPv4Address
 from corral.core import Tx
 from corral.model.job import Job
 from corral.model.task import TaskState
+from corral.services.batch.errors import ClientException
 from corral.services.ecs import run_spec
 from corral.services.ecs.task_progress import start_runs
 from corral.services.ecs.task_spec import spec_of
@@ -27,10 +28,6 @@ LOOPBACK = int(IPv4Address("127.0.0.0"))
 BLOCK_SIZE = 1024  # a job has at most 1,000 nodes
 FIRST_BLOCK = 64  # 127.1.0.0. Programs of the machine use addresses below, for example 127.0.0.1, 127.0.0.53 and 127.0.1.1
 BLOCKS = 2**24 // BLOCK_SIZE - FIRST_BLOCK
-
-
-class NoAddressesLeft(Exception):
-    """More multi-node jobs live than there are blocks of addresses."""
 
 
 def node_address(tx: Tx[Store], job: Job, node: int) -> str:
@@ -71,7 +68,7 @@ def _block(tx: Tx[Store], job: Job) -> int:
         return int(given["block"])
     taken = {document["block"] for _, document in tx.store.stored.listed(SERVICE, TYPE, ANY_REGION)}
     if len(taken) >= BLOCKS:
-        raise NoAddressesLeft(f"{len(taken)} multi-node jobs have addresses; at most {BLOCKS} jobs are possible")
+        raise ClientException(f"{len(taken)} multi-node jobs have addresses, and at most {BLOCKS} can. Submit it again later.")
     block = zlib.crc32(job.id.encode()) % BLOCKS
     while block + FIRST_BLOCK in taken:
         block = (block + 1) % BLOCKS

@@ -1,19 +1,20 @@
 """GetJobQueueSnapshot: the first RUNNABLE jobs of a job queue, in the order in which they start.
 
-A line has the jobs of a queue that need the same resources. The snapshot merges the lines by the rank of each job.
+A line has the jobs of a queue that need the same resources. A share has the jobs with one share identifier. The snapshot merges the
+lines in the order in which `decide/job_order.py` ranks their jobs.
 """
 
 from __future__ import annotations
 
-from heapq import merge
-from itertools import islice
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.job_order import weighted_vcpus
 from corral.model.job_line import JobPlace
 from corral.services.batch.errors import missing
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.line_claims import line_rank
+from corral.services.batch.line_claims import level_of
 from corral.services.batch.names import JOB, QUEUE, arn, milliseconds
 from corral.services.caller import Caller
 from corral.store import Store
@@ -40,9 +41,26 @@ def get_job_queue_snapshot(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def first_jobs(tx: Tx[Store], queue: JobQueue, limit: int) -> list[JobPlace]:
-    """Return the first waiting jobs of a queue. Jobs of a share with little use come before those of other shares."""
-    ranked = []
-    for line in tx.store.job_lines.lines_of(queue.region, queue.name):
-        level = line_rank(tx, line, queue, 0.0)[:4]  # equal for all jobs of a line
-        ranked.append([(level, place) for place in tx.store.job_lines.places(line.id, limit)])
-    return [place for _, place in islice(merge(*ranked), limit)]
+    """Return the first waiting jobs of a queue. Each job that starts raises the level of its share, so the shares take turns."""
+    lines = tx.store.job_lines.lines_of(queue.region, queue.name)
+    levels = {line.share: level_of(tx, queue, line.share) for line in lines}
+    started = dict.fromkeys(levels, 0.0)  # share → the vCPUs of its jobs that are in `found`
+    rows = {line.id: iter(tx.store.job_lines.places(line.id, limit)) for line in lines}
+    heads = [(levels[line.share], line.first, line.id) for line in lines if next(rows[line.id], None) is not None]
+    by_id, found = {line.id: line for line in lines}, list[JobPlace]()
+    heapify(heads)
+    while heads and len(found) < limit:
+        level, place, line_id = heads[0]
+        share = by_id[line_id].share
+        if level != levels[share]:  # another job of the share was found meanwhile
+            heapreplace(heads, (levels[share], place, line_id))
+            continue
+        found.append(place)
+        started[share] += weighted_vcpus(by_id[line_id].demand)
+        levels[share] = level_of(tx, queue, share, started[share])
+        following = next(rows[line_id], None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (levels[share], following, line_id))
+    return found

@@ -18,7 +18,7 @@ from corral.services.tags import Tags
 from corral.store import Store
 
 
-class TaggedResource(Struct, frozen=True):
+class TaggedByBatch(Struct, frozen=True):
     """The tags of a resource, and a function that replaces them."""
 
     tags: Tags
@@ -49,7 +49,7 @@ def set_reserved_tags(tx: Tx[Store], caller: Caller, resource_arn: str, tags: Ta
         found.put({**found.tags, **tags})
 
 
-def _find(tx: Tx[Store], caller: Caller, resource_arn: str) -> TaggedResource:
+def _find(tx: Tx[Store], caller: Caller, resource_arn: str) -> TaggedByBatch:
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != SERVICE:
         raise ClientException(f"resourceArn {resource_arn!r} is not valid: pass the ARN of a resource of AWS Batch.")
@@ -65,14 +65,14 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str) -> TaggedResource:
     return found
 
 
-def _stored(kind: str) -> Callable[[Tx[Store], str, str], TaggedResource | None]:
+def _stored(kind: str) -> Callable[[Tx[Store], str, str], TaggedByBatch | None]:
     """Return the finder for a kind of resource that is a stored document with its tags in the member `tags`."""
 
-    def find(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
+    def find(tx: Tx[Store], region: str, name: str) -> TaggedByBatch | None:
         document = tx.store.stored.get(SERVICE, kind, region, name)
         if document is None:
             return None
-        return TaggedResource(document.get("tags", {}), lambda tags: _put(tx, kind, region, name, {**document, "tags": tags}))
+        return TaggedByBatch(document.get("tags", {}), lambda tags: _put(tx, kind, region, name, {**document, "tags": tags}))
 
     return find
 
@@ -81,19 +81,19 @@ def _put(tx: Tx[Store], kind: str, region: str, name: str, document: dict[str, A
     tx.store.stored.change(SERVICE, kind, region, name, document)
 
 
-def _definition(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
+def _definition(tx: Tx[Store], region: str, name: str) -> TaggedByBatch | None:
     family, revision = split_definition(region, name)
     found = tx.store.job_definitions.get(region, family, revision) if revision is not None else None
     if found is None or revision is None:
         return None
     _, status, document = found
-    return TaggedResource(
+    return TaggedByBatch(
         document.get("tags", {}),
         lambda tags: tx.store.job_definitions.change(region, family, revision, status, {**document, "tags": tags}),
     )
 
 
-def _job(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
+def _job(tx: Tx[Store], region: str, name: str) -> TaggedByBatch | None:
     job = tx.store.jobs.get(name)
     if job is None or job.region != region:
         return None
@@ -101,10 +101,10 @@ def _job(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
         raise ClientException(
             f"The job {name} belongs to another job and has no tags of its own: use the ARN of the job {job.parent_id}."
         )
-    return TaggedResource(dict(job.spec.tags), lambda tags: tx.store.jobs.set_tags(job, tags))
+    return TaggedByBatch(dict(job.spec.tags), lambda tags: tx.store.jobs.set_tags(job, tags))
 
 
-FINDERS: dict[str, Callable[[Tx[Store], str, str], TaggedResource | None]] = {
+FINDERS: dict[str, Callable[[Tx[Store], str, str], TaggedByBatch | None]] = {
     ENVIRONMENT: _stored(ENVIRONMENT),
     JOB: _job,
     DEFINITION: _definition,

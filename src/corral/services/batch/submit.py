@@ -1,4 +1,4 @@
-"""SubmitJob: checks a request, and stores the job or the parent of an array or multi-node job."""
+"""SubmitJob: checks a request and stores the job. Of an array or a multi-node job, it stores only the parent."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from corral.store import Store
 
 ARRAY_SIZE = (2, 10_000)
 DEPENDENCIES_MAX = 20
+SHARES_MAX = 500  # share identifiers of a queue with jobs that wait or run: the quota of AWS
 N_TO_N, SEQUENTIAL = "N_TO_N", "SEQUENTIAL"
 SHARE = re.compile(r"[A-Za-z0-9]{1,255}\*?")
 
@@ -39,7 +40,7 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     queue = _queue(tx, caller.region, params["jobQueue"])
     definition = _definition(tx, caller.region, params["jobDefinition"])
     _check_platform(tx, queue, definition)
-    _check_share(queue, params.get("shareIdentifier"))
+    _check_share(tx, queue, params.get("shareIdentifier"))
     size = _array_size(params.get("arrayProperties") or {}, definition)
     depends_on = _dependencies(tx, caller.region, params.get("dependsOn") or [], size)
     spec = job_spec(tx, definition, params)
@@ -98,7 +99,7 @@ def _check_platform(tx: Tx[Store], queue: JobQueue, definition: JobDefinition) -
         )
 
 
-def _check_share(queue: JobQueue, share: str | None) -> None:
+def _check_share(tx: Tx[Store], queue: JobQueue, share: str | None) -> None:
     if not queue.policy_arn:
         if share:
             raise ClientException(
@@ -113,12 +114,22 @@ def _check_share(queue: JobQueue, share: str | None) -> None:
         raise ClientException(
             f"shareIdentifier '{share[:100]}' is not valid: use up to 255 letters and digits, and * only at the end."
         )
+    uses = tx.store.job_holdings.shares(queue.region, queue.name)
+    if share in uses:
+        return
+    active = {line.share for line in tx.store.job_lines.lines_of(queue.region, queue.name)}
+    active |= {each for each, use in uses.items() if use.held}
+    if share not in active and len(active) >= SHARES_MAX:
+        raise ClientException(
+            f"shareIdentifier '{share}' is not possible now: jobs with {SHARES_MAX} other share identifiers wait or run in job "
+            f"queue {queue.name}, which is the maximum. Use one of them, or submit the job again when their jobs have ended."
+        )
 
 
 def _array_size(given: dict[str, Any], definition: JobDefinition) -> int:
     """The number of children; 0 if the job is not an array job."""
-    size: int = given.get("size") or 0
-    if not size:
+    size: int | None = given.get("size")
+    if size is None:
         return 0
     least, most = ARRAY_SIZE
     if not least <= size <= most:
@@ -129,7 +140,7 @@ def _array_size(given: dict[str, Any], definition: JobDefinition) -> int:
 
 
 def _dependencies(tx: Tx[Store], region: str, given: list[dict[str, str]], size: int) -> tuple[Dependency, ...]:
-    """The dependencies of a job. `size` is the number of its children, or 0."""
+    """Check and return the dependencies of a job. `size` is the number of the job's children; it is 0 if the job is no array."""
     if len(given) > DEPENDENCIES_MAX:
         raise ClientException(f"A job can depend on at most {DEPENDENCIES_MAX} jobs; dependsOn has {len(given)}.")
     found: list[Dependency] = []
@@ -154,6 +165,10 @@ def _check_dependency(tx: Tx[Store], region: str, job_id: str, kind: str, size: 
     other = tx.store.jobs.get(job_id)
     if other is None or other.region != region:
         raise ClientException(f"dependsOn names the job {job_id[:200]}, which does not exist.")
+    if other.kind is JobKind.NODE:
+        raise ClientException(
+            f"dependsOn names the node {job_id}: a job can depend on the whole multi-node job {other.parent_id} only."
+        )
     if kind == N_TO_N and (other.kind is not JobKind.ARRAY or other.size != size):
         own = f"an array job of size {size}" if size else "no array job"
         its = f"an array job of size {other.size}" if other.kind is JobKind.ARRAY else "no array job"

@@ -1,8 +1,9 @@
-"""Reasons why RUNNABLE Batch jobs wait, and what will free them.
+"""Explains why RUNNABLE Batch jobs wait, and what will end the wait.
 
-A reason is computed at each call from the current state, so it is always current. It begins with AWS's code if one fits, because
-`jobStateTimeLimitActions` refers to these codes. Then follows a sentence for people: what the job needs, what is free, what holds
-the rest, which jobs are before it, and what will end the wait.
+A reason is computed from the current state at each call, so it is never out of date. If AWS has a code for the reason, the text
+begins with this code, because `jobStateTimeLimitActions` refers to the codes. Then the text says what the job needs, what is free,
+which jobs use the rest, which jobs are before it, and what will end the wait. A line has the RUNNABLE jobs of a job queue that need
+the same resources and have the same share identifier.
 """
 
 from __future__ import annotations
@@ -13,14 +14,12 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.decide.instance_choice import room_on
 from corral.decide.job_order import vcpus_of
 from corral.decide.placement import could_hold
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind, JobState
 from corral.model.job_line import WaitingLine
-from corral.services.batch.environment_capacity import why_no_room
-from corral.services.batch.environment_groups import types_of
+from corral.services.batch.environment_capacity import misfit_of, why_no_room
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.line_claims import (
@@ -39,6 +38,7 @@ MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
 REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 CAPACITY = "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
 ACTION = "ACTION_REQUIRED"
+CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)  # of environments that take jobs; "": a job will end, and make room
 COUNTED_MAX = 10_000  # jobs before a job; more are shown as "more than"
 HOLDERS_READ_MAX = 100  # running jobs whose time limits are compared
 HOLDERS_NAMED_MAX = 3
@@ -52,7 +52,10 @@ class Reason(Struct, frozen=True):
 
 
 def reason(tx: Tx[Store], job: Job) -> str:
-    """Return why a job waits. Return "" if it does not wait for capacity."""
+    """Return why a job waits for capacity.
+
+    Return "" if it does not wait. For a node, the reason of the multi-node job is returned.
+    """
     if job.kind is JobKind.NODE:
         parent = tx.store.jobs.get(job.parent_id)
         return "" if parent is None else reason(tx, parent)
@@ -67,14 +70,16 @@ def reason(tx: Tx[Store], job: Job) -> str:
 
 
 def reasons(tx: Tx[Store], queue: JobQueue, jobs: Iterable[Job]) -> dict[str, str]:
-    """Return why RUNNABLE jobs of a queue wait, by job id. The texts do not contain the places of the jobs in the queue.
+    """Return why RUNNABLE jobs of a queue wait, by job id.
 
-    This costs less than `reason`, because all jobs of a line have the same text.
+    This costs less than a call of `reason` for each job: the texts do not contain the places of the jobs in the queue, so all jobs
+    of a line have the same text.
     """
     by_line: dict[int, str] = {}
     found: dict[str, str] = {}
     for job in jobs:
-        line = tx.store.job_lines.find(line_key(job, queue))
+        waiting = job if job.kind is not JobKind.NODE else tx.store.jobs.get(job.parent_id) or job
+        line = tx.store.job_lines.find(line_key(waiting, queue))
         if line is None:
             continue
         if line.id not in by_line:
@@ -103,9 +108,9 @@ def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Rea
     if not leaves_reservation(tx, line, queue):
         return Reason("", f"The share {line.share} leaves the rest of the capacity to shares without jobs (computeReservation)")
     found = [_offer_reason(tx, line, offer) for offer in usable]
-    codes = {each.code for each in found}
+    codes = {each.code for each in found}  # a code that promises more than another one is the code of the job
     text = "; ".join(dict.fromkeys(each.text for each in found))
-    return Reason(codes.pop() if len(codes) == 1 else "", text[:1].upper() + text[1:])
+    return Reason(next(code for code in CODES if code in codes), text[:1].upper() + text[1:])
 
 
 def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
@@ -118,26 +123,28 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
     claim = tx.store.job_lines.claims_of(line.id).get(offer.pool)
     if claim is None:
         return Reason("", f"the compute environment {environment.name} is tried next")
-    text, grows = f"{environment.name}: {why_claim_waits(tx, offer.pool, claim)}", why_no_room(tx, environment, line.demand)
+    waits = why_claim_waits(tx, offer.pool, claim).replace("; first in line", "")  # of the line; `_place` says it of the job
+    text, grows = f"environment {environment.name}: {waits}", why_no_room(tx, environment, line.demand)
     if grows:
         text += f"; {grows}"
     if could_hold(tx.store.fleet.pool(offer.pool), claim.demand):
         return Reason("", text + _next_end(tx, environment))
-    if environment.scales and any(room_on(each, line.demand) for each in types_of(tx, environment)):
-        return Reason(CAPACITY, text)
-    return Reason(REQUIREMENT, text)
+    if not environment.scales:
+        return Reason(REQUIREMENT, text)
+    misfit = misfit_of(tx, environment, line.demand)
+    return Reason(CAPACITY if misfit is None else MAX_RESOURCE if misfit.is_limit else REQUIREMENT, text)
 
 
 def _fargate_reason(tx: Tx[Store], line: WaitingLine, environment: ComputeEnvironment) -> Reason | None:
     if line.demand.nodes:
-        return Reason(REQUIREMENT, f"{environment.name}: a Fargate environment runs no multi-node jobs")
+        return Reason(REQUIREMENT, f"environment {environment.name}: a Fargate environment runs no multi-node jobs")
     vcpus, most = vcpus_of(line.demand), environment.max_vcpus
     if vcpus > most:
-        return Reason(MAX_RESOURCE, f"{environment.name}: needs {vcpus:g} vCPUs, and maxvCpus is {most}")
+        return Reason(MAX_RESOURCE, f"environment {environment.name}: needs {vcpus:g} vCPUs, and maxvCpus is {most}")
     if line.id in open_lines(tx, environment):
         return None
     held = tx.store.job_holdings.vcpus(environment.region, environment.name)
-    text = f"{environment.name}: needs {vcpus:g} vCPUs, and {held:g} of at most {most} vCPUs (maxvCpus) are in use"
+    text = f"environment {environment.name}: needs {vcpus:g} vCPUs, and {held:g} of at most {most} vCPUs (maxvCpus) are in use"
     if held + vcpus <= most:
         text += ", but an earlier job waits for them"
     return Reason("", text + _next_end(tx, environment))

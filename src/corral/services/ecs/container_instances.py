@@ -13,7 +13,7 @@ import corral
 from corral.core import Tx
 from corral.decide.instance_query import parse_instance_query
 from corral.decide.placement_rules import ZONE, values_of, zone_of
-from corral.model.instance import Instance, ec2_id
+from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
 from corral.services import instances
 from corral.services.caller import Caller
@@ -54,7 +54,14 @@ def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: 
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     given = params["containerInstances"]
     include = params.get("include", ())
-    return _for_each_slot(tx, caller, cluster, given, lambda slot: _description(tx, caller, cluster, slot, include))
+    response = _for_each_slot(tx, caller, cluster, given, lambda slot: _description(tx, caller, cluster, slot, include))
+    missing = [short(each["arn"]) for each in response["failures"]]
+    ended = {
+        _arn(caller, cluster, each.id): each for name in missing if (each := _terminated(tx, caller, cluster, name)) is not None
+    }
+    response["containerInstances"] += [_inactive(instance_arn, instance) for instance_arn, instance in ended.items()]
+    response["failures"] = [each for each in response["failures"] if each["arn"] not in ended]
+    return response
 
 
 def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -236,6 +243,32 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
     if "CONTAINER_INSTANCE_HEALTH" in include:
         description["healthStatus"] = _health(tx, slot, instance)
     return description
+
+
+def _terminated(tx: Tx[Store], caller: Caller, cluster: str, instance_id: str) -> Instance | None:
+    """Return an instance that was in the cluster when it was terminated, as long as DescribeInstances shows it."""
+    instance = tx.store.instances.get(instance_id)
+    is_ended = instance is not None and instance.state is InstanceState.TERMINATED
+    return instance if instance and is_ended and (instance.region, instance.cluster) == (caller.region, cluster) else None
+
+
+def _inactive(instance_arn: str, instance: Instance) -> dict[str, Any]:
+    return {
+        "containerInstanceArn": instance_arn,
+        "ec2InstanceId": ec2_id(instance.id),
+        "version": 1,
+        "versionInfo": {"agentVersion": corral.__version__},
+        "status": "INACTIVE",
+        "agentConnected": False,
+        "registeredResources": _resources(instance.cpu_units, instance.memory_mib, []),
+        "remainingResources": _resources(0, 0, []),
+        "runningTasksCount": 0,
+        "pendingTasksCount": 0,
+        "attributes": [{"name": "ecs.instance-type", "value": instance.type}],
+        "registeredAt": instance.created_at_s,
+        "attachments": [],
+        "tags": [],
+    }
 
 
 def _health(tx: Tx[Store], slot: Slot, instance: Instance) -> dict[str, Any]:
