@@ -65,7 +65,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
 
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
-    """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
+    """Update the claims of a job queue, because the queue, its policy or its environments have changed."""
     lines = tx.store.job_lines.lines_of(region, queue)
     _mark_pools(tx, lines)  # with new ranks, other claims reserve the free capacity
     refresh_lines(tx, lines)
