@@ -152,8 +152,8 @@ def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
 def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
     """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent.
 
-    `after` is the number of instances that the same request terminates before this one. If it is large, the tasks are stopped in a
-    later transaction, so that other requests do not have to wait.
+    `after` is the number of instances that the same request terminates before this instance. If this number is large, the tasks are
+    stopped in a later transaction, so that other requests do not have to wait.
     """
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state in (InstanceState.PENDING, InstanceState.STOPPED):
@@ -194,7 +194,7 @@ def _begin_end(
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
     ended = tx.store.instances.terminate(instance, tx.now_s, reason)
     tx.store.stored.drop("ecs", "container-instance", instance.region, instance.id)  # its tags in ECS
-    tx.mark(f"pool:{HOST_POOL}")  # the instance gave GPUs back, or a slot may have been reserved for it
+    tx.mark(f"pool:{HOST_POOL}")  # run the scheduler: the instance has returned GPUs, or a slot was reserved for its launch
     tx.due("terminated:", tx.now_s + SHOWN_S)
     _changed(tx, ended, instance.pool)
 

@@ -24,8 +24,8 @@ from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
-# A task that has run for less than this time has no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and a
-# queue of short tasks would create very many.
+# A task that has run for less than this time gets no series in COLLECTOR_NAMESPACE. Series are kept for 15 months, and many short
+# tasks would create very many series.
 SERIES_OF_TASK_AFTER_S = 10.0
 
 Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
@@ -146,7 +146,7 @@ def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> Utilization:
 def service_points(
     used: Mapping[str, Sequence[float]], region: str, cluster: str, service: str, at_s: float, seconds: float
 ) -> Iterator[Point]:
-    """Datapoints of a service. Each task is a sample of its own, so that the minimum and the maximum are those of a task."""
+    """Return the datapoints of a service. Each task is one sample, so the minimum and the maximum are values of single tasks."""
     for name, percentages in used.items():
         metric = Metric(region, "AWS/ECS", name, (("ClusterName", cluster), ("ServiceName", service)))
         yield Point(metric, at_s, [(percent, float(round(seconds))) for percent in percentages], "Percent", 1)

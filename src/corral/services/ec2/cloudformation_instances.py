@@ -223,7 +223,10 @@ def _signals(tx: Tx[Store], caller: Caller, step: ResourceStep) -> dict[str, str
 
 
 def signals_of(step: ResourceStep, found: list[Instance]) -> dict[str, str]:
-    """Return a SUCCESS signal for each instance that has joined its cluster, or that needs no cluster. Note each one once."""
+    """Return a SUCCESS signal for each instance that has joined its cluster, or that needs no cluster.
+
+    Write one note for each instance.
+    """
     signals: dict[str, str] = {}
     noted: list[str] = step.memory.setdefault("signalled", [])
     for instance in found:

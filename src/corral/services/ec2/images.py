@@ -88,7 +88,7 @@ def deregister_image(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def describe_images(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Describe the stored images and those of AWS's public parameters."""
+    """Describe the stored images, and the images in AWS's public parameters."""
     images = {**_public(caller.region), **{each["ImageId"]: each for each in every(tx, caller, "image")}}
     for image_id in params.get("ImageIds", ()):
         if image_id not in images:

@@ -139,7 +139,7 @@ SELECTS_STATUS = filtered(
 
 
 def describe_instance_status(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Describe the status of instances: all of them with IncludeAllInstances, otherwise only running ones.
+    """Describe the status of running instances. With IncludeAllInstances, describe all instances.
 
     An instance is impaired while its host does not report.
     """
@@ -199,7 +199,7 @@ def stop_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
 
 
 def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Start stopped instances. If the GPUs of one are not free, start none."""
+    """Start stopped instances. If too few GPUs are free for one of the instances, start no instance."""
 
     def start(instance: Instance) -> None:
         if instance.state is InstanceState.STOPPED:

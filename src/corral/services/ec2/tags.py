@@ -60,7 +60,7 @@ def create_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
 def delete_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Delete tags. If a given tag has a value, it is deleted only if the resource has the same value.
 
-    Without Tags, all tags are deleted, except those that AWS reserves.
+    If the request has no Tags, all tags are deleted, except the tags that AWS reserves.
     """
     for name in params["Resources"]:
         tags = _tags(tx, caller, name)

@@ -1,7 +1,7 @@
 """S3 resource types of CloudFormation templates: buckets and bucket policies.
 
-Most properties of a bucket are a bucket configuration, which an operation of its own puts. The functions below convert such a
-property to the document of the API, whose member names differ.
+Most properties of a bucket are bucket configurations. A separate operation puts each of them, such as PutBucketCors. The functions
+below convert a property to the document of the operation, because the names of the members differ.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _apply(tx: Tx[Store], caller: Caller, bucket: str, old: Properties, new: Pro
 
 
 def _set_tags(tx: Tx[Store], caller: Caller, bucket: str, old: Properties, new: Properties) -> None:
-    """Set the tags of the template, and those that name the stack. Clients cannot set the latter."""
+    """Set the tags of the template, and the tags that name the stack, which clients cannot set."""
     tags = list(new.get("Tags") or ())
     if tags:
         call(tx, caller, "s3", "PutBucketTagging", {"Bucket": bucket, "Tagging": {"TagSet": tags}})
@@ -246,9 +246,9 @@ def _set_named(tx: Tx[Store], caller: Caller, bucket: str, word: str, old: Prope
 
 
 def _set_notifications(tx: Tx[Store], caller: Caller, bucket: str, value: Properties) -> None:
-    """Put the notifications. S3 refuses a queue whose policy does not allow them.
+    """Put the notifications. S3 refuses a queue whose policy does not allow S3 to send messages.
 
-    Topics and functions of a template are stored only. S3 would refuse them, so the second request stores them unchecked.
+    The first request has only the queues. If there are topics or functions, a second request adds them, and S3 does not check them.
     """
     configuration = _notifications(value)
     queues = {member: part for member, part in configuration.items() if member not in OTHER_TARGETS}
