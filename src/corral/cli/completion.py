@@ -1,6 +1,6 @@
 """`corral completion`, and the functions that complete names and ids of tasks, GPU indexes, repositories and fleets.
 
-After an error they suggest nothing.
+If an error occurs, these functions suggest nothing.
 """
 
 from __future__ import annotations
