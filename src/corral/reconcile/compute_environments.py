@@ -193,7 +193,7 @@ def _holds_empty_instances(here: Present) -> bool:
 def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
     """Whether an older claim waits for GPUs, so that the launches of an environment wait behind it.
 
-    Then the environment must give up the GPUs of its empty instances. Otherwise two environments could each hold some GPUs, and wait
+    Then the environment must give up the GPUs of its empty instances. Otherwise two environments could each hold some GPUs and wait
     for the others for ever.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
