@@ -22,7 +22,7 @@ from corral.store import Store
 
 Grant = Callable[[Tx[Store], Claim, Placement], None]
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
-JOB_COST = 4  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
+JOB_COST = 5  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
 
 
 @cache

@@ -1,4 +1,4 @@
-"""SQL of instances, and the slots derived from them. A slot is the capacity of an instance, as the scheduler sees it."""
+"""SQL of instances, and the slots derived from them. A slot is the capacity of an instance, total and free."""
 
 from __future__ import annotations
 

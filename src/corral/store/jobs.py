@@ -7,7 +7,7 @@ which a child differs from its parent. A spec has everything that the attempts o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -251,10 +251,6 @@ class Jobs:
     def by_number(self, number: int) -> Job | None:
         row = self._execute("SELECT id FROM job WHERE number = ?", (number,)).fetchone()
         return None if row is None else self.get(row[0])
-
-    def several(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """Return the jobs with these ids, by id. Ids that do not exist are omitted."""
-        return {job_id: job for job_id in dict.fromkeys(job_ids) if (job := self.get(job_id)) is not None}
 
     def child(self, parent: Job, index: int) -> Job:
         cached = self._cached.get(child_id(parent, index))

@@ -16,7 +16,7 @@ from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
 from corral.decide.placement import room_for_claim, spare_gpus
 from corral.errors import ApiError
 from corral.model.compute_environment import ComputeEnvironment, environment_key
-from corral.model.job import Job, JobState
+from corral.model.job import Job, JobKind, JobState
 from corral.model.job_line import Holding, WaitingLine
 from corral.model.placement import Claim, Placement
 from corral.model.task import Task
@@ -65,7 +65,7 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
 
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
-    """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
+    """Update the claims of a job queue, because the queue, its policy or its environments have changed."""
     lines = tx.store.job_lines.lines_of(region, queue)
     _mark_pools(tx, lines)  # with new ranks, other claims reserve the free capacity
     refresh_lines(tx, lines)
@@ -128,13 +128,26 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     if holding is None:
         return
     tx.store.job_holdings.drop(holding)
-    tx.mark(environment_key(holding.region, holding.environment))  # its instance may be idle now
+    if _may_be_idle(tx, job):
+        tx.mark(environment_key(holding.region, holding.environment))
     queue = find_queue(tx, holding.region, holding.queue)
     _change_share(tx, queue, holding, -holding.weighted_vcpus)
     for name, quantity in holding.resources:
         consume(tx, holding.region, name, quantity)
     environment = find_environment(tx, holding.region, holding.environment)
     refresh_lines(tx, affected_by_end(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
+
+
+def _may_be_idle(tx: Tx[Store], job: Job) -> bool:
+    """Whether the instance of an ended attempt may run no other task now. An environment ends idle instances."""
+    task = tx.store.tasks.get(job.task_id)
+    if task is None or task.instance_id is None or job.kind is JobKind.MULTI_NODE:
+        return True
+    pool = tx.store.fleet.pool(task.pool)
+    if task.instance_id not in pool:
+        return True
+    slot = pool.slot(task.instance_id)
+    return not slot.running and not slot.pending
 
 
 def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:

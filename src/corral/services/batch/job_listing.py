@@ -49,7 +49,8 @@ def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str, kind: JobKind, limit: int) -> dict[str, Any]:
     parent = tx.store.jobs.get(job_id)
     if parent is None or parent.region != caller.region or parent.kind is not kind:
-        raise ClientException(f"Job {job_id[:200]} is not {'an array' if kind is JobKind.ARRAY else 'a multi-node'} job.")
+        what = "an array" if kind is JobKind.ARRAY else "a multi-node"
+        raise ClientException(f"Job {job_id[:200]} does not exist, or is not {what} job: give the id of {what} job.")
     after = _cursor(params, NUMBERED)
     found = tx.store.jobs.listed_children(parent, _state(params) or JobState.RUNNING, after, limit + 1)
     first = tx.store.jobs.get(found[0].id) if found and found[0].state is JobState.RUNNABLE else None
@@ -78,7 +79,8 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
     if name not in FILTERS:
         raise ClientException(f"The filter '{name[:100]}' does not exist: use one of {', '.join(FILTERS)}.")
     if len(values) != 1 or not values[0]:
-        raise ClientException(f"The filter {name} must have exactly one value, not {len(values)}.")
+        what = f"it has {len(values)} values" if len(values) != 1 else "the value is empty"
+        raise ClientException(f"The filter {name} must have exactly one value: {what}.")
     limit = min(limit, FILTERED_MAX)
     if name in PREFIXED and values[0].endswith("*") and not values[0].startswith("arn:"):
         found, rest = tx.store.jobs.matching(

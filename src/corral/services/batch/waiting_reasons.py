@@ -39,8 +39,8 @@ REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 CAPACITY = "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
 ACTION = "ACTION_REQUIRED"
 CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)  # of environments that take jobs; "": a job will end, and make room
-COUNTED_MAX = 10_000  # jobs before a job; more are shown as "more than"
-HOLDERS_READ_MAX = 100  # running jobs whose time limits are compared
+COUNTED_MAX = 10_000  # the text counts up to this many jobs before a job; above this, it says "more than"
+HOLDERS_READ_MAX = 100  # the number of running jobs that are read to find the earliest time limit
 HOLDERS_NAMED_MAX = 3
 
 

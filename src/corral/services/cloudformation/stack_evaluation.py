@@ -39,7 +39,7 @@ GetAtt = Callable[[str, str], Any]
 
 
 class Lookups:
-    """What a template reads from the store: exports, SSM parameters and zones. `tx` is the transaction that is running."""
+    """The values that a template reads from the store: exports, SSM parameters and zones. `tx` is the current transaction."""
 
     def __init__(self, tx: Tx[Store], caller: Caller) -> None:
         self.tx, self.caller = tx, caller
@@ -66,7 +66,7 @@ class Lookups:
 
 
 class StackWork:
-    """What the steps of one operation compute from rows and keep in memory, so that a template is compiled only once."""
+    """The values that the steps of one operation compute from rows. They stay in memory, so a template is compiled only once."""
 
     def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True) -> None:
         self.number, self.operation = stack.version.number, stack.operation

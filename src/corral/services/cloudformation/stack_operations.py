@@ -33,7 +33,7 @@ USER_INITIATED = "User Initiated"
 
 
 class StackSpec(Struct, frozen=True):
-    """What a request says about a stack."""
+    """The settings of a stack that a request contains."""
 
     name: str
     template_text: str  # the text of the request

@@ -38,7 +38,7 @@ TOKEN_S = 24 * 3600.0
 TAGS = TagRules(ValidationError)
 
 
-# What a request says about a stack
+# The settings of a stack in a request
 
 
 def stack_spec(

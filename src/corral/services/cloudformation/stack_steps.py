@@ -90,7 +90,7 @@ def refuse(tx: Tx[Store], stack: Stack, logical_id: str, type_: str, resource: S
 
 
 def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    """Update a resource in place to what it was before the update that is rolled back."""
+    """Update a resource in place, so that it has the properties from before the update that is rolled back."""
     assert resource.before is not None
     resource = set_resource(
         tx, stack, resource, ResourceStatus.UPDATE_IN_PROGRESS, operation=stack.operation, version=resource.before,

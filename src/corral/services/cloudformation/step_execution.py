@@ -255,7 +255,7 @@ def leave_over(tx: Tx[Store], stack: Stack, resource: StackResource, version: Re
 
 
 def restored(tx: Tx[Store], stack: Stack, resource: StackResource, *, shown: bool = True) -> None:
-    """Record that a resource is what it was before the update that is rolled back. If `shown` is set, write an event."""
+    """Record that a resource is in the state from before the update that is rolled back. If `shown` is set, write an event."""
     assert resource.before is not None
     version = resource.before.but(attributes=resource.version.attributes)
     reason = STORED_ONLY if resource.is_stored_only else ""
