@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, OncePerBatch, Outcome, Reconciler, Tx, Wait
+from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, OncePerBatch, Outcome, Reconciler, Together, Tx, Wait
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
@@ -355,6 +355,29 @@ def test_due_rows_survive_reopening(tmp_path: Path) -> None:
     second.clock.advance(5)
     second.batch()
     assert looked == ["x"]
+
+
+def test_reconcilers_that_run_together_fail_alone() -> None:
+    ran: list[str] = []
+
+    def reconcile(tx: Tx[Any], name: str) -> None:
+        ran.append(name)
+        tx.store.clusters.put("r", name, "ACTIVE", {})
+        tx.mark(f"seen:{name}")
+        if name == "b":
+            raise RuntimeError("a bug")
+
+    seen: list[str] = []
+    world = World({"look": Together(reconcile), "seen": lambda tx, name: seen.append(name)})
+
+    def command(tx: Tx[Any]) -> None:
+        for name in "abc":
+            tx.mark(f"look:{name}")
+
+    outcome = world.batch(command)
+    assert ran == ["a", "b", "a", "b", "c"] and len(outcome.faults) == 1
+    assert world.clusters() == seen == ["a", "c"], "only the effects of the failed one were undone"
+    assert world.core.next_due_s() == pytest.approx(world.clock.now_s() + RETRY_S, abs=0.001)
 
 
 def test_a_failed_reconciler_is_retried_and_affects_no_command() -> None:

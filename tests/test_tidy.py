@@ -13,7 +13,7 @@ from inspect import getclosurevars
 from pathlib import Path
 from typing import Any
 
-from corral.core import OncePerBatch
+from corral.core import OncePerBatch, Together
 from corral.errors import ApiError
 from corral.reconcile import LOGS, METRICS, STATE
 from each import check_each
@@ -161,7 +161,7 @@ def test_every_room_has_rules() -> None:
 def reconcilers() -> Iterator[tuple[str, Any, str | None]]:
     """(key, function, its module where that is imported only when it is needed)"""
     for key, each in [*STATE.items(), *METRICS.items(), *LOGS.items()]:
-        function = each.run if isinstance(each, OncePerBatch) else each
+        function = each.run if isinstance(each, OncePerBatch | Together) else each
         named = getclosurevars(function).nonlocals
         lazy = f"corral.reconcile.{named['module']}" if named else None
         yield key, getattr(import_module(lazy), named["name"]) if lazy else function, lazy

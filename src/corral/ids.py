@@ -7,6 +7,7 @@ from random import Random
 from typing import Protocol
 
 KEY_BYTES = 32
+IDS_AT_ONCE = 128
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
@@ -23,14 +24,24 @@ class Ids(Protocol):
 
 
 class RandomIds:
+    def __init__(self) -> None:
+        # Ids that were not used yet. One system call creates many, because each start of a task needs several. Threads can share
+        # this object: `pop` and `extend` of a list are atomic.
+        self._unused: list[str] = []
+
     def hex32(self) -> str:
-        return os.urandom(16).hex()
+        try:
+            return self._unused.pop()
+        except IndexError:
+            digits = os.urandom(16 * IDS_AT_ONCE).hex()
+            self._unused.extend([digits[at : at + 32] for at in range(32, len(digits), 32)])
+            return digits[:32]
 
     def hex32_by_time(self, now_s: float) -> str:
-        return f"{int(now_s * 1000):012x}{os.urandom(10).hex()}"
+        return f"{int(now_s * 1000):012x}{self.hex32()[:20]}"
 
     def uuid(self) -> str:
-        return _uuid4(os.urandom(16).hex())
+        return _uuid4(self.hex32())
 
 
 class SeededIds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from command import BIN, UNTIL_TOLD, Cli, Running
+from corral.cli.logs import COLOURS, colours_of
 from eventually import eventually
 
 AWS = {
@@ -282,3 +284,62 @@ def test_other_clusters(cli: Cli) -> None:
     cli.client("ecs").create_cluster(clusterName="other")
     assert cli("ps", "--cluster", "other").stdout.startswith("No tasks")
     assert "does not exist" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
+
+
+def test_a_progress_bar_is_visible_while_it_runs(cli: Cli) -> None:
+    """A bar as tqdm writes it: each state begins with a carriage return, and only the last one ends with a newline."""
+    (cli.home / "bar.sh").write_text(
+        "printf '\\r  0%%'; printf '\\r \\033[32m50%%\\033[0m'\n"
+        "while [ ! -e go ]; do sleep 0.05; done\n"
+        "i=51; while [ $i -lt 100 ]; do printf '\\r %s%%' $i; i=$((i + 1)); done\n"
+        "printf '\\r100%%\\r\\ndone\\n'\n"
+    )
+    running = cli.begin("run", "--name", "bar", "--", "sh", "bar.sh")
+    running.until("stdout", "50%")
+    task_id = re.search("task ([0-9a-f]{8}) starts", running.until("stderr", "starts"))[1]
+    following = cli.begin("logs", "-f", task_id)
+    following.until("stdout", "50%")
+    (cli.home / "go").touch()
+    code, out, _ = running.end()
+    lines = out.splitlines()
+    assert code == 0 and lines[-2:] == ["100%", "done"] and " \x1b[32m50%\x1b[0m" in lines
+    assert len(lines) <= 8 and "\r" not in out
+    assert following.end()[:2] == (0, out)
+    assert cli("logs", task_id).stdout == out
+
+
+def test_several_logs_are_followed_with_names_and_a_waiting_task_says_why(cli: Cli) -> None:
+    holder = cli.start_task("--gpus", "2", "--", "sh", "-c", "echo ready; exec sleep 600", family="holder")
+    waiter = cli("run", "-d", "--gpus", "2", "--name", "waiter", "--", "echo", "my turn").stdout.strip()
+    alone = cli.begin("logs", "-f", waiter)
+    assert f"task {waiter[:8]} waits: needs 2 GPUs" in alone.until("stderr", "held by task")
+    both = cli.begin("logs", "-f", holder, waiter[:10])
+    both.until("stdout", "holder | ready")
+    both.until("stderr", "waits: needs 2 GPUs")
+    cli("stop", "--wait", holder)
+    code, out, err = both.end()
+    assert (code, out.splitlines()) == (0, ["holder | ready", "waiter | my turn"])
+    assert f"task {waiter[:8]} starts on GPU-" in err and f"task {holder[:8]}" not in err.splitlines()[-1]
+    assert alone.end()[:2] == (0, "my turn\n")
+    assert cli("logs", waiter, holder, waiter).stdout == out
+    lines = [json.loads(line) for line in cli("logs", "--json", holder, waiter).stdout.splitlines()]
+    assert [(line["message"], line["task"]) for line in lines] == [("ready", holder), ("my turn", waiter)]
+    again = cli("run", "-d", "--name", "waiter", "--", "true").stdout.strip()
+    assert f"waiter {waiter[:8]} | my turn" in cli("logs", "-f", waiter, again).stdout
+
+
+def test_a_task_that_is_stopped_while_it_waits_ends_its_log(cli: Cli) -> None:
+    waiter = cli("run", "-d", "--gpus", "all", "--cpu", "99999999", "--name", "never", "--", "true").stdout.strip()
+    following = cli.begin("logs", "-f", waiter)
+    following.until("stderr", "waits:")
+    cli("stop", "--reason", "too large", waiter)
+    code, out, err = following.end()
+    assert (code, out) == (0, "") and f"task {waiter[:8]} has not started: too large" in err
+
+
+def test_names_have_stable_colours() -> None:
+    alone = colours_of(["train"])["train"]
+    assert colours_of(["train", "eval", "serve"])["train"] == alone
+    many = [f"run{number}" for number in range(len(COLOURS))]
+    assert sorted(colours_of(many).values()) == sorted(COLOURS)
+    assert set(colours_of([*many, "more"])) == {*many, "more"}

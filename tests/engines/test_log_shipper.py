@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from corral.node.log_shipper import (
     REPORT_MAX_BYTES,
     RESUME_BYTES,
     LogShipper,
+    SplitOutput,
     split_events,
 )
 from corral.node.output_bounds import KEPT_BYTES, OUTPUT_MAX_BYTES
@@ -36,7 +37,16 @@ MAX = LOG_EVENT_MAX_BYTES
         (b"a\nb", False, 2, ["a"]),  # waits for its newline
         (b"a\nb", True, 3, ["a", "b"]),
         (b"\n\na\n\n", False, 5, ["a"]),  # empty lines are passed over
-        (b"a\0b\r\n", False, 5, ["a\0b\r"]),
+        (b"a\0b\r\n", False, 5, ["a\0b"]),  # Windows' line end
+        (b"a\r\r\nb\r\n", False, 7, ["a", "b"]),
+        (b"1%\r2%\r3%\r", False, 9, ["3%"]),  # only the newest progress line
+        (b"1%\r2%\r3%", False, 6, ["2%"]),
+        (b"\r1%\r2%\r3%\nend\n", False, 14, ["2%", "3%", "end"]),  # the last one before a newline is kept
+        (b"\r1%\r2%\r3%", True, 9, ["2%", "3%"]),
+        (b"\r1%\r     \rnext\n", False, 15, ["1%", "next"]),  # blank text erases a bar
+        (b"\r\r\r", False, 3, []),
+        (b"\x1b[32m50%\x1b[0m\r\n", False, 14, ["\x1b[32m50%\x1b[0m"]),  # colours are kept
+        (b"x" * (MAX + 1) + b"\ry", False, MAX + 2, ["x" * MAX, "x"]),
         (b"\xff\xfe\n", False, 3, ["��"]),
         (b"x" * MAX, False, 0, []),  # may yet be just long enough
         (b"x" * (MAX + 1), False, MAX, ["x" * MAX]),
@@ -47,21 +57,29 @@ MAX = LOG_EVENT_MAX_BYTES
     ],
 )
 def test_split_events(data, final, used, texts):
-    assert split_events(data, final=final) == (used, texts)
+    split = split_events(data, final=final)
+    assert (split.used, split.texts) == (used, texts)
 
 
 def test_invalid_bytes_do_not_exceed_the_limit():
-    used, texts = split_events(b"\xff" * MAX, final=True)
-    assert used == MAX
-    assert all(len(text.encode()) <= MAX for text in texts)
+    split = split_events(b"\xff" * MAX, final=True)
+    assert split.used == MAX
+    assert all(len(text.encode()) <= MAX for text in split.texts)
 
 
 def test_no_more_events_than_the_limit():
-    assert split_events(b"a\nb\nc\n", final=True, max_events=2) == (4, ["a", "b"])
-    assert split_events(b"a\n" + b"x" * (MAX + 5), final=True, max_events=2) == (2 + MAX, ["a", "x" * MAX])
+    assert split_events(b"a\nb\nc\n", final=True, max_events=2) == SplitOutput(4, ["a", "b"])
+    assert split_events(b"a\n" + b"x" * (MAX + 5), final=True, max_events=2) == SplitOutput(2 + MAX, ["a", "x" * MAX])
+    assert split_events(b"1%\r2%\nc\n", final=True, max_events=1) == SplitOutput(3, ["1%"])
 
 
-LINE = st.text("ab é€😀\r\0", max_size=20)
+def test_a_progress_line_that_is_not_due_waits_for_a_newline():
+    assert split_events(b"a\n1%\r2%\r3", final=False, progress_due=False) == SplitOutput(5, ["a"], is_withheld=True)
+    assert split_events(b"2%\r3%\n", final=False, progress_due=False) == SplitOutput(6, ["2%", "3%"])
+    assert split_events(b"2%\r3%\r", final=False) == SplitOutput(6, ["3%"], has_progress=True)
+
+
+LINE = st.text("ab é€😀\0", max_size=20)
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,10 +88,130 @@ def test_each_line_is_shipped_once_however_the_file_grows(lines, steps, max_even
     data = "\n".join(lines).encode()
     got, at = [], 0
     for end in [*accumulate(steps), *[len(data)] * (len(lines) + 1)]:
-        used, texts = split_events(data[at:end], final=end >= len(data), max_events=max_events)
-        got += texts
-        at += used
+        split = split_events(data[at:end], final=end >= len(data), max_events=max_events)
+        got += split.texts
+        at += split.used
     assert got == [line for line in lines if line]
+
+
+def shipper_at(tmp_path, clock, offset):
+    """A new agent after a crash, which has received its offset."""
+    shipper = LogShipper(tmp_path, clock)
+    shipper.follow("one", certain=False)
+    shipper.acknowledged(shipper.chunks(), {"one": offset})
+    return shipper
+
+
+STEP = st.tuples(st.text("ab\r\n ", max_size=12), st.sampled_from([0.0, 0.3, 1.0, 2.5]), st.sampled_from(["", "lost", "crash"]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(STEP, max_size=12))
+def test_progress_lines_survive_crashes(tmp_path_factory, steps):
+    """Each line that ends with a newline is shipped once. So is the last progress line before it. Offsets have no gaps."""
+    folder, clock = tmp_path_factory.mktemp("output"), VirtualClock()
+    path = folder / "one"
+    path.touch()
+    shipper = LogShipper(folder, clock)
+    shipper.follow("one", certain=True)
+    events, stored, data = [], 0, ""
+
+    def ship(failure=""):
+        nonlocal shipper, stored
+        while chunks := shipper.chunks():
+            [chunk] = chunks
+            if failure:  # the chunk does not reach the core
+                shipper = shipper_at(folder, clock, stored)
+                failure = ""
+                continue
+            if chunk.end != chunk.start:
+                assert chunk.start == stored
+                stored = chunk.end
+                events.extend((clock.now_s(), text) for _, text in chunk.events)
+            shipper.acknowledged(chunks, {"one": stored})
+
+    for text, pause_s, failure in steps:
+        data += text
+        path.write_text(data, newline="")
+        if failure == "crash":
+            shipper = shipper_at(folder, clock, stored)
+        shipper.written(["one"])
+        ship(failure if failure == "lost" else "")
+        clock.advance(pause_s)
+        ship()
+    shipper.ended("one")
+    ship()
+    assert stored == len(data) and shipper.is_done("one")
+    texts = [text for _, text in events]
+    # Text after a carriage return may be shipped before its line is complete, and blank text is skipped. So compare the characters.
+    shown, at = "".join(texts).replace(" ", ""), 0
+    for line in data.split("\n"):
+        *progress, last = line.split("\r")
+        kept = next((part for part in reversed(progress) if part.strip()), "")
+        for part in (kept.replace(" ", ""), last.replace(" ", "")):
+            at = shown.index(part, at) + len(part)
+    assert all("\r" not in text and "\n" not in text for text in texts)
+
+
+def test_a_progress_bar_is_shown_once_a_second(tmp_path):
+    clock = VirtualClock()
+    shipper = LogShipper(tmp_path, clock)
+    shipper.follow("one", certain=True)
+    got = []
+    with open(tmp_path / "one", "w", newline="") as file:
+        for step in range(51):  # five seconds, ten steps a second, as tqdm writes them
+            file.write(f"\r{2 * step}%")
+            file.flush()
+            shipper.written(["one"])
+            got += [(round(clock.now_s() % 1000, 1), text) for text in shipped(shipper)[0]]
+            clock.advance(0.1)
+        file.write("\n")
+    shipper.written(["one"])
+    texts = [text for _, text in got]
+    assert 4 <= len(texts) <= 6 and texts == sorted(texts, key=lambda text: int(text[:-1]))
+    assert all(later - sooner >= 0.99 for (sooner, _), (later, _) in pairwise(got))
+    assert shipped(shipper)[0] == ["98%", "100%"]
+
+
+def test_the_newest_state_of_a_slow_loop_is_shown_after_a_second(tmp_path):
+    clock = VirtualClock()
+    shipper = LogShipper(tmp_path, clock)
+    shipper.follow("one", certain=True)
+    (tmp_path / "one").write_text("start\n\r 10%", newline="")
+    shipper.written(["one"])
+    assert shipped(shipper)[0] == ["start"]
+    assert not shipper.has_work and 0 < shipper.progress_in_s() <= 1.0
+    clock.advance(1.0)
+    assert shipper.progress_in_s() == 0
+    assert shipped(shipper)[0] == [" 10%"]
+    assert shipper.progress_in_s() is None
+    (tmp_path / "one").write_text("start\n\r 10%\r 20%", newline="")
+    shipper.written(["one"])
+    assert shipped(shipper)[0] == []
+    clock.advance(1.0)
+    assert shipped(shipper)[0] == [" 20%"]
+    shipper.ended("one")
+    assert shipped(shipper)[0] == [] and shipper.is_done("one")
+    (tmp_path / "two").write_text("Password: ", newline="")  # an incomplete line that is no progress line waits for its end
+    shipper.follow("two", certain=True)
+    shipper.written(["two"])
+    assert shipped(shipper, "two")[0] == [] and shipper.progress_in_s() is None
+
+
+def test_a_clock_that_is_set_back_does_not_stop_a_progress_bar(tmp_path):
+    clock = VirtualClock()
+    shipper = LogShipper(tmp_path, clock)
+    shipper.follow("one", certain=True)
+    (tmp_path / "one").write_text("1%\r2%\r", newline="")
+    shipper.written(["one"])
+    assert shipped(shipper)[0] == ["2%"]
+    with open(tmp_path / "one", "a", newline="") as file:
+        file.write("3%\r")
+    shipper.written(["one"])
+    assert shipped(shipper)[0] == []
+    clock.advance(-3600.0)
+    assert shipper.progress_in_s() <= 1.0
+    assert shipped(shipper)[0] == ["3%"]
 
 
 def test_fair_and_bounded(tmp_path):

@@ -27,6 +27,7 @@ ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
 STATUS_S = 10.0
+CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
 QUICK_S = 1.0
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,6 +111,7 @@ def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick
         config=Config(
             connect_timeout=QUICK_S if quick else CONNECT_S,
             read_timeout=QUICK_S if quick else READ_S,
+            max_pool_connections=CONNECTIONS_MAX,
             retries={"mode": "standard", "total_max_attempts": 1 if quick else 3},
             proxies={} if endpoint.endpoint_url else None,  # a proxy cannot reach Corral on this machine's loopback address
             user_agent_extra="corral-cli",

@@ -15,7 +15,17 @@ from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
 from corral.cli.output import escape_log, format_duration, print_json, print_message, shorten_ids
-from corral.cli.task_logs import Interrupt, TaskLogStream, TaskUpdates, follow, has_log, log_streams, pages, watch_task
+from corral.cli.task_logs import (
+    FollowedTask,
+    Interrupt,
+    TaskLogStream,
+    TaskUpdates,
+    follow,
+    has_log,
+    log_streams,
+    pages,
+    watch_task,
+)
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -78,10 +88,8 @@ def wait_in_foreground(run: ForegroundRun) -> None:
                     for page in pages(run.endpoint, stream):
                         show(stream, page.events)
         else:
-            ended = follow(
-                run.endpoint, run.cluster, run.task_id, lambda seen: log_streams(run.definition, seen), show,
-                updates=run.updates, on_task=reporter.report, on_interrupt=interrupted,
-            )  # fmt: skip
+            followed = FollowedTask(run.cluster, run.task_id, lambda seen: log_streams(run.definition, seen))
+            [ended] = follow(run.endpoint, [followed], show, updates=run.updates, on_task=reporter.report, on_interrupt=interrupted)
     except KeyboardInterrupt:
         reporter.close()
         print_message(f"exiting without waiting for the task; follow it with `corral logs -f {tasks.short(run.task_id)}`")
@@ -158,12 +166,13 @@ def exit_code(definition: dict[str, Any], ended: dict[str, Any]) -> int | None:
 class ProgressReporter:
     """Prints to stderr why the task waits, and later which GPUs it uses.
 
-    In a terminal, one line shows the current reason, and disappears when the task starts. Otherwise each new reason is printed
-    once.
+    In a terminal, if `is_live` is true, one line shows the current reason, and disappears when the task starts. Otherwise each new
+    reason is printed once.
     """
 
-    def __init__(self, task_id: str) -> None:
+    def __init__(self, task_id: str, *, is_live: bool = True) -> None:
         self._name = f"task {tasks.short(task_id)}"
+        self._is_live = is_live and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._printed = ""
         self._began_s = time.monotonic()
         self._live: Live | None = None
@@ -184,7 +193,7 @@ class ProgressReporter:
 
     def _wait(self, reason: str) -> None:
         self._reason = reason
-        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        if not self._is_live:
             self._print(f"{self._name} waits: {reason}")
         elif self._live is None:
             from rich.live import Live

@@ -1,12 +1,16 @@
-"""`corral logs` prints and follows the log of a task."""
+"""`corral logs` prints and follows the logs of tasks."""
 
 from __future__ import annotations
 
 import heapq
+import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zlib import crc32
 
 import click
 
@@ -15,46 +19,128 @@ from corral.cli.completion import complete_task_ids
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
+from corral.cli.foreground_run import ProgressReporter
 from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, server_time, shorten_ids
-from corral.cli.task_logs import LogStart, TaskLogStream, follow, has_log, log_streams, pages
+from corral.cli.task_logs import FollowedTask, LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
+TASKS_MAX = 30  # `corral logs -f` has a thread for each task and for each log
+COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of the names before the lines, as SGR numbers; red is for errors
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTask:
+    cluster: str
+    task: dict[str, Any]
+    definition: dict[str, Any]
+    containers: list[str]  # the names of the containers whose logs are printed
+    container: str | None  # the value of --container
+
+    def streams(self, task: dict[str, Any]) -> list[TaskLogStream]:
+        return log_streams(self.definition, task, self.container)
 
 
 @click.command()
 @data_option
-@click.option("--follow", "-f", "following", is_flag=True, help="Follow the log until the task has stopped.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Follow the logs until the tasks have stopped.")
 @click.option("--container", "-c", metavar="NAME", help="The container (default: all, with each line prefixed by its name).")
 @click.option("--since", metavar="TIME", help="Only events since this time: 10m or 2h ago, or a date such as 2026-01-31T08:00:00Z.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events of each log.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with the time of its event (UTC).")
-@cluster_option("The cluster of the task, if TASK is not an ARN.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container.")
-@click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING", "STOPPED"))
+@cluster_option("The cluster of the tasks that are not ARNs.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container, task."
+)
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_task_ids("RUNNING", "STOPPED"))
 def logs(
     data: DataFolder, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
     cluster: str | None,
-    as_json: bool, task: str,
+    as_json: bool, given: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Print a task's log. TASK is an id, a prefix of an id, or an ARN."""
+    """Print the logs of tasks. TASK is an id, a prefix of an id, or an ARN.
+
+    If there are several tasks, each line begins with the name of its task. With --follow, a task that waits is followed from its
+    start on. Until then, the reason why it waits is printed.
+    """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    cluster, task_id = tasks.find(ecs, task, cluster or endpoint.cluster)
-    reply = ecs.describe_tasks(cluster=cluster, tasks=[task_id])
-    found = tasks.only(reply["tasks"], task_id, cluster)
-    start = LogStart(tail, _since_ms(since, server_time(reply)))
-    definition = ecs.describe_task_definition(taskDefinition=found["taskDefinitionArn"])["taskDefinition"]
-    names = _check(definition, task_id, container)
-    printer = LogPrinter(names, timestamps=timestamps, as_json=as_json)
+    found = list(dict.fromkeys(tasks.find(ecs, task, cluster or endpoint.cluster) for task in given))
+    if len(found) > TASKS_MAX:
+        raise CliError(f"{len(found)} tasks are too many: name at most {TASKS_MAX} tasks.")
+    logged, now = [], None
+    for of_cluster, task_id in found:
+        reply = ecs.describe_tasks(cluster=of_cluster, tasks=[task_id])
+        task, now = tasks.only(reply["tasks"], task_id, of_cluster), server_time(reply)
+        definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
+        logged.append(LoggedTask(of_cluster, task, definition, _check(definition, task_id, container), container))
+    start = LogStart(tail, _since_ms(since, now))
+    names = _names(logged)
+    printer = LogPrinter(list(names.values()), timestamps=timestamps, as_json=as_json)
     if following:
-        follow(endpoint, cluster, task_id, lambda seen: log_streams(definition, seen, container), printer.show, start=start)
+        _follow(endpoint, logged, start, names, printer)
         return
-    streams = [_events(endpoint, stream, start) for stream in log_streams(definition, found, container)]
+    streams = []
+    for each in logged:
+        for stream in each.streams(each.task):
+            printer.add(stream, tasks.id_of(each.task), names[tasks.id_of(each.task), stream.container])
+            streams.append(_events(endpoint, stream, start))
     for stream, event in heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"]):
         printer.show(stream, [event], flush=False)
     sys.stdout.flush()
-    if tasks.state(found) == "WAITING":
-        print_message(f"task {tasks.short(task_id)} has not started: {shorten_ids(tasks.reason(found))}")
+    for each in logged:
+        if tasks.state(each.task) == "WAITING":
+            waits = f"task {tasks.short(tasks.id_of(each.task))} has not started: {shorten_ids(tasks.reason(each.task))}"
+            print_message(waits)
+
+
+def _names(logged: list[LoggedTask]) -> dict[tuple[str, str], str]:
+    """Return the text before the lines of each log: (task id, container) -> name.
+
+    If there are several tasks, it contains the task's name, and the id if several tasks have the same name. If a task has several
+    containers, it contains the container's name.
+    """
+    counts = Counter(tasks.name(each.task) for each in logged)
+    names = {}
+    for each in logged:
+        task_id, name = tasks.id_of(each.task), tasks.name(each.task)
+        parts = []
+        if len(logged) > 1:
+            parts.append(name if counts[name] == 1 else f"{name} {tasks.short(task_id)}")
+        for container in each.containers:
+            names[task_id, container] = "/".join([*parts, container] if len(each.containers) > 1 or not parts else parts)
+    return names
+
+
+def _follow(
+    endpoint: Endpoint, logged: list[LoggedTask], start: LogStart, names: dict[tuple[str, str], str], printer: LogPrinter
+) -> None:
+    reporters: dict[str, ProgressReporter] = {}  # task id -> reporter, for tasks that wait or have waited
+
+    def streams_of(each: LoggedTask, task: dict[str, Any]) -> list[TaskLogStream]:
+        streams = each.streams(task)
+        for stream in streams:
+            printer.add(stream, tasks.id_of(task), names[tasks.id_of(task), stream.container])
+        return streams
+
+    def on_task(task: dict[str, Any]) -> None:
+        task_id = tasks.id_of(task)
+        if task_id not in reporters and tasks.state(task) == "WAITING":
+            reporters[task_id] = ProgressReporter(task_id, is_live=len(logged) == 1)
+        if task_id in reporters:
+            reporters[task_id].report(task)
+            if tasks.is_stopped(task) and "startedAt" not in task:
+                reporters[task_id].close()
+                print_message(f"task {tasks.short(task_id)} has not started: {shorten_ids(tasks.reason(task))}")
+
+    followed = [
+        FollowedTask(each.cluster, tasks.id_of(each.task), lambda task, each=each: streams_of(each, task))  # type: ignore[misc]
+        for each in logged
+    ]
+    try:
+        follow(endpoint, followed, printer.show, start=start, on_task=on_task)
+    finally:
+        for reporter in reporters.values():
+            reporter.close()
 
 
 def _since_ms(text: str | None, now: datetime | None) -> int | None:
@@ -87,12 +173,19 @@ def _events(endpoint: Endpoint, stream: TaskLogStream, start: LogStart) -> Itera
 
 
 class LogPrinter:
-    """Prints events as text or JSON. If there are several logs, each line has the name of its container."""
+    """Prints events as text or JSON. If there are several logs, each line has the name of its log, in a terminal in colour."""
 
     def __init__(self, names: list[str], *, timestamps: bool, as_json: bool) -> None:
         self._width = max(map(len, names)) if len(names) > 1 else 0
         self._timestamps = timestamps
         self._as_json = as_json
+        self._colours = colours_of(names) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else {}
+        self._names: dict[TaskLogStream, str] = {}
+        self._task_ids: dict[TaskLogStream, str] = {}
+
+    def add(self, stream: TaskLogStream, task_id: str, name: str) -> None:
+        """Set the task and the name of a log. Without it, the name is the name of the container."""
+        self._names[stream], self._task_ids[stream] = name, task_id
 
     def show(self, stream: TaskLogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
         sys.stdout.write("".join(self._line(stream, event) for event in events))
@@ -101,9 +194,23 @@ class LogPrinter:
 
     def _line(self, stream: TaskLogStream, event: dict[str, Any]) -> str:
         if self._as_json:
-            return json_text({**event, "container": stream.container}) + "\n"
-        name = f"{stream.container:<{self._width}} | " if self._width else ""
+            task = {"task": self._task_ids[stream]} if stream in self._task_ids else {}
+            return json_text({**event, "container": stream.container, **task}) + "\n"
+        name = f"{self._names.get(stream, stream.container):<{self._width}} | " if self._width else ""
+        colour = self._colours.get(self._names.get(stream, stream.container))
+        if name and colour:
+            name = f"\x1b[{colour}m{name}\x1b[0m"
         at = ""
         if self._timestamps:
             at = datetime.fromtimestamp(event["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
         return escape_log(f"{at}{name}{event['message']}", sys.stdout) + "\n"
+
+
+def colours_of(names: list[str]) -> dict[str, int]:
+    """Return a colour for each name. It depends on the name, and only on the other names if two would have the same colour."""
+    chosen: dict[str, int] = {}
+    for name in dict.fromkeys(names):
+        first = crc32(name.encode()) % len(COLOURS)
+        ranked = [COLOURS[(first + step) % len(COLOURS)] for step in range(len(COLOURS))]
+        chosen[name] = next((colour for colour in ranked if colour not in chosen.values()), ranked[0])
+    return chosen

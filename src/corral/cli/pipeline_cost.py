@@ -1,7 +1,9 @@
-"""Computes what a run used: wall time, vCPU-hours, GPU-hours, and the price on AWS.
+"""Computes the use of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
 
-The cost of a job is its time multiplied by the on-demand price of its instance, and by the largest share of the instance's vCPUs,
-memory or GPUs that the job asks for. Prices are those of `corral cost`. AWS has no such page, so there the report has hours only.
+A run is one execution of a pipeline, and a step is one job or one array job of it. The cost of a job is the product of three
+numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
+three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. The prices are those of `corral cost`. On
+AWS, there is no `corral cost`, so the report has only hours.
 
 The usage of a job is stored as a tag of the job when the job has ended. So `list` need not read all children again, and the type of
 an instance is read before the instance is forgotten.
@@ -124,7 +126,7 @@ class Prices:
         return self.sizes[type_]
 
     def learn_types(self, arns: Sequence[str]) -> None:
-        """Read the instance types of container instances. Those of terminated instances may be gone."""
+        """Read the instance types of container instances. The type of a terminated instance may be unknown."""
         ecs = client(self.endpoint, "ecs")
         by_cluster: dict[str, list[str]] = {}
         for arn in dict.fromkeys(arns):

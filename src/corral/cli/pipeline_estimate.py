@@ -1,7 +1,7 @@
-"""Estimates when the steps of a run end. Pure functions: they call no service.
+"""Estimates when the steps of a pipeline run end. These functions are pure: they call no service.
 
-The estimate uses the mean time of the children that have ended in this run, else the times of the last run of the same pipeline.
-If neither is known, there is no estimate.
+The estimate uses the mean time of the children that have ended in this run. If none has ended, it uses the times of the last run of
+the same pipeline. If there is no earlier run, there is no estimate.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float],
 
 
 def _remaining_s(step: StepState, now_s: float, mean_s: float | None, earlier: StepTimes | None) -> float | None:
-    """Return how long the step takes from now, or from the end of the earlier steps if it has not started."""
+    """Return how many seconds the step takes from now on. If it has not started, count from the end of the earlier steps."""
     if step.ended:
         return 0.0
     mean_s = mean_s if mean_s is not None else earlier.mean_s if earlier is not None else None
     if step.counts.running and mean_s is not None:
         if step.counts.total == 1:
             return max(0.0, mean_s - (now_s - (step.started_s or now_s)))
-        # A running child has half of its time left, on average. The running children take the waiting ones one after the other.
+        # On average, a running child has half of its time left. When a running child ends, a waiting child starts.
         return (step.counts.running / 2 + step.counts.waiting) * mean_s / step.counts.running
     return earlier.wall_s if earlier is not None else None

@@ -1,7 +1,7 @@
 """Reads the values of a pipeline file: names, sizes, durations, commands, dependencies. Each function checks one kind of value.
 
-A function gets the value and the list of problems. If the value breaks a rule, it adds a problem with value, rule and fix, and
-returns None.
+A function gets the value and the list of problems. If the value breaks a rule, the function adds a problem to the list and returns
+None. The text of a problem contains the value, the rule and the fix.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A step that must end before. With `each`, child N only waits for child N of that step (N_TO_N)."""
+    """A step that must end before the next step starts.
+
+    With `each`, child N waits only for child N of the earlier step (N_TO_N).
+    """
 
     step: str
     each: bool = False
@@ -42,7 +45,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class MaxFailed:
-    """How many children of a step may fail although the steps after it start."""
+    """The number of children of a step that may fail: the steps after it start anyway."""
 
     count: int | None = None
     percent: float | None = None
@@ -140,7 +143,7 @@ def read_timeout(node: Node, problems: Problems) -> int | None:
 
 
 def read_command(node: Node, problems: Problems) -> tuple[str, ...] | None:
-    """A text runs in /bin/sh. A list is passed as it is."""
+    """Return the command of a step. A text becomes a command of /bin/sh. A list is used unchanged."""
     if isinstance(node.value, str) and node.value.strip():
         return ("/bin/sh", "-c", node.value)
     if isinstance(node.value, list) and node.value and all(each.is_scalar for each in node.value):

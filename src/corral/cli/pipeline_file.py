@@ -1,8 +1,8 @@
 """Reads and checks a pipeline file.
 
-A **pipeline** is a list of steps in a YAML file. A **step** is one job of AWS Batch, or one array job, whose children run the same
-command with different indexes. A step starts when the steps in its `after` have ended. This module only reads: `pipeline_plan.py`
-decides what is submitted.
+A **pipeline** is a list of steps in a YAML file. A **step** is one job of AWS Batch, or one array job. The children of an array job
+run the same command with different indexes. A step starts when the steps in its `after` have ended. `pipeline_plan.py` decides
+which jobs are submitted.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def parse_pipeline(file: str, text: str, given: Mapping[str, str], name: str | N
 
 
 def _parameters(root: Node, given: Mapping[str, str], problems: Problems) -> dict[str, str]:
-    """Return the value of each parameter: from the command line, else the default in the file."""
+    """Return the value of each parameter: from the command line, or else the default in the file."""
     assert isinstance(root.value, dict)
     node = root.value.get("parameters")
     declared = (mapping_of("parameters", node, problems) or {}) if node is not None and node.value is not None else {}
@@ -283,7 +283,10 @@ def _check_each(step: PipelineStep, other: PipelineStep, problems: Problems) -> 
 
 
 def _sorted(steps: list[PipelineStep]) -> tuple[PipelineStep, ...]:
-    """Return the steps in an order that respects `after`, else in the order of the file. Steps of a cycle are left out."""
+    """Return the steps in an order in which each step follows the steps in its `after`. Steps of a cycle are left out.
+
+    If several orders are possible, keep the order of the file.
+    """
     done: dict[str, PipelineStep] = {}
     rest = list(steps)
     while rest:

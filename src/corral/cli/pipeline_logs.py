@@ -23,7 +23,7 @@ _NAME = re.compile(r"([^\[\]:]+)(?:\[([0-9]{1,5})\]|:([0-9]{1,5}))?")
 
 
 def find_log_job(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun, given: str) -> str:
-    """Return the id of the job that STEP[INDEX] names: the newest one of this index."""
+    """Return the id of the job that STEP[INDEX] names. After a retry, this is the newest job with this index."""
     match = _NAME.fullmatch(given)
     names = [step.name for step in state.steps]
     if match is None or match[1] not in names:
@@ -49,7 +49,7 @@ def find_log_job(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun, giv
 
 
 def _examples(endpoint: Endpoint, step: StepState) -> str:
-    """Name the first children that failed, else the first child."""
+    """Return examples for a message: the first children that failed, or the first child if none failed."""
     failed = [index for job in step.jobs if job.is_array and job.counts.failed for index in _failed(endpoint, job)]
     if failed:
         return f"{', '.join(f'{step.name}[{index}]' for index in failed[:FAILED_SHOWN])} failed"

@@ -1,15 +1,16 @@
-"""Decides what a pipeline submits to AWS Batch. Pure functions: they call no service.
+"""Decides which jobs a pipeline submits to AWS Batch. These functions are pure: they call no service.
 
-A **run** is one execution of a pipeline. Each job of a run is named PIPELINE-RUN-STEP and has tags, from which every machine finds
-the run again. An **attempt** of a run is 1, and one more after each `corral pipeline retry`.
+A **pipeline** is a list of steps. A **step** is one job or one array job. A **run** is one execution of a pipeline. Each job of a
+run has the name PIPELINE-RUN-STEP, and tags by which every machine finds the run again. The **attempt** of a run is a number: 1 at
+first, and one more after each `corral pipeline retry`.
 
-Batch fails a job when a job that it depends on fails, and an array fails when one child fails. So a step after a step with
-`max_failed` cannot use Batch's dependencies. Such a step is **deferred**: the command submits it when the earlier step has ended
-within its tolerance.
+In Batch, an array fails when one child fails, and a job fails when a job that it depends on fails. With `max_failed`, some children
+of a step may fail, and the steps after it start anyway. So these later steps cannot use Batch's dependencies. They are
+**deferred**: `corral pipeline` submits them when the earlier step has ended with few enough failures.
 
-A retry submits only some children of an array. Batch cannot run chosen indexes, so the retry is a smaller array, and the variable
-CORRAL_ARRAY_INDEXES has the original indexes (`3,7,12-15`). A small shell script in front of the command sets
-AWS_BATCH_JOB_ARRAY_INDEX to the original index.
+A retry submits only some children of an array. Batch cannot run chosen indexes of an array, so the retry is a smaller array. Its
+environment variable CORRAL_ARRAY_INDEXES has the original indexes, for example `3,7,12-15`. A small shell script in front of the
+command sets AWS_BATCH_JOB_ARRAY_INDEX to the original index.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ RECORD_PREFIX = "corral-pipeline-"
 INDEXES_VARIABLE = "CORRAL_ARRAY_INDEXES"
 INDEXES_MAX_CHARS = 8_000  # SubmitJob accepts 30 KiB
 ARRAY_MIN = 2  # Batch refuses smaller arrays; a step with one child is a plain job
-# Sets AWS_BATCH_JOB_ARRAY_INDEX and _SIZE to those of the original array, removes the list of indexes, and runs the command.
+# Sets AWS_BATCH_JOB_ARRAY_INDEX and AWS_BATCH_JOB_ARRAY_SIZE to the values of the original array, removes CORRAL_ARRAY_INDEXES, and
+# runs the command.
 RESTORE_INDEX = (
     f"k=${{AWS_BATCH_JOB_ARRAY_INDEX:-0}}; IFS=,; set -f; for r in ${INDEXES_VARIABLE}; do "
     'a=${r%-*}; b=${r#*-}; n=$((b - a + 1)); if [ "$k" -lt "$n" ]; then '
@@ -49,7 +51,7 @@ class PlannedStep:
     queue: str
     gpus: int  # of one child
     definition: dict[str, Any] | None  # the request of RegisterJobDefinition; None if the step names an existing definition
-    allowed_failed: int  # children that may fail although the steps after it start
+    allowed_failed: int  # the number of children that may fail: the steps after it start anyway
     deferred_by: tuple[str, ...]  # steps that must end before this step can be submitted; empty: submitted at once
 
     @property
@@ -90,7 +92,11 @@ class SubmittedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One job to submit. `waits_for` has (step, number of its job in this list of requests or a job id, N_TO_N)."""
+    """One job to submit.
+
+    An element of `waits_for` has the name of a step, the job of this step to wait for, and whether the dependency is N_TO_N. The
+    job is the id of a submitted job, or the index of a request in the same list of requests.
+    """
 
     step: str
     indexes: tuple[int, ...]
@@ -138,7 +144,10 @@ def _requirement(container: Mapping[str, Any], kind: str) -> int:
 
 
 def choose_queue(pipeline: Pipeline, step: PipelineStep, gpus: int) -> str:
-    """Return the queue that the step names, else that of the first rule that matches its name, else `gpu` or `cpu` of `queues:`."""
+    """Return the job queue of a step: the queue that the step names, or the queue of the first rule that matches its name.
+
+    If there is neither, return the queue `gpu` or `cpu` of `queues:`.
+    """
     queues: PipelineQueues = pipeline.queues
     kind = "gpu" if gpus else "cpu"
     rule = next((rule.queue for rule in queues.rules if fnmatch.fnmatchcase(step.name, rule.match)), None)
@@ -151,7 +160,7 @@ def choose_queue(pipeline: Pipeline, step: PipelineStep, gpus: int) -> str:
 
 
 def definition_request(pipeline: str, step: PipelineStep) -> dict[str, Any]:
-    """Return the request that registers the step's job definition. Its tag has a hash, by which an equal revision is found."""
+    """Return the request that registers the step's job definition. A tag has the hash of the request, to find an equal revision."""
     container: dict[str, Any] = {
         "image": step.image,
         "resourceRequirements": resource_requirements(
@@ -200,7 +209,7 @@ def job_requests(
 ) -> list[JobRequest]:
     """Return the jobs that run the wanted indexes of each step, in an order in which each job follows the jobs that it waits for.
 
-    `existing` has the unfinished jobs of other steps, for which a job may have to wait, too.
+    `existing` has the unfinished jobs of other steps. A new job may have to wait for them, too.
     """
     requests: list[JobRequest] = []
     made: dict[str, list[tuple[int | str, tuple[int, ...]]]] = {
@@ -219,7 +228,10 @@ def job_requests(
 def _parts(
     planned: PlannedStep, indexes: Sequence[int], made: Mapping[str, list[tuple[int | str, tuple[int, ...]]]]
 ) -> Iterator[tuple[int, ...]]:
-    """Split the indexes so that a part which waits for `each` child of a job has exactly the indexes of that job."""
+    """Split the indexes of a step into parts, one for each job.
+
+    A part that waits with `each` for a job has the indexes of that job.
+    """
     groups: dict[tuple[int | str | None, ...], list[int]] = {}
     owners = [
         {index: job for job, covered in made.get(after.step, ()) for index in covered} for after in planned.step.after if after.each
@@ -231,7 +243,10 @@ def _parts(
 
 
 def _chunks(indexes: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Split indexes whose text is too long for a request. All indexes of a step need no text."""
+    """Split the indexes so that the text of each part fits into a request.
+
+    If all indexes of a step are wanted, no text is needed.
+    """
     if len(indexes) == size or len(format_indexes(indexes)) <= INDEXES_MAX_CHARS:
         yield tuple(indexes)
         return

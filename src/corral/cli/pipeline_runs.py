@@ -1,8 +1,8 @@
-"""Finds the runs of pipelines and reads their state, with calls of AWS Batch only.
+"""Finds the runs of pipelines and reads their state from AWS Batch.
 
-Nothing is stored on this machine. Jobs are named PIPELINE-RUN-STEP, and their tags name the pipeline, the run, the step and the
-attempt. The pipeline file and its parameters are in a job definition, the **record**, which no job runs. So every machine with the
-same AWS account finds a run, continues it and retries it.
+A run is one execution of a pipeline. This machine stores nothing about a run. Jobs have the name PIPELINE-RUN-STEP, and their tags
+name the pipeline, the run, the step and the attempt. The **record** of a run is a job definition that contains the pipeline file
+and its parameters. No job uses the record. So every machine with the same AWS account can find a run, continue it and retry it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def load_plan(endpoint: Endpoint, found: FoundRun) -> PipelinePlan:
 
 
 def existing_definitions(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    """Describe the job definitions that steps name: NAME (its newest ACTIVE revision), NAME:REVISION or an ARN."""
+    """Describe the job definitions that steps name by NAME, NAME:REVISION or ARN. NAME means its newest ACTIVE revision."""
     batch = client(endpoint, "batch")
     found: dict[str, dict[str, Any]] = {}
     for step in pipeline.steps:
@@ -178,7 +178,7 @@ def existing_definitions(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, di
 
 
 def count_lines(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, int]:
-    """Return the number of lines of each step's list, without empty lines. Steps with `array:` do not need it."""
+    """Return the number of lines of each step's list file, without empty lines. Steps with `array:` have no list file."""
     counts: dict[str, int] = {}
     for step in pipeline.steps:
         if step.list_url is None or step.array is not None:
@@ -223,7 +223,7 @@ def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, 
 
 
 def _with_reason(batch: Any, step: StepState) -> StepState:
-    """Add the reason why the first child waits, or why the first one failed, if the array itself has no reason."""
+    """If an array has no reason, add the reason of a child: of the first child that waits, or of the first child that failed."""
     arrays = [job for job in step.jobs if job.is_array]
     if step.state == "FAILED" and not arrays:
         return replace(step, reason=failure_reason(step.jobs[-1].described))

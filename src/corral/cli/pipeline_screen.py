@@ -120,7 +120,7 @@ def draw_bar(counts: StepCounts, size: int) -> SafeText:
 
 
 def bar_columns(numbers: Sequence[int], total: int, size: int) -> list[int]:
-    """Share the columns of a bar. The shares add up to `size`, and no number above zero gets nothing."""
+    """Divide the columns of a bar. The results add up to `size`, and every number above zero gets at least one column."""
     exact = [number * size / total for number in numbers]
     shares = [max(int(value), 1 if number else 0) for value, number in zip(exact, numbers)]
     while sum(shares) < size and any(numbers):

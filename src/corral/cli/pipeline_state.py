@@ -1,7 +1,8 @@
-"""Derives the state of a run from its jobs. Pure functions: they call no service.
+"""Derives the state of a pipeline run from its jobs. These functions are pure: they call no service.
 
-A step may have several jobs: each retry adds some. The newest job that covers an index decides about this index. Counts are numbers
-of children (a plain job counts as one): done, running, failed and waiting.
+A run is one execution of a pipeline, and a step of the pipeline is one job or one array job. A retry adds jobs to a step. If
+several jobs of a step ran the same index, only the newest of them counts. The counts of a step are the numbers of children that are
+done, running, failed and waiting. A job without children counts as one child.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RunJob:
     size: int  # the number of children; 1 for a plain job
     is_array: bool
     counts: StepCounts
-    indexes: tuple[int, ...] | None  # original indexes; None: all of the step
+    indexes: tuple[int, ...] | None  # the original indexes of its children; None: all indexes of the step
     created_s: float
     started_s: float | None
     stopped_s: float | None
@@ -109,7 +110,7 @@ def read_job(described: Mapping[str, Any]) -> RunJob | None:
 
 
 def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
-    """Return the counts of an array. Children that the summary does not have yet follow the state of the array."""
+    """Return the counts of an array. If the summary lacks children, derive their state from the state of the array."""
     numbers = {"done": 0, "running": 0, "failed": 0, "waiting": 0}
     for name, number in summary.items():
         numbers[OF_STATUS[name]] += number
@@ -241,8 +242,8 @@ def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[
 def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
     """Add the counts of a step's jobs.
 
-    A later attempt that covers all indexes replaces the earlier ones. One that covers a part includes all children that had failed,
-    so these are no longer counted as failed.
+    If a later job covers all indexes, only this job counts. If it covers some indexes, it covers all children that had failed
+    before. So the earlier failures are not counted.
     """
     merged = StepCounts()
     for attempt in sorted({job.attempt for job in jobs}):
@@ -299,7 +300,7 @@ def wanted_now(
         if name not in state.ready:
             continue
         if any(after.step in state.ready for after in planned.step.after):
-            continue  # in the next round, when the jobs of the earlier step exist
+            continue  # the next call submits this step, because then the jobs of the earlier step exist
         tolerant = [after.step for after in planned.step.after if after.each and plan.step(after.step).allowed_failed]
         indexes = set(range(planned.size))
         if tolerant:
@@ -322,7 +323,7 @@ def unfinished_jobs(plan: PipelinePlan, state: PipelineRun) -> dict[str, list[Su
 
 
 def wanted_again(plan: PipelinePlan, failed: Mapping[str, frozenset[int]]) -> dict[str, list[int]]:
-    """Return the indexes that a retry submits: those that failed, and those of later steps whose input changes.
+    """Return the indexes that a retry submits: the indexes that failed, and the indexes of later steps that depend on them.
 
     A step after `each: X` runs the same indexes as X again. Any other step after X runs again as a whole. Deferred steps are left
     out, because `watch` submits them when the earlier steps have ended.

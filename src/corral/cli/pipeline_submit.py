@@ -1,4 +1,8 @@
-"""Submits the jobs of a run to AWS Batch: at its start, when a deferred step is ready, and for a retry. Stops a run."""
+"""Submits the jobs of a pipeline run to AWS Batch, and stops a run.
+
+Jobs are submitted at the start of the run, for a retry, and when a deferred step is ready. A deferred step cannot use Batch's
+dependencies (`pipeline_plan.py`), so it is submitted when the earlier steps have ended.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def ensure_definition(batch: Any, request: Mapping[str, Any]) -> str:
 
 
 def start_run(endpoint: Endpoint, plan: PipelinePlan, counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """Submit all steps that need not be deferred. Return the ids of the jobs of each step."""
+    """Submit all steps that are not deferred. Return the ids of the jobs of each step."""
     batch = client(endpoint, "batch")
     _check_queues(batch, plan)
     record = ensure_definition(batch, record_request(plan.pipeline, counts))
@@ -62,7 +66,7 @@ def _check_queues(batch: Any, plan: PipelinePlan) -> None:
 def _submit(
     batch: Any, plan: PipelinePlan, requests: Sequence[JobRequest], attempt: int, record: str, *, wraps: bool = True
 ) -> dict[str, list[str]]:
-    """Submit jobs in their order. If one is refused, terminate those that were submitted before."""
+    """Submit jobs in their order. If a job is refused, terminate the jobs that were submitted before it."""
     definitions: dict[str, str] = {}
     ids: dict[int, str] = {}
     by_step: dict[str, list[str]] = {}
@@ -98,7 +102,10 @@ def advance(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun) -> dict[
 
 
 def _withdrawn(batch: Any, plan: PipelinePlan, state: PipelineRun, step: str, ids: Sequence[str]) -> bool:
-    """If another `watch` has submitted the same step at the same time, keep the older jobs, and terminate these."""
+    """If another `corral pipeline watch` has submitted the same step earlier, terminate the jobs with these ids.
+
+    Return whether these jobs were terminated.
+    """
     listed = batch.list_jobs(jobQueue=plan.step(step).queue, filters=[{"name": "JOB_NAME", "values": [f"{plan.id}-{step}"]}])[
         "jobSummaryList"
     ]
@@ -114,7 +121,7 @@ def _withdrawn(batch: Any, plan: PipelinePlan, state: PipelineRun, step: str, id
 
 
 def stop_run(endpoint: Endpoint, found: FoundRun, state: PipelineRun, now: str) -> list[dict[str, Any]]:
-    """Terminate the jobs that run and cancel those that wait, last steps first. Return what was done with each step."""
+    """Terminate the jobs that run and cancel the jobs that wait, last steps first. Return the action for each step."""
     batch, done = client(endpoint, "batch"), []
     batch.tag_resource(resourceArn=found.first.arn, tags={TAG_STOPPED: now})  # so that no `watch` submits a deferred step
     for step in reversed(state.steps):
@@ -128,7 +135,7 @@ def stop_run(endpoint: Endpoint, found: FoundRun, state: PipelineRun, now: str) 
 
 
 def retry_run(endpoint: Endpoint, plan: PipelinePlan, found: FoundRun, state: PipelineRun, *, wraps: bool) -> dict[str, Any]:
-    """Submit what has failed, and the steps after it. Return the indexes and job ids of each step."""
+    """Submit the failed jobs and children again, and the steps after them. Return the indexes and job ids of each step."""
     batch = client(endpoint, "batch")
     failed = {step.name: failed_indexes(endpoint, plan, step) for step in state.steps if step.jobs}
     wanted = wanted_again(plan, failed)

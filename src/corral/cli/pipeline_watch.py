@@ -1,6 +1,6 @@
-"""Follows a run until it ends, and submits its deferred steps. Reports its result, its usage and its cost.
+"""Follows a pipeline run until it ends, submits its deferred steps (`pipeline_plan.py`), and reports its result, usage and cost.
 
-In a terminal, a screen is refreshed. Otherwise one line is printed when a step changes.
+In a terminal, it refreshes a screen. Otherwise it prints one line when a step changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from corral.cli.pipeline_submit import advance
 from corral.cli.top import read_keys
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
-FIRST_PAUSE_S = 0.1  # after a change; it is doubled until it is the interval of refreshes
+FIRST_PAUSE_S = 0.1  # the pause after a change. Each further pause is twice as long, up to the interval of refreshes
 EARLIER_MAX = 3  # runs that are shown next to the result
 LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
 
@@ -95,7 +95,7 @@ def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> 
 
 
 def _visible(step: StepState) -> tuple[Any, ...]:
-    """Return what must change before a new line is printed: the state, the failures, and each tenth of the children."""
+    """Return a value that changes when a new line must be printed: the state, the failures, and each tenth of the children."""
     counts = step.counts
     return step.state, counts.failed, counts.running > 0, counts.done * LINES_PER_STEP // max(1, counts.total), step.reason
 
@@ -107,7 +107,7 @@ def _say_that_it_continues(plan: PipelinePlan) -> None:
 
 
 def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes]:
-    """Return the times of the steps in the last run of the same pipeline, as its tags have them."""
+    """Return the times of the steps in the last run of the same pipeline, from the tags of its jobs."""
     for found in find_runs(endpoint, plan.pipeline.name):
         if found.run == plan.run:
             continue
@@ -138,7 +138,7 @@ def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -
 
 
 def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUsage]]:
-    """Return what the run used, and what the last runs of the same pipeline used. Store the results as tags."""
+    """Return the usage of the run, and of the last runs of the same pipeline. Store the usage as tags of jobs."""
     prices = Prices(endpoint)
     runs = find_runs(endpoint, state.name)
     own = next(found for found in runs if found.run == state.run)

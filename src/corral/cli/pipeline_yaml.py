@@ -1,4 +1,4 @@
-"""Reads a YAML file into values that know their line, so that an error about a value names its line.
+"""Reads a YAML file into nodes. Each node has its line number, so that an error message can name the line.
 
 A `Node` is one value of the file: a mapping, a list or a scalar. A scalar keeps its text as the file has it (`010` stays `010`).
 Each check adds a `Problem` (line, what is wrong, how to fix it), so that one run of the command reports all problems of a file.
@@ -57,7 +57,7 @@ class PipelineFileError(CliError):
 
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.file = file
-        self.problems = sorted(dict.fromkeys(problems), key=lambda each: each.line)  # a bad default is found once per step
+        self.problems = sorted(dict.fromkeys(problems), key=lambda each: each.line)  # each step reports a bad default again
         super().__init__("; ".join(self.lines()))
 
     def lines(self) -> list[str]:

@@ -1,15 +1,15 @@
-"""Follows a task and its logs until the task has stopped.
+"""Follows tasks and their logs until the tasks have stopped.
 
-One thread waits for changes of the task with long polls. For each log, another thread waits for new events. All threads put their
-updates into one queue, which the main thread reads. Ctrl-C is an update, too. Corral stores all events of a task before it reports
-the task as stopped. So after the task has stopped, one read up to the end of the log returns all remaining events.
+For each task, one thread waits for changes of the task with long polls. For each log, another thread waits for new events. All
+threads put their updates into one queue, which the main thread reads. Ctrl-C is an update, too. Corral stores all events of a task
+before it reports the task as stopped. So after the task has stopped, one read up to the end of the log returns all other events.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -53,7 +53,14 @@ class Interrupt:
     """The user pressed Ctrl-C, or the process received SIGTERM."""
 
 
-TaskUpdates = SimpleQueue[Any]  # contains descriptions of the task, LogPages, Interrupts and exceptions
+@dataclass(frozen=True, slots=True)
+class FollowedTask:
+    cluster: str
+    task_id: str
+    streams_of: Callable[[dict[str, Any]], list[TaskLogStream]]  # the logs that are shown, given the task's description
+
+
+TaskUpdates = SimpleQueue[Any]  # contains descriptions of tasks, LogPages, Interrupts and exceptions
 Show = Callable[[TaskLogStream, list[dict[str, Any]]], None]
 FROM_START = LogStart()
 
@@ -92,41 +99,48 @@ def pages(endpoint: Endpoint, stream: TaskLogStream, start: LogStart = FROM_STAR
 
 def follow(
     endpoint: Endpoint,
-    cluster: str,
-    task_id: str,
-    streams_of: Callable[[dict[str, Any]], list[TaskLogStream]],
+    followed: Sequence[FollowedTask],
     show: Show,
     *,
     start: LogStart = FROM_START,
     updates: TaskUpdates | None = None,
     on_task: Callable[[dict[str, Any]], None] = lambda task: None,
     on_interrupt: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Show the logs until the task has stopped, and return the description of the stopped task."""
+) -> list[dict[str, Any]]:
+    """Show the logs until all tasks have stopped, and return the descriptions of the stopped tasks."""
     updates = updates if updates is not None else SimpleQueue()
-    watch_task(endpoint, cluster, task_id, updates)
+    streams_of = {each.task_id: each.streams_of for each in followed}
+    for each in followed:
+        watch_task(endpoint, each.cluster, each.task_id, updates)
     tokens: dict[TaskLogStream, str | None] = {}  # log -> the token of the next page, for all logs that a thread reads
-    while True:
+    complete: set[TaskLogStream] = set()  # the logs of stopped tasks
+    stopped: dict[str, dict[str, Any]] = {}
+    while len(stopped) < len(followed):
         match updates.get():
             case Exception() as error:
                 raise error
             case Interrupt():
                 on_interrupt()
-            case LogPage() as page:
+            case LogPage() as page if page.stream not in complete:
                 show(page.stream, page.events)
                 tokens[page.stream] = page.token
             case dict() as task:
                 on_task(task)
-                streams = streams_of(task)
+                task_id = tasks.id_of(task)
+                streams = streams_of[task_id](task)
                 if tasks.is_stopped(task):
+                    complete.update(streams)
                     for stream in streams:
                         for rest in pages(endpoint, stream, start, tokens.get(stream)):
                             show(stream, rest.events)
-                    return task
+                    stopped[task_id] = task
+                    continue
                 for stream in streams:
                     if stream not in tokens:
                         tokens[stream] = None
-                        run_in_thread(updates, partial(_read, client(endpoint, "logs", stream.region), stream, start, updates))
+                        logs = client(endpoint, "logs", stream.region)
+                        run_in_thread(updates, partial(_read, logs, stream, start, updates, complete))
+    return [stopped[each.task_id] for each in followed]
 
 
 def watch_task(endpoint: Endpoint, cluster: str, task_id: str, updates: TaskUpdates) -> None:
@@ -165,10 +179,11 @@ def _visible(task: dict[str, Any]) -> tuple[Any, ...]:
     return task.get("version"), task["lastStatus"], task["desiredStatus"], tasks.reason(task)
 
 
-def _read(logs: Any, stream: TaskLogStream, start: LogStart, updates: TaskUpdates) -> None:
+def _read(logs: Any, stream: TaskLogStream, start: LogStart, updates: TaskUpdates, complete: set[TaskLogStream]) -> None:
+    """Put new pages of a log into the queue until the log is complete."""
     token: str | None = None
     pause_s = FIRST_PAUSE_S
-    while True:
+    while stream not in complete:
         began_s = time.monotonic()
         try:
             with long_poll(LONG_POLL_S):

@@ -26,6 +26,11 @@ def id_of(task: dict[str, Any]) -> str:
     return str(task["taskArn"]).rpartition("/")[2]
 
 
+def name(task: dict[str, Any]) -> str:
+    """Return the family of the task definition."""
+    return str(task["taskDefinitionArn"]).rpartition("/")[2].rpartition(":")[0]
+
+
 def short(task_id: str) -> str:
     return task_id[:SHORT_ID]
 

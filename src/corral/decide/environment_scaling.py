@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, choose_type, kinds_of, room, room_on
 from corral.model.task import ALL_GPUS, Demand
 
-CHOICES_MAX = 1_000  # the most choices of a type in one decision
+CHOICES_MAX = 1_000  # a decision chooses an instance type at most this many times
 
 
 class JobLine(Struct, frozen=True):
@@ -40,7 +40,7 @@ class FreeShape(Struct, frozen=True):
 
 
 class EnvironmentSize(Struct, frozen=True):
-    """The limits of an environment and its present size. Sizes are vCPUs if no unit is given."""
+    """The limits of an environment and its present size, in vCPUs."""
 
     min_vcpus: int
     max_vcpus: int
@@ -62,7 +62,7 @@ class ScalingPlan(Struct, frozen=True):
 
 
 class _Bin:
-    """Equal instances with the same free capacity, and the given shape from which they come (None: they will be launched)."""
+    """Instances with equal free capacity. `origin` is the index of the shape from which they come, or None for new instances."""
 
     __slots__ = ("all_gpus", "count", "cpu_units", "gpus", "is_used", "memory_mib", "origin")
 
@@ -89,13 +89,13 @@ class _Packing:
 
     def __init__(self, bins: list[_Bin], vcpus: int, gpus: int, launches: dict[str, int]) -> None:
         self.bins, self.vcpus, self.launches = bins, vcpus, launches
-        self.gpus = gpus  # of the instances that will be launched
+        self.gpus = gpus  # the GPUs of the instances that will be launched
 
     def copy(self) -> _Packing:
         return _Packing(list(self.bins), self.vcpus, self.gpus, dict(self.launches))
 
     def fill(self, demand: Demand, nodes: int) -> int:
-        """Place nodes on instances that exist, start or will be launched. Return how many are left."""
+        """Place nodes on instances that exist, start or will be launched. Return how many nodes have no place."""
         after: list[_Bin] = []
         for each in self.bins:
             fit = each.room(demand) if nodes else 0
@@ -127,7 +127,7 @@ def plan_scaling(
     size: EnvironmentSize,
     strategy: str,
 ) -> ScalingPlan:
-    """Return the launches for the lines, which are in the order in which they get capacity.
+    """Return the instances to launch for waiting jobs. Earlier lines get capacity first.
 
     Jobs first use the free capacity of instances that exist or start. The environment never has more vCPUs than its maximum, and
     never more GPUs than the hosts. As on AWS, there is one exception: if no type is small enough for the maximum, an empty
@@ -204,7 +204,7 @@ def _pack(packing: _Packing, demand: Demand, nodes: int, types: Sequence[TypeSha
 def _choice(
     packing: _Packing, types: Sequence[TypeShape], demand: Demand, nodes: int, size: EnvironmentSize, strategy: str
 ) -> tuple[TypeShape, int] | None:
-    """Return the type of the next instances and their number, or None if no type is left that the limits allow."""
+    """Return the type of the next instances and their number. Return None if the limits allow no type."""
     vcpus, gpus = size.max_vcpus - packing.vcpus, size.gpus_left - packing.gpus
     gpus_now = max(0, min(gpus, size.gpus_now - packing.gpus))
     allowed = [each for each in types if each.gpus <= gpus]

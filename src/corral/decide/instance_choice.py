@@ -21,8 +21,8 @@ from corral.model.task import ALL_GPUS, Demand
 BEST_FIT = "BEST_FIT"
 BY_ORDER = ("SPOT_CAPACITY_OPTIMIZED", "BEST_FIT_PROGRESSIVE_ORDERED", "SPOT_CAPACITY_OPTIMIZED_PRIORITIZED")
 CPU_UNITS = 1024  # CPU units of a vCPU
-WITHOUT_LIMIT = 1 << 30  # how many jobs fit that need no GPU, no CPU and no memory
-FAMILIES = {  # words for several families
+WITHOUT_LIMIT = 1 << 30  # the number of jobs that fit on an instance if they need no GPU, no CPU and no memory
+FAMILIES = {  # words in `instanceTypes` that stand for several families
     "optimal": ("m6i", "c6i", "r6i", "c7i"),
     "default_x86_64": ("m6i", "c6i", "r6i", "c7i"),
     "default_arm64": ("m6g", "c6g", "r6g", "c7g"),
@@ -37,7 +37,7 @@ class TypeShape(Struct, frozen=True):
     cpu_units: int
     memory_mib: int
     price: float | None = None  # US dollars for an hour; None: not known
-    at: int = 0  # the index of the environment's element that names the type or its family
+    at: int = 0  # the index of the element of `instanceTypes` that names the type or its family
 
     @property
     def vcpus(self) -> int:
@@ -45,7 +45,7 @@ class TypeShape(Struct, frozen=True):
 
 
 def room(gpus: int, all_gpus: int, cpu_units: int, memory_mib: int, demand: Demand) -> int:
-    """Return how many jobs with a demand fit into free capacity. `all_gpus` is the number of GPUs that the instance has."""
+    """Return how many jobs with a demand fit into the free capacity of an instance. `all_gpus` counts its free and used GPUs."""
     most = WITHOUT_LIMIT
     if demand.gpus == ALL_GPUS:
         most = 1 if gpus and gpus == all_gpus else 0
@@ -93,7 +93,7 @@ def choose_type(
         served = min(most, jobs)
         price = (each.price if each.price is not None else inf) / served
         waits = each.gpus > gpus_now
-        # GPUs are scarce, so a type with GPUs is the last choice for jobs that need none, if the prices are not known.
+        # If prices are not known, a job without GPUs gets a type with GPUs only as the last choice, because GPUs are scarce.
         unused_gpus = each.gpus if not demand.gpus else 0
         size = (unused_gpus, -served, each.gpus, each.cpu_units, each.memory_mib)
         if strategy == BEST_FIT:

@@ -1,11 +1,12 @@
 """The order of Batch jobs: which waiting job gets free capacity first.
 
-Jobs of a queue with a higher priority are first. In a fair share queue, each job belongs to a share, and the share with the lowest
-level is first. The level of a share is the capacity that it uses, multiplied by its weight: AWS's formula is T * weightFactor. T is
-the use of vCPUs over time. In one share, jobs with a higher scheduling priority are first, then older jobs.
+If two job queues use the same capacity, jobs of the queue with the higher priority are first. In a fair share queue, the jobs with
+the same share identifier are a share. The share with the lowest level is first. The level of a share is the vCPUs that it uses and
+has used, multiplied by its weight. In AWS's formula, T * weightFactor, T is the use of vCPUs over time. In one share, jobs with a
+higher scheduling priority are first, then older jobs.
 
-Use over time decays: with the decay time D, use that is D seconds old counts e times less. So a share that holds V vCPUs for a long
-time has a use of V * D vCPU seconds, or V vCPUs on average.
+Past use decays: with the decay time D, the use of a moment D seconds ago counts e (2.718) times less than the use of now. So a
+share that has held V vCPUs for a long time has a use of V * D vCPU seconds, or V vCPUs on average.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VCPUS_PER_GPU = 4
 
 
 def use_at(use: ShareUse, now_s: float, decay_s: float) -> ShareUse:
-    """Return the use of a share at a later time: it has held the same vCPUs since `use.at_s`."""
+    """Return the use of a share at a later time. The share has held the same vCPUs since `use.at_s`."""
     elapsed_s = now_s - use.at_s
     if elapsed_s <= 0:
         return use
@@ -79,10 +80,11 @@ def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vc
 
 
 def job_rank(seniority_s: float, queue_priority: int, level: float, place: JobPlace) -> Rank:
-    """Return the rank of a line of jobs in a pool. `place` is the place of its first job.
+    """Return the rank of the first job of a line in a pool. The job with the smallest rank gets capacity first.
 
-    Its first two elements are comparable with the ranks of tasks and instances (`claim_rank` in `decide/placement.py`): all job
-    claims of a pool have the seniority of the oldest waiting job. The others order the job claims among each other: the priority of
-    the queue, the level of the share, the scheduling priority, and the order in which the jobs were submitted.
+    A line has jobs that need the same resources, and `place` is the place of its first job. The first two elements of the rank are
+    compared with the ranks of tasks and instances (`claim_rank` in `decide/placement.py`). The second element is `seniority_s`, the
+    time when the oldest waiting job of the pool was created. It is equal for all jobs of the pool, so the other elements sort the
+    jobs: priority of the queue, level of the share, scheduling priority, and the order in which the jobs were submitted.
     """
     return (0, seniority_s, -queue_priority, level, place.priority, place.number, place.position)

@@ -1,8 +1,8 @@
-"""The decision whether a failed attempt of a Batch job is retried.
+"""Decides whether a Batch job gets another attempt after a failed attempt.
 
 `evaluateOnExit` is a list of rules. A rule has up to three patterns: for the status reason of the attempt, and for the reason and
-the exit code of its container. The first rule whose patterns all match decides. If no rule matches, the attempt is retried. The
-number of attempts limits retries in all cases.
+the exit code of its container. The first rule whose patterns all match decides. If no rule matches, the job is retried. In all
+cases, a job gets at most `attempts_max` attempts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Placement: decide which slot a task gets, which claims must wait, and why.
 
-A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch
-that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. Claims with equal
-demands form one line, and the oldest claim of a line is its head.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. In this module, a
+line is the claims of a pool that have equal demands. The first claim of a line is its head. Claims are sorted by rank: usually the
+oldest claim is the first, so "older" means a smaller rank.
 
 `decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. `decide/placement_together.py`
 chooses the slots of a multi-node job. Other tasks get the best fit.
@@ -51,7 +52,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
         while heads:
             claim = heappop(heads)
             current = pool.head(claim.demand)
-            if current is not claim:  # a placement of another claim has changed the rank of this line
+            if current is not claim:  # after the placement of another claim, this line has another head or another rank
                 if current is not None:
                     heappush(heads, current)
                 continue
@@ -88,7 +89,7 @@ def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement |
 
 
 def room_for_claim(pool: Pool, claim: Claim) -> Placement | None:
-    """Find a placement for a waiting claim that leaves the slots which older claims reserve."""
+    """Find a placement for a waiting claim. Do not use slots that older claims reserve."""
     return _find(pool, claim.demand, _reservation_for(pool, _older(pool, claim)), claim.id)
 
 
@@ -101,7 +102,7 @@ def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Un
 
 
 def could_hold(pool: Pool, demand: Demand) -> bool:
-    """Whether a slot of the pool would have enough GPUs, CPU and memory if it were empty. A multi-node job may need several."""
+    """Whether the demand would fit on an empty slot of the pool. The nodes of a multi-node job may use several slots."""
     if demand.nodes:
         return could_hold_together(pool, demand)
     return any(covers(total, demand) for total in pool.totals())

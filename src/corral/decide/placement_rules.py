@@ -1,8 +1,7 @@
 """Placement rules: decide which slots the constraints of a task allow, and which of them its strategy prefers.
 
-A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A demand is the number of GPUs, the CPU,
-the memory and the placement rules of a task. A part is a set of slots with equal values of the attributes over which tasks are
-spread.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A demand is the number of GPUs, the CPU, the
+memory and the placement rules of a task. A part is a set of slots with equal values of the attributes over which tasks are spread.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
 
 
 def matching(rules: PlacementRules | None) -> Callable[[Slot], bool]:
-    """A function that says whether a slot matches every memberOf constraint."""
+    """Return a function that says whether a slot matches every memberOf constraint."""
     return (lambda slot: True) if rules is None else _allows(replace(rules, distinct=False))
 
 
 def zone_of(scope: str) -> str:
-    """The zone of a host's own slot."""
+    """Return the availability zone of the slot of a host itself."""
     return f"{scope.partition('/')[0]}a"
 
 

@@ -1,7 +1,8 @@
 """Placement of multi-node jobs: choose slots for all nodes at once, or for none.
 
-A slot is the capacity of one instance, as the scheduler sees it. Several nodes can run on the same slot. If not all nodes fit now,
-the job reserves as many slots as it needs, so that smaller claims cannot delay it for ever.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a job
+that waits for capacity in a pool. Several nodes can run on the same slot. If not all nodes fit now, the job reserves as many slots
+as it needs, so that smaller claims cannot delay it for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from corral.decide.slot_fit import allowed_slots, amounts, best_fit, covers
 from corral.model.placement import Claim, Placement, Pool, Reservation
 from corral.model.task import Demand
 
-UNLIMITED = 1_000_000  # the number of nodes without any demand that fit on a slot
+UNLIMITED = 1_000_000  # the number of nodes that fit on a slot if a node needs no GPU, no CPU and no memory
 
 
 def place_together(pool: Pool, demand: Demand, reservation: Reservation | None) -> Placement | None:
@@ -79,12 +80,15 @@ def why_not_together(pool: Pool, demand: Demand) -> str:
 
 
 def could_hold_together(pool: Pool, demand: Demand) -> bool:
-    """Whether all nodes would fit on the slots of the pool if no task ran on them. This may overestimate mixed kinds of nodes."""
+    """Whether all nodes would fit on the slots of the pool if no task ran there.
+
+    Each kind of node is checked alone. So the result can be True although nodes of different kinds do not fit together.
+    """
     return all(sum(_fit(total, node) * slots for total, slots in pool.sizes()) >= count for node, count in demand.nodes)
 
 
 def _largest_first(demand: Demand) -> list[int]:
-    """Return the positions of the kinds of nodes. The largest kind is placed first, because it has the fewest possible slots."""
+    """Return the indexes of the kinds of nodes, largest kind first, because the fewest slots have room for it."""
 
     def size(at: int) -> tuple[int, int, int]:
         node = demand.nodes[at][0]

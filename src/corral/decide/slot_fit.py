@@ -1,7 +1,8 @@
 """Slot fit: whether a demand fits on a slot, and which slot fits best.
 
-A slot is the capacity of one instance, as the scheduler sees it. A demand is the number of GPUs, the CPU and the memory that a task
-needs. A reservation keeps the free resources of some slots for an older claim.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A demand is the number of GPUs, the CPU and the
+memory that a task needs. A claim is a task, an instance launch or a job that waits in a pool. A reservation keeps the free
+resources of some slots for an older claim.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def is_unsorted(demand: Demand) -> bool:
 
 
 def amounts(demand: Demand) -> str:
-    """Describe a demand in a message."""
+    """Describe a demand for a message, for example `1 GPU, 128 MiB`."""
     parts = []
     if demand.gpus:
         parts = ["all GPUs of a host" if demand.gpus == ALL_GPUS else f"{demand.gpus} GPU{'s' * (demand.gpus != 1)}"]

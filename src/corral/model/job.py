@@ -1,4 +1,4 @@
-"""AWS Batch jobs: their states, the allowed transitions between states, and what a job asks for.
+"""AWS Batch jobs: their states, the allowed transitions between states, and the resources that a job needs.
 
 A job is what SubmitJob creates. An array job is a parent whose children run the same command with different indexes. A multi-node
 job is a parent whose nodes run at the same time. An attempt is one execution of a job: one ECS task, or one per node.
@@ -38,7 +38,7 @@ class JobState(StrEnum):
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED})
 _BEFORE_START = frozenset({JobState.PENDING, JobState.RUNNABLE, JobState.FAILED})
 MOVES: dict[JobState, frozenset[JobState]] = {
-    JobState.SUBMITTED: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent may end before its children were seen
+    JobState.SUBMITTED: _BEFORE_START | {JobState.SUCCEEDED},  # an array can end before its state has become PENDING
     JobState.PENDING: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent is PENDING until its last child has ended
     JobState.RUNNABLE: frozenset({JobState.STARTING, JobState.FAILED}),
     # A short task may end before the server knows that it was running.
@@ -67,7 +67,11 @@ class ExitRule(Struct, frozen=True, array_like=True):
 
 
 class Dependency(Struct, frozen=True, array_like=True):
-    """A dependency of a job: on the end of a whole job, or of children with the same index."""
+    """A dependency of a job on another job.
+
+    With the type "", the whole other job must succeed. With N_TO_N, each child needs the child with the same index of the other
+    array. With SEQUENTIAL, each child needs the child before it in its own array.
+    """
 
     job_id: str  # empty for SEQUENTIAL
     type: str = ""  # "", "N_TO_N" or "SEQUENTIAL"
@@ -84,11 +88,11 @@ class NodeGroup(Struct, frozen=True):
 
 
 class JobSpec(Struct, frozen=True):
-    """What a job asks for. An array and all its children share one spec."""
+    """Everything that the attempts of a job need. An array and all its children share one spec."""
 
     definition_arn: str  # of the Batch job definition, with its revision
     task_definition: str  # the ECS family and revision, FAMILY:REVISION
-    demand: Demand  # of one attempt; of one node for a multi-node job
+    demand: Demand  # the resources of one attempt; of the largest node for a multi-node job
     overrides: dict[str, Any] = field(default_factory=dict)  # for the ECS task, in ECS's form
     parameters: dict[str, str] = field(default_factory=dict)
     attempts_max: int = 1
@@ -142,9 +146,9 @@ class Job(Changeable, frozen=True):
     task_id: str = ""  # the ECS task of the current attempt
     environment: str = ""  # the compute environment of the current attempt
     attempts: tuple[Attempt, ...] = ()  # ended attempts
-    cancelled: bool = False  # CancelJob has ended it, or ends the children of this array
-    terminated: bool = False  # TerminateJob has ended it, or is ending it
-    number: int = 0  # of its row, or of the parent's row for a child or node; a newer job has a larger number
+    cancelled: bool = False  # CancelJob has ended the job, or is ending the children of this array
+    terminated: bool = False  # TerminateJob has ended the job, or is ending it
+    number: int = 0  # the number of its row; for a child or node, of the parent's row. A newer job has a larger number
     expanded: int = 0  # of an array: the number of children that have rows; WAITS: the array waits for other jobs
     check_from: int | None = None  # of an array: children from this index on must be checked again; None: all were checked
 
@@ -164,7 +168,7 @@ class Job(Changeable, frozen=True):
 
 
 class ListedJob(Struct, frozen=True):
-    """What a list of jobs shows of a job."""
+    """The fields of a job that a list of jobs shows."""
 
     id: str
     name: str

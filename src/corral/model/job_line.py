@@ -24,25 +24,25 @@ class JobPlace(NamedTuple):
 
 
 class LineKey(Struct, frozen=True):
-    """What the jobs of a line have in common."""
+    """The properties that all jobs of a line have in common."""
 
     region: str
     queue: str
     share: str  # empty in a FIFO queue
     demand: Demand  # of one job; the amounts of a multi-node job are those of its largest node
     resources: tuple[tuple[str, int], ...] = ()  # the consumable resources of one job: name and quantity
-    by_image: bool = False  # the image asks for GPUs: the demand has one GPU, and the job gets all free GPUs of its instance
+    by_image: bool = False  # the image sets NVIDIA_VISIBLE_DEVICES: jobs wait for one GPU, and get all free GPUs of an instance
 
 
 class WaitingLine(Changeable, frozen=True):
-    """A line with at least one job. The jobs are rows: memory does not grow with their number."""
+    """A line with at least one job. The jobs are only rows, so the memory does not grow with their number."""
 
     id: int
     key: LineKey
     count: int
     first: JobPlace
-    # Each pool in which the line has a claim, and whether the claim asks for no GPUs, because the pool has Fargate capacity. The
-    # pools are in the order of the queue's compute environments.
+    # The pools (sets of instances) in which the line waits, in the order of the queue's compute environments. The second element is
+    # True if the job gets no GPUs there, because the environment is on Fargate.
     pools: tuple[tuple[str, bool], ...] = ()
 
     @property
@@ -73,7 +73,7 @@ class WaitingLine(Changeable, frozen=True):
 
 
 class Holding(Struct, frozen=True):
-    """What an attempt of a job holds from its dispatch until its end."""
+    """The vCPUs and consumable resources that an attempt of a job holds from its dispatch until its end."""
 
     job_id: str
     region: str

@@ -1,8 +1,8 @@
 """Input and output of the scheduler, which decides where tasks and instances run.
 
-A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots. A claim waits for capacity in a pool: it
-is a task, an instance launch, or the first job of a line of equal Batch jobs. A demand is what a claim needs: GPUs, CPU, memory and
-placement rules. Claims with equal demands wait in one line. A withheld GPU is a GPU that tasks may not get.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. In this module, a line
+is the claims of a pool that have equal demands. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Claim(NamedTuple):
     It is a tuple because queues compare claims often.
     """
 
-    # From `claim_rank` in `decide/placement.py` or `job_rank` in `decide/job_order.py`. The claim with the smallest rank is served
-    # first.
+    # The claim with the smallest rank is served first. `claim_rank` in `decide/placement.py` computes the ranks of tasks and
+    # instances, and `job_rank` in `decide/job_order.py` computes the ranks of jobs.
     rank: Rank
     kind: str
-    id: str  # of the task or the instance; for jobs, LINE/JOB: the id of the line and of its first job
+    id: str  # the id of the task or the instance; for jobs LINE/JOB, the ids of a line (`model/job_line.py`) and of its first job
     demand: Demand
 
     @property
@@ -183,7 +183,7 @@ class Pool(FreeSlots, Protocol):
         ...
 
     def selection(self, rules: PlacementRules, compile_rules: Callable[[], CompiledRules]) -> Selection:
-        """Return the slots that the rules allow now. `compile_rules` is called if the pool sees these rules for the first time."""
+        """Return the slots that the rules allow now. `compile_rules` is called if the pool has not compiled these rules yet."""
         ...
 
     def slot(self, slot_id: str) -> Slot: ...

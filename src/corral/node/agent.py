@@ -174,6 +174,8 @@ class Agent:
                 return
             if self._written or self._shipper.has_work:
                 due_at = min(due_at, self._logs_at + LOG_PAUSE_S)
+            elif (progress_in_s := self._shipper.progress_in_s()) is not None:
+                due_at = min(due_at, max(self._logs_at + LOG_PAUSE_S, time.monotonic() + progress_in_s))
             wait_s = due_at - time.monotonic()
             if wait_s <= 0:
                 return

@@ -9,11 +9,17 @@ frees its disk space by making a hole in the file. So a service that logs for mo
 A run that prints without end is shipped at a limited rate, so that it neither fills the disk nor occupies the core. All such runs
 together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped, and an event in the log says how many
 bytes and since when. Each report has a share for every run that has new output, so no run waits for the backlog of another.
+
+A progress line is a line that ends with a carriage return. Progress bars write such lines many times a second. Of the progress
+lines of a run, at most one event per second is shipped, with the newest line; earlier ones are skipped. The last progress line
+before a newline, and before the end of the output, is always shipped. The offset passes a progress line only when the line or a
+newer one is shipped. So after a crash, the newest progress line is still there.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,23 +47,46 @@ CUT_BYTES = 256 * 1024  # output is measured in steps of this size before it is 
 RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
 DROPPED = "corral: {:,} bytes of output were dropped here{}: the task prints faster than its log is stored."
 SINCE = " (since {})"  # when the output before the gap was read
+PROGRESS_S = 1.0  # the time between two events with progress lines, and the time after which a bar that does not change is shipped
 ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
 
 
-def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tuple[int, list[str]]:
-    """Split output into log events. Return how many bytes were used, and the texts of the events.
+class SplitOutput(Struct, frozen=True):
+    used: int  # the number of bytes that need not be read again
+    texts: list[str]  # the texts of the events
+    has_progress: bool = False  # the last text is a progress line that no newline follows yet
+    is_withheld: bool = False  # a progress line after the used bytes waits for its time
+
+
+_LINE_END = re.compile(rb"[\r\n]")
+
+
+def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS, progress_due: bool = True) -> SplitOutput:
+    """Split output into log events.
 
     An incomplete last line is not used yet, unless it is too long or `final` is true. Empty lines are skipped, because CloudWatch
-    refuses empty messages. Docker's awslogs driver skips them too.
+    refuses empty messages. Docker's awslogs driver skips them too. Of several progress lines without a newline between them, only
+    the newest is used. If `progress_due` is false and no newline follows it, it is not used yet.
     """
     texts: list[str] = []
     at = 0
+    has_returns = b"\r" in data
+    has_progress = False
     while at < len(data) and len(texts) < max_events:
         newline = data.find(b"\n", at)
-        end = newline if newline >= 0 else len(data)
+        line_end = end = newline if newline >= 0 else len(data)
+        if has_returns:
+            at, end = _newest_progress(data, at, line_end)
+        is_progress = end < line_end
+        is_open = newline < 0 and not final
+        if is_progress and is_open and not progress_due:
+            return SplitOutput(at, texts, is_withheld=True)
+        if is_progress:
+            newline = end
+            has_progress = is_open
         while end - at > LOG_EVENT_MAX_BYTES // 3 and len(texts) < max_events:
             if newline < 0 and not final and end - at <= LOG_EVENT_MAX_BYTES:
-                return at, texts
+                return SplitOutput(at, texts, has_progress)
             length, text = _event_prefix(data[at:end])
             texts.append(text)
             at += length
@@ -66,7 +95,24 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
         if end > at:
             texts.append(data[at:end].decode(errors="replace"))
         at = end + (newline >= 0)
-    return at, texts
+    return SplitOutput(at, texts, has_progress)
+
+
+def _newest_progress(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return the start and the end of the newest progress line in data[start:end], without its carriage return.
+
+    Blank lines do not count, because programs write them to erase a progress line. If there is no progress line, return the start
+    and the end of the text after the last carriage return.
+    """
+    last = data.rfind(b"\r", start, end)
+    at = last
+    while at >= start:
+        before = data.rfind(b"\r", start, at)
+        begin = before + 1 if before >= 0 else start
+        if data[begin:at].strip():
+            return begin, at
+        at = before
+    return (last + 1 if last >= 0 else start), end
 
 
 def _utc(at_s: float) -> str:
@@ -122,6 +168,10 @@ class OutputTail(Struct):
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
     cost_per_byte: float = 1.0  # the cost of the last chunk divided by its length
+    progress_at_s: float = float("-inf")  # when the last progress line was read that was shipped
+    is_after_return: bool = False  # the byte before `offset` is a carriage return
+    quiet_size: int = -1  # the size of the file when it ended with an incomplete progress line
+    quiet_at_s: float = 0.0  # when the file had this size for the first time
     read_at_s: float | None = None  # when the output before `offset` was read; None: another agent has read it
 
 
@@ -139,10 +189,18 @@ class LogShipper:
         self._tails: dict[str, OutputTail] = {}
         self._ready: dict[str, None] = {}  # ids of runs whose file may have new output, least recently read first
         self._held: set[str] = set()  # ids of runs with a backlog that have reached their rate limit
+        self._progress: dict[str, float] = {}  # id of a run with a progress line that waits -> the time when it is due
 
     @property
     def has_work(self) -> bool:
         return bool(self._ready)
+
+    def progress_in_s(self) -> float | None:
+        """Return the time until the next progress line is due, or None if no progress line waits."""
+        if not self._progress:
+            return None
+        wait_s = min(self._progress.values()) - self._clock.now_s()
+        return min(PROGRESS_S, max(0.0, wait_s))  # the clock may have been set back
 
     def follow(self, run_id: str, *, certain: bool) -> None:
         """Ship the output of this run from now on.
@@ -186,6 +244,7 @@ class LogShipper:
         self._tails.pop(run_id, None)
         self._ready.pop(run_id, None)
         self._held.discard(run_id)
+        self._progress.pop(run_id, None)
 
     def disconnected(self) -> None:
         """Record that the connection was lost.
@@ -198,6 +257,9 @@ class LogShipper:
 
     def chunks(self) -> list[LogChunk]:
         """Return the next chunks to ship, at most one per run, within the limits of a report."""
+        now_s = self._clock.now_s()
+        for run_id in [each for each, due_s in self._progress.items() if not now_s < due_s <= now_s + PROGRESS_S]:
+            self._ready[run_id] = None
         chunks = []
         bytes_left, events_left = REPORT_MAX_BYTES, REPORT_MAX_EVENTS
         turn = list(self._ready)[:REPORT_MAX_FILES]
@@ -217,6 +279,7 @@ class LogShipper:
         """Return the next chunk of a run, and how many bytes of the file it contains."""
         tail = self._tails[run_id]
         del self._ready[run_id]
+        self._progress.pop(run_id, None)
         bound_output(self._output / run_id)
         if not tail.certain:
             return LogChunk(run_id, tail.offset, tail.offset, []), 0
@@ -228,7 +291,21 @@ class LogShipper:
             tail.cut = True
             cut_output(self._output / run_id, tail.offset, max(0.0, tail.allowance) + ENDED_BYTES)
         data, is_all, dropped = self._read(run_id, tail.offset, max_bytes)
-        used, texts = split_events(data, final=tail.ended and is_all, max_events=max_events)
+        if tail.progress_at_s > now_s:  # the clock was set back
+            tail.progress_at_s = float("-inf")
+        progress_due = tail.ended or now_s >= tail.progress_at_s + PROGRESS_S
+        split = split_events(data, final=tail.ended and is_all, max_events=max_events, progress_due=progress_due)
+        used, texts = split.used, split.texts
+        if split.has_progress:
+            tail.progress_at_s = now_s
+        if split.is_withheld:
+            self._progress[run_id] = tail.progress_at_s + PROGRESS_S
+        elif is_all and not tail.ended and self._is_quiet(run_id, tail, data, used, tail.offset + dropped + len(data), now_s):
+            texts.append(data[used:].decode(errors="replace"))
+            used = len(data)
+        if is_all and not (texts or dropped or tail.ended):
+            self._held.discard(run_id)
+            return None, 0  # these lines are skipped together with the next line that is shipped
         cost = used + EVENT_BYTES * len(texts)
         tail.allowance -= cost
         if used:
@@ -246,7 +323,28 @@ class LogShipper:
             return None, 0
         now_ms = int(now_s * 1000)
         start, tail.offset = tail.offset, tail.offset + dropped + used
+        if used:
+            tail.is_after_return = data[used - 1] == 0x0D
         return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts]), used
+
+    def _is_quiet(self, run_id: str, tail: OutputTail, data: bytes, used: int, size: int, now_s: float) -> bool:
+        """Whether the output ends with an incomplete progress line, and has not changed for PROGRESS_S.
+
+        Many progress bars write the carriage return before the text. So without this rule, the newest state of a slow loop would
+        be shipped only with the next one.
+        """
+        is_progress = data[used - 1] == 0x0D if used else tail.is_after_return
+        rest = data[used:]
+        if not is_progress or not rest.strip() or len(rest) > LOG_EVENT_MAX_BYTES // 3:
+            return False
+        if size != tail.quiet_size or tail.quiet_at_s > now_s:
+            tail.quiet_size, tail.quiet_at_s = size, now_s
+        due_s = max(tail.quiet_at_s, tail.progress_at_s) + PROGRESS_S
+        if now_s < due_s:
+            self._progress[run_id] = due_s
+            return False
+        tail.progress_at_s = now_s
+        return True
 
     def _is_held(self, run_id: str, tail: OutputTail, now_s: float) -> bool:
         """Whether the output of the run must wait because of the rate limit."""
@@ -273,7 +371,7 @@ class LogShipper:
             start = offset
             while True:
                 data = os.pread(fd, max_bytes, start)
-                if len(data) == max_bytes < ENLARGED_BYTES and b"\n" not in data:
+                if len(data) == max_bytes < ENLARGED_BYTES and not _LINE_END.search(data):
                     max_bytes = ENLARGED_BYTES
                     data = os.pread(fd, max_bytes, start)
                 # Check this after the read, because the spawner may have made a hole during the read.
@@ -283,7 +381,8 @@ class LogShipper:
                 start = kept
             is_all = len(data) < max_bytes
             if start > offset:  # the beginning of the first line was dropped, so drop the rest of it
-                cut = data.find(b"\n") + 1
+                found = _LINE_END.search(data)
+                cut = found.end() if found else 0
                 data, start = data[cut:], start + cut
             return data, is_all, start - offset
         finally:
@@ -300,7 +399,7 @@ class LogShipper:
                 continue
             offset = shipped.get(chunk.run_id, chunk.end)
             if not tail.certain or offset != chunk.end:
-                tail.offset, tail.certain, tail.done = offset, True, False
+                tail.offset, tail.certain, tail.done, tail.is_after_return = offset, True, False, False
                 self._ready[chunk.run_id] = None
             elif offset >= tail.released + RELEASE_BYTES:
                 make_hole(self._output / chunk.run_id, tail.released, offset)

@@ -1,4 +1,4 @@
-"""Evaluates metric alarms: when a datapoint arrives, and when a window ends. Nothing polls.
+"""Evaluates metric alarms: when a datapoint arrives, and when a window ends.
 
 A window is one period of an alarm. An alarm whose windows are all empty is not evaluated. A new datapoint schedules an evaluation
 at the end of its window. From then on, the alarm is evaluated at the end of every window, until all its windows are empty again.
@@ -9,9 +9,9 @@ breach and no second in it breaches.
 
 An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window.
 
-The alarms of target tracking policies have their own rule, for all metrics. The alarm for a scale-out enters ALARM as soon as the
-average of the last seconds is above the target (`_evaluate_recent`). The windows of the alarm for a scale-in cover the time that
-the settings give (`timed_config`).
+A different rule applies to the alarms of target tracking policies. The alarm for a scale-out enters ALARM as soon as the average of
+the last seconds is above the target (`_evaluate_recent`). The windows of the alarm for a scale-in cover the time that the settings
+give (`timed_config`).
 
 With `--alarm-timing aws`, every alarm changes its state only at the end of a window.
 """
@@ -162,7 +162,7 @@ def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> 
         reason = newest_second_reason(at_s, value, config.criteria)
         alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
     if alarm.state is not AlarmState.ALARM and breaches(seconds[at_s], config.criteria):
-        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # then this second stands alone, if it is still the newest
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # evaluate this second again when it is alone
     tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
         update_newest_value(tx, alarm, value, _measured_s(tx, config, seconds))

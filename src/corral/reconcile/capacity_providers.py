@@ -105,7 +105,7 @@ def _is_lowered(provider: GroupProvider, group: Group, members: list[Member], st
 def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: ScalingState) -> ScalingState:
     """Return the state with the instance that the group would launch next, or with the reason why it cannot launch one."""
     if group.desired >= group.max_size and state.launch is not None:
-        return state  # the group launches nothing, so only the reason of a waiting task would need the instance
+        return state  # the group launches nothing now, so the next instance does not matter
     zone = next_zone(group.settings["AvailabilityZones"], members)
     source = {member: group.settings[member] for member in SOURCES if member in group.settings}
     try:
@@ -170,7 +170,7 @@ def _stop_late_tasks(tx: Tx[Store], provider: GroupProvider, state: ScalingState
     limit_s, stopped = tx.settings.scaling.provisioning_wait_s, 0
     for pool in (cluster_pool(provider.region, cluster) for cluster in provider.clusters):
         for demand in [tasks.demand for tasks in waiting_tasks(tx, provider) if tasks.pool == pool]:
-            why = ""  # one text for all of them, because it takes longer to write than a task to stop
+            why = ""  # the same text for all stopped tasks, because it takes long to compute
             while (claim := tx.store.fleet.pool(pool).head(demand)) is not None:
                 since_s = _since_s(tx, claim)
                 if since_s + limit_s > tx.now_s:

@@ -1,8 +1,9 @@
-"""The reconciler `environment` scales a compute environment: it launches instances for waiting jobs and ends idle instances.
+"""The reconciler `environment` scales a compute environment: it launches instances for waiting jobs and terminates idle instances.
 
-It runs when the number of waiting jobs of one of the environment's queues changes, when a job ends, when an instance of the
-environment changes, and when an instance has been idle for the time of `environment_in_s`. It also ends the instances of an old
-generation after an infrastructure update, and everything that belongs to an environment that is being deleted.
+It runs when the number of waiting jobs in one of the environment's queues changes, when a job ends, when an instance of the
+environment changes, and when an instance has been idle for the time of the setting `environment_in_s`. A generation is a set of the
+environment's Auto Scaling groups with equal settings. After an infrastructure update, the reconciler terminates the instances of
+the old generation. If the environment is being deleted, it terminates all instances, and then deletes the groups and the cluster.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def reconcile_environment(tx: Tx[Store], key: str) -> None:
 
 
 def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
-    """Reconcile the environments that serve the same queues after this one, because it now has no room, or has room again."""
+    """Run the reconcilers of the later environments of the same queues, because this environment became full or has room again."""
     for queue in queues_of_environment(tx, environment.region, environment.name):
         after = queue.environments[queue.environments.index(environment.name) + 1 :]
         for name in after:
@@ -84,7 +85,7 @@ def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
 def _scale(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, again: list[float], limit: int
 ) -> EnvironmentState:
-    """Launch and end instances. Afterwards, `here.vcpus` has the size that the environment will have."""
+    """Launch and terminate instances. Then `here.vcpus` is the size that the environment will have."""
     plan, types = plan_of(tx, environment, state, here)
     state = replace(state, is_full=plan.is_full, unfit=", ".join(amounts(demand) for demand in plan.unfit[:3]))
     if environment.status != INVALID:
@@ -132,7 +133,10 @@ def _scale_in(
     again: list[float],
     limit: int,
 ) -> EnvironmentState:
-    """End instances that were idle for the whole delay, and launches that no job needs and that have not begun or wait for GPUs."""
+    """Terminate instances that were idle for the whole delay.
+
+    Also cancel launches that no job needs, if they have not begun or wait for GPUs.
+    """
     size, ended = size_of(tx, environment, state, here), 0
     spare = size.present - max(size.min_vcpus, state.asked)
     if spare <= 0:
@@ -189,7 +193,7 @@ def _holds_empty_instances(here: Present) -> bool:
 def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
     """Whether an older claim waits for GPUs, so that the launches of an environment wait behind it.
 
-    The environment must give up the GPUs of its empty instances then. Otherwise two environments could hold some GPUs each, and wait
+    Then the environment must give up the GPUs of its empty instances. Otherwise two environments could each hold some GPUs, and wait
     for the others for ever.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
@@ -224,7 +228,7 @@ def _end(tx: Tx[Store], environment: ComputeEnvironment, here: Present, instance
 def _end_old(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, again: list[float]
 ) -> tuple[EnvironmentState, int]:
-    """End the instances of old generations whose jobs have ended. Return the state and the number of ended instances."""
+    """Terminate the instances of old generations whose jobs have ended. Return the state and the number of terminated instances."""
     left: list[OldGroup] = []
     ended = 0
     for old in state.old:
@@ -252,7 +256,10 @@ def _end_old(
 
 
 def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> EnvironmentState:
-    """End all instances of an environment, a few in each transaction. Then delete its groups, its cluster and its record."""
+    """Terminate all instances of an environment, a few in each transaction.
+
+    Then delete its groups, its cluster and its document.
+    """
     groups = [(name, state.templates[type_]) for type_, name in state.groups.items()]
     groups += [(old.name, old.template) for old in state.old]
     ended, is_left = 0, False
@@ -281,7 +288,8 @@ def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 
 def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, vcpus: int = 0) -> None:
     """Write the status of an environment and the vCPUs that it has. A job that fits on no type does not change the status."""
-    problem = problem_of(tx, environment) if environment.status == INVALID else ""  # requests check it, too
+    # Create and update requests check a VALID environment, so only an INVALID environment is checked here.
+    problem = problem_of(tx, environment) if environment.status == INVALID else ""
     status = INVALID if problem else UPDATING if state.old else VALID
     reason = problem or HEALTHY
     if not problem and state.refusal:

@@ -70,7 +70,7 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         return
     again += _scale(tx, group, members)
     current = tx.store.groups.get(region, name)
-    if owner and (current is None or current.paced_at_s != tx.now_s):  # otherwise a later transaction continues, and marks it
+    if owner and (current is None or current.paced_at_s != tx.now_s):  # in the other case, a later run marks the key
         tx.mark(environment_key(region, owner))
     tx.changed(f"group:{key}")
     tx.mark(provider_key(region, name))

@@ -1,4 +1,8 @@
-"""Time limits of job queues (jobStateTimeLimitActions): cancel the first job of a line that waits too long for the same reason."""
+"""The time limits of job queues (`jobStateTimeLimitActions`): cancel jobs that wait too long for the same reason.
+
+A line has the RUNNABLE jobs of a job queue that need the same resources and have the same share identifier. Only the first job of
+each line is checked, because the other jobs wait for the first job.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ CHECK_S = 60.0  # how often the reasons are computed again, because they can cha
 
 
 def reconcile_limits(tx: Tx[Store], key: str) -> None:
-    """Cancel the jobs of a queue whose time is over, and come back when the next time limit ends.
+    """Cancel the jobs of a queue whose time limit has ended. Schedule the next run for the end of the next time limit.
 
-    The time counts while a job is the first of its line and waits for the reason that the time limit names. It starts again if the
-    reason changes. As on AWS, the action cancels the job.
+    The time is counted while a job is the first of its line and waits for the reason that the time limit names. If the reason
+    changes, the time begins again at zero.
     """
     region, _, name = key.partition("/")
     queue, before = find_queue(tx, region, name), tx.store.job_lines.blocked(region, name)

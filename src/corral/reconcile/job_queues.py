@@ -1,7 +1,7 @@
-"""The reconciler of job queues. It runs after each change of a queue, of its scheduling policy or of its environments.
+"""The reconciler `job-queue`. It runs after each change of a job queue, of its scheduling policy or of its environments.
 
-The scheduler then serves the waiting jobs of the queue by the new rules. If the queue is being deleted, the reconciler terminates
-its jobs, a part of them in each transaction, and deletes the queue when the last job has ended.
+It updates the order in which the waiting jobs of the queue get capacity. If the queue is being deleted, it terminates the jobs, a
+limited number in each transaction, and deletes the queue when the last job has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key
 from corral.store import Store
 
 JOBS_PER_TRANSACTION = 50
-AGAIN_S = 1.0  # how often a queue that is being deleted looks for jobs that have not ended
+AGAIN_S = 1.0  # the interval in which a queue that is being deleted is checked for jobs that have not ended
 REASON = "JobQueue deleted"
 
 

@@ -1,8 +1,9 @@
 """Reconcilers of Batch jobs.
 
-`job` follows the tasks of one job. `job-array` adds the children of an array, and checks or stops them. `job-dependents` tells jobs
-that other jobs have ended. `jobs` deletes ended jobs. Each run handles a limited number of jobs, because an array may have 10,000
-children and a job may have any number of dependent jobs. The rest follows in the next transactions.
+`job` updates a job from its tasks. `job-array` adds the children of an array, and checks or stops them. `job-dependents` checks the
+jobs that depend on ended jobs. `jobs` deletes old jobs. To check a job is to make it RUNNABLE, or to end it, if the jobs that it
+depends on have ended. Each run handles a limited number of jobs, because an array may have 10,000 children and a job may have any
+number of dependent jobs. Later transactions handle the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from corral.services.batch.job_progress import (
 from corral.store import Store
 from corral.store.job_dependencies import Notice
 
-ADDED_MAX = 100  # children that one transaction adds: about 5 ms of work, with their places in the queue
+ADDED_MAX = 100  # children that one transaction adds to an array and to the job queue: about 5 ms of work
 CHECKED_MAX = 40  # children or dependent jobs that one transaction checks: about 5 ms of work if all of them fail
 ROWS_MAX = 500
 SWEEP_EVERY_S = 3600.0
@@ -35,7 +36,7 @@ def reconcile_job(tx: Tx[Store], job_id: str) -> None:
 
 
 def reconcile_array(tx: Tx[Store], job_id: str) -> None:
-    """Check the children that must be checked again. Then add the next children."""
+    """Check the children that must be checked. If there are none, add the next children."""
     array = tx.store.jobs.get(job_id)
     if array is None or array.has_ended:
         return
@@ -63,7 +64,7 @@ def _check_children(tx: Tx[Store], array: Job, first: int) -> Job:
 
 
 def _add_children(tx: Tx[Store], array: Job) -> Job:
-    """Add the next children of an array. Each of them is RUNNABLE, waits for other jobs, or fails with them."""
+    """Add the next children of an array. Each child becomes RUNNABLE, waits for other jobs, or fails because one of them failed."""
     waits = any(each.type for each in array.depends_on)
     indexes = range(array.expanded, min(array.expanded + ADDED_MAX, array.size))
     verdicts = [child_state(tx, array, index) if waits else JobState.SUCCEEDED for index in indexes]
@@ -82,7 +83,10 @@ def _add_children(tx: Tx[Store], array: Job) -> Job:
 
 
 def reconcile_dependents(tx: Tx[Store], _: str) -> None:
-    """Check jobs that depend on ended jobs, the oldest end first. These jobs may fail, and add notices of their own."""
+    """Check the jobs that depend on ended jobs. The job that ended first is handled first.
+
+    A notice is a row about an ended job. If a checked job fails, a notice about this job is added.
+    """
     left = CHECKED_MAX
     dependencies = tx.store.jobs.dependencies
     while left > 0 and (notice := dependencies.next_notice()) is not None:

@@ -1,6 +1,8 @@
-"""The scheduler. It gives free capacity to claims. A claim is a task, an instance or a Batch job that waits for capacity in a pool.
+"""The scheduler, which is the reconciler `pool`. It gives the free capacity of a pool to the claims of the pool.
 
-The scheduler runs when capacity becomes free, when an instance joins the pool, or when a claim is added.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. The scheduler runs when capacity becomes free, when an instance joins the pool, or when a
+claim is added.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from corral.store import Store
 
 Grant = Callable[[Tx[Store], Claim, Placement], None]
 GRANTS_MAX = 100  # claims per batch: about 5 ms of work
-JOB_COST = 4  # the start of a job, or of a node of a multi-node job, counts like this many claims: it writes more rows
+JOB_COST = 5  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
 
 
 @cache
@@ -34,7 +36,10 @@ GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
-    """Serve the claims of a pool. Pools that jobs prefer to this pool are served first: a job uses the first one with room."""
+    """Serve the claims of a pool. First serve the pools that waiting jobs prefer to this pool.
+
+    A job queue has an order of compute environments. A job prefers the pool of an earlier environment.
+    """
     left = GRANTS_MAX
     order: dict[str, None] = {}
     _visit(tx, pool_name, order, set())
@@ -71,7 +76,7 @@ def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]
 
 
 def _visit(tx: Tx[Store], pool_name: str, order: dict[str, None], seen: set[str]) -> None:
-    """Add to `order` the pools that jobs prefer to a pool, each after the pools that are preferred to it, and then the pool."""
+    """Add a pool to `order`. Before it, add the pools that jobs prefer to it, in the same way."""
     seen.add(pool_name)
     for name in sorted(tx.store.job_lines.pools_before(pool_name) - seen):
         if name not in seen:

@@ -164,6 +164,9 @@ def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0)
 
 def finish(tx: Tx[Store], instance: Instance) -> None:
     """Complete the stop, the termination or the deregistration of an instance whose last task has ended."""
+    ends = instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.STOPPING)
+    if not ends and instance.status != "INACTIVE":
+        return  # this is checked first, because every end of a task calls this function, and the next line reads rows
     if tx.store.tasks.on(instance.id):
         return
     if instance.state is InstanceState.SHUTTING_DOWN:

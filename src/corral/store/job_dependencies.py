@@ -1,7 +1,7 @@
 """SQL of the dependencies between AWS Batch jobs.
 
-A dependency has a row while the dependent job waits. A notice is a row about an ended job whose dependent jobs do not know its end
-yet. Notices exist because a job may have any number of dependent jobs, and one transaction handles only some of them.
+A dependency has a row while the dependent job waits. A notice is a row about an ended job whose dependent jobs were not all checked
+yet. Notices exist because a job may have any number of dependent jobs, and one transaction checks only some of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Notice(Struct, frozen=True):
     number: int
     job: int  # the number of the ended job, or of its parent
     position: int
-    after: int  # dependent jobs up to this number were notified
+    after: int  # dependent jobs with this number or a smaller number were checked
 
 
 class JobDependencies:
@@ -35,7 +35,10 @@ class JobDependencies:
         self._free: dict[int, None] = {}  # jobs on which no job depends: saves one query for each child of an array that ends
 
     def add(self, dependent: int, needed: Iterable[tuple[int, int]]) -> None:
-        """Write what a job waits for: (number, position) pairs."""
+        """Write the dependencies of a job.
+
+        An element of `needed` has the number of the other job, and a position: WHOLE, N_TO_N or the index of a child.
+        """
         rows = [(*each, dependent) for each in needed]
         for number, _, _ in rows:
             self._free.pop(number, None)
@@ -67,23 +70,26 @@ class JobDependencies:
         return None if row is None else Notice(*row)
 
     def dependents(self, notice: Notice, limit: int) -> list[int]:
-        """Return the numbers of the next jobs that depend on what has ended."""
+        """Return the numbers of the next jobs that depend on the ended job or children."""
         where, values = _matching(notice.job, notice.position)
         sql = f"SELECT DISTINCT dependent FROM job_dependency WHERE {where} AND dependent > ? ORDER BY dependent LIMIT ?"
         return [number for (number,) in self._execute(sql, (*values, notice.after, limit))]
 
     def proceed(self, notice: Notice, after: int) -> None:
-        """Write that the dependent jobs up to this number were notified."""
+        """Write that the dependent jobs up to the number `after` were checked."""
         self._drop_met(notice, after)
         self._execute("UPDATE job_notice SET after = ? WHERE number = ?", (after, notice.number))
 
     def finish(self, notice: Notice, after: int) -> None:
-        """Delete a notice, because all dependent jobs were notified."""
+        """Delete a notice, because all dependent jobs were checked."""
         self._drop_met(notice, after)
         self._execute("DELETE FROM job_notice WHERE number = ?", (notice.number,))
 
     def _drop_met(self, notice: Notice, after: int) -> None:
-        """Delete dependencies that were notified. The end of the whole array also drops those on children without a row."""
+        """Delete the dependencies of checked jobs.
+
+        If a whole array has ended, also delete dependencies on children without a row.
+        """
         if notice.position == UNEXPANDED:
             return
         self._journal.on_rollback(self._free.clear)
@@ -93,7 +99,7 @@ class JobDependencies:
 
 
 def _matching(job: int, position: int) -> tuple[str, tuple[int, ...]]:
-    """Return the condition for the dependencies that an end concerns, and its values. A job may get the same notice twice."""
+    """Return the SQL condition for the dependencies that a notice concerns, and its values. A job may be checked twice."""
     if position == WHOLE:
         return "needs = ? AND position != ?", (job, N_TO_N)
     if position == UNEXPANDED:

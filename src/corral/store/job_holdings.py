@@ -1,7 +1,8 @@
-"""SQL of what running Batch jobs hold: vCPUs of their compute environment and of their share, and consumable resources.
+"""SQL of holdings. A holding is a record of the vCPUs and consumable resources that a running Batch job uses.
 
-A holding begins when a job is dispatched, and ends with the attempt. A share has the jobs of a fair share queue that have the same
-share identifier. Holdings and their sums are also in memory, because each dispatch needs them.
+A holding begins when a job is dispatched, and ends with the attempt. A share is the set of jobs of a fair share queue that have the
+same share identifier. Holdings, and their sums per compute environment, share and consumable resource, are also in memory, because
+each dispatch needs them.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class JobHoldings:
         self._on_rollback(partial(self._put, holding))
 
     def set_share(self, region: str, queue: str, share: str, use: ShareUse | None) -> None:
-        """Write the use of a share. None: forget a share that holds nothing."""
+        """Write the use of a share. If `use` is None, delete the share."""
         if use is None:
             self._execute("DELETE FROM job_share WHERE region = ? AND queue = ? AND share = ?", (region, queue, share))
         else:

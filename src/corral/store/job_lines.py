@@ -1,8 +1,9 @@
-"""SQL of lines of Batch jobs, and the claims of lines.
+"""SQL of the lines of Batch jobs, and the claims of the lines.
 
-A line has the RUNNABLE jobs of one queue that need the same resources. Each line has one claim in each pool in which its first job
-may run. The jobs are rows. Lines and claims are in memory, and are derived from the rows. Only the ranks of claims are not in rows:
-the scheduler computes them before it serves a pool (`services/batch/line_claims.py`).
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is a set of
+instances. A line has a claim in each pool in which its first job may run: the line waits for capacity there. The jobs of a line are
+rows. Lines and claims are also in memory, and can be derived from the rows. Only the ranks of claims are not stored: the scheduler
+computes them before it serves a pool (`services/batch/line_claims.py`).
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class JobLines:
         # Line → the next places after its first, in their order. Saves a query for each dispatch; a line may have none.
         self._next: dict[int, list[JobPlace]] = {}
         self._last_id = 0
-        self.seniority: dict[str, float] = {}  # pool → the time since which its oldest job waits, when its claims were ranked
-        self.ranked_at: dict[str, float] = {}  # pool → when all its job claims were ranked
+        self.seniority: dict[str, float] = {}  # pool → when its oldest waiting job was created; updated with `ranked_at`
+        self.ranked_at: dict[str, float] = {}  # pool → when the ranks of all its job claims were computed
         self.moved_at: dict[QueueName, float] = {}  # queue → when a job last left one of its lines
 
     def rebuild(self) -> None:
@@ -101,7 +102,7 @@ class JobLines:
         return line, next(pool for pool, _ in line.pools if self._claims[line.id, pool] is claim)
 
     def pools_before(self, pool: str) -> set[str]:
-        """Return the pools that lines with a claim in this pool prefer to it."""
+        """Return the pools that must be served before this pool: a line with claims in both prefers them."""
         before: set[str] = set()
         for line_id in self._by_pool.get(pool, ()):
             for each, _ in self._lines[line_id].pools:
@@ -115,7 +116,7 @@ class JobLines:
         return [JobPlace(*row) for row in self._execute(FIRST, (line_id, limit)).fetchall()]
 
     def count_before(self, line_id: int, place: JobPlace, most: int) -> int:
-        """Return how many jobs of the line are before a place. Count at most `most`."""
+        """Return how many jobs of the line are before a place, but at most `most`."""
         sql = "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, number, position) < (?, ?, ?) LIMIT ?)"
         found: int = self._execute(sql, (line_id, *place[:3], most)).fetchone()[0]
         return found
@@ -189,7 +190,7 @@ class JobLines:
         return line
 
     def set_claims(self, line: WaitingLine, wanted: Mapping[str, tuple[Rank, bool]]) -> list[str]:
-        """Set the claims of a line: the rank in each pool, and whether the claim asks for no GPUs.
+        """Replace the claims of a line. Return the pools in which a claim was added or removed.
 
         Return the pools that must be served: the line has a claim there now and had none before, or the other way round, or its
         claim has a better rank than before.
@@ -218,7 +219,7 @@ class JobLines:
         return [pool for pool in (*wanted, *before) if pool in improved or (pool in wanted) != (pool in before)]
 
     def set_ranked(self, pool: str, seniority_s: float, now_s: float) -> None:
-        """Note that all job claims of a pool were ranked."""
+        """Record that the ranks of all job claims of a pool were computed now."""
         self._on_rollback(partial(_restore, self.seniority, pool, self.seniority.get(pool)))
         self._on_rollback(partial(_restore, self.ranked_at, pool, self.ranked_at.get(pool)))
         self.seniority[pool], self.ranked_at[pool] = seniority_s, now_s
@@ -226,7 +227,7 @@ class JobLines:
     # Jobs that wait for the same reason for a long time
 
     def blocked(self, region: str, queue: str) -> dict[str, tuple[str, float]]:
-        """Return the code and the time since when the first job of each line waits for this reason, by job id."""
+        """Return why the first job of each line waits, by job id: the code of the reason, and the time when this reason began."""
         sql = "SELECT job_id, code, since FROM blocked_job WHERE region = ? AND queue = ?"
         return {job_id: (code, since_s) for job_id, code, since_s in self._execute(sql, (region, queue))}
 
@@ -280,7 +281,7 @@ class JobLines:
         self._on_rollback(partial(self._remember, line_id, pool, claim))
 
     def _leave(self, line_id: int, pool: str) -> None:
-        """Undo `_join`. The fleet index undoes its own part."""
+        """Undo `_join` in this object. The fleet index undoes its own change."""
         self._forget(line_id, pool)
 
     def _forget(self, line_id: int, pool: str) -> None:

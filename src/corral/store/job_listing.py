@@ -24,9 +24,9 @@ Cursor = tuple[float, ...]
 
 
 class JobListing:
-    """Lists of jobs. Children and nodes are listed by their parent only.
+    """Lists of jobs. Children and nodes are only in the list of their parent.
 
-    A cursor is the position of a job in its list. A page begins after a cursor; without one, it is the first page.
+    A cursor is the position of a job in its list. A page begins after a cursor. The first page has an empty cursor.
     """
 
     def __init__(self, database: Database) -> None:
@@ -68,7 +68,7 @@ class JobListing:
         """Return the jobs with a share identifier, newest first."""
         found: list[ListedJob] = []
         for each in [state] if state is not None else JobState:
-            where = "share != '' AND share = ? AND state = ?"  # the first condition is that of the partial index
+            where = "share != '' AND share = ? AND state = ?"  # SQLite uses the partial index only with its condition share != ''
             found += self._newest(region, queue, where, (share, each.value), after, limit)
         return sorted(found, key=lambda job: -job.cursor[0])[:limit]
 

@@ -1,4 +1,7 @@
-"""Conversion between database rows and the jobs of the model. A child is a child of an array or a node of a multi-node job."""
+"""Conversion between database rows and `Job` records.
+
+In this module, a child is a child of an array or a node of a multi-node job.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _encode = msgspec.json.encode
 
 
 def values_of_job(job: Job, spec: int) -> tuple[Any, ...]:
-    """The values for INSERT_JOB. `spec` is the number of the spec's row."""
+    """Return the values for INSERT_JOB. `spec` is the number of the spec's row."""
     name, _, revision = job.definition.rpartition(":")
     return (
         job.id, job.region, job.queue, job.name, job.kind.value, job.state.value, spec, job.created_at_s, job.size,

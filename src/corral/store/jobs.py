@@ -1,12 +1,13 @@
 """SQL of AWS Batch jobs, their children and nodes, and the counts of children by state.
 
-A child is a child of an array or a node of a multi-node job. Its row has only its own columns. `job_dependencies.py` has the
-dependencies between jobs, `job_listing.py` the lists of jobs.
+The table `job_child` has the children of arrays and the nodes of multi-node jobs. A row of `job_child` has only the columns in
+which a child differs from its parent. A spec has everything that the attempts of a job need; jobs with equal specs share one row of
+`job_spec`. `job_dependencies.py` has the dependencies between jobs, and `job_listing.py` has the lists of jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -43,7 +44,7 @@ class Jobs:
         self._execute, self._executemany = database.execute, database.executemany
         self._journal = database.journal
         self._caches = not database.reads_only
-        self._cached: dict[str, Job] = {}  # jobs that have not ended; saves queries
+        self._cached: dict[str, Job] = {}  # id → job; only jobs that have not ended
         self._specs: dict[int, JobSpec] = {}  # number of the row → spec
         self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
         self.dependencies = JobDependencies(database)
@@ -55,7 +56,7 @@ class Jobs:
     # Writing
 
     def add(self, job: Job) -> Job:
-        """Add a job that is no child. Return it with its number."""
+        """Add a job that has no parent. Return it with its number."""
         number = self._execute(INSERT_JOB, values_of_job(job, self._spec_number(job.spec))).lastrowid
         assert number is not None
         if job.kind is JobKind.ARRAY:
@@ -64,9 +65,9 @@ class Jobs:
         return self._cache(job.but(number=number))
 
     def add_children(self, parent: Job, states: Sequence[JobState], now_s: float) -> tuple[Job, list[Job]]:
-        """Add the next children of an array, which are PENDING or RUNNABLE. Return the array and the new children.
+        """Add the next children of an array with these states: PENDING or RUNNABLE. Return the array and the new children.
 
-        A child that was stopped before it had a row has a row already. Its state in `states` is ignored.
+        If `add_early` has already added a child, its state in `states` is ignored.
         """
         first = max(parent.expanded, 0)
         sql = "SELECT position FROM job_child WHERE job = ? AND position >= ? AND position < ?"
@@ -92,7 +93,7 @@ class Jobs:
         return self.change(parent, parent.but(expanded=first + len(states))), children
 
     def add_early(self, parent: Job, index: int, now_s: float) -> Job:
-        """Add the row of one child before its turn, so that it can be stopped alone. The child is PENDING."""
+        """Add the row of one child before `add_children` reaches it, so that this child can be stopped. The child is PENDING."""
         sql = "INSERT INTO job_child (job, position, state, created_at) VALUES (?, ?, 'PENDING', ?)"
         self._execute(sql, (parent.number, index, now_s))
         self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
@@ -127,10 +128,10 @@ class Jobs:
         return count > 0
 
     def set_tags(self, job: Job, tags: dict[str, str]) -> None:
-        """Replace the tags of a job. The job gets a spec of its own."""
+        """Replace the tags of a job. The tags are a part of the spec, so the job gets another spec."""
         changed = job.but(spec=replace(job.spec, tags=tags))
         (before,) = self._execute("SELECT spec FROM job WHERE number = ?", (job.number,)).fetchone()
-        for each in [job.id, *(each for each in self._cached if each[: len(job.id)] == job.id)]:  # its children, too
+        for each in [job.id, *(each for each in self._cached if each[: len(job.id)] == job.id)]:  # the job and its children
             self._cached.pop(each, None)
             self._evict_on_rollback(each)
         self._execute("UPDATE job SET spec = ? WHERE number = ?", (self._spec_number(changed.spec), job.number))
@@ -147,7 +148,7 @@ class Jobs:
         )
 
     def move_nodes(self, parent: Job, state: JobState) -> None:
-        """Set the state of all nodes. A job that ends does not change nodes that have ended."""
+        """Set the state of all nodes of a multi-node job. If the job has ended, do not change nodes that have ended."""
         self._evict_nodes(parent)
         if state in ENDED:
             self._execute(
@@ -189,7 +190,7 @@ class Jobs:
         return limit - left
 
     def oldest_end_s(self) -> float | None:
-        """Return when the first of the ended jobs ended. Return None if no job has ended."""
+        """Return the earliest end of all ended jobs. Return None if no job has ended."""
         found: float | None = self._execute("SELECT min(stopped_at) FROM job WHERE stopped_at IS NOT NULL").fetchone()[0]
         return found
 
@@ -234,7 +235,7 @@ class Jobs:
     # Reading
 
     def get(self, job_id: str) -> Job | None:
-        """Return a job, a child or a node. Children without a row are computed from their parent."""
+        """Return a job, a child or a node. If a child has no row, compute it from its parent."""
         cached = self._cached.get(job_id)
         if cached is not None:
             return cached
@@ -250,10 +251,6 @@ class Jobs:
     def by_number(self, number: int) -> Job | None:
         row = self._execute("SELECT id FROM job WHERE number = ?", (number,)).fetchone()
         return None if row is None else self.get(row[0])
-
-    def several(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """The jobs with these ids, by id. Ids that do not exist are omitted."""
-        return {job_id: job for job_id in dict.fromkeys(job_ids) if (job := self.get(job_id)) is not None}
 
     def child(self, parent: Job, index: int) -> Job:
         cached = self._cached.get(child_id(parent, index))
@@ -275,7 +272,10 @@ class Jobs:
         return None if row is None else STATES[row[0]]
 
     def live_children(self, parent: Job, first: int, limit: int, *, unstopped: bool = False) -> list[Job]:
-        """Return children that have not ended, from an index on. `unstopped`: only nodes that were not told to stop."""
+        """Return children that have not ended and whose index is `first` or more.
+
+        With `unstopped`, return only nodes that have no status reason: Corral has not begun to stop them.
+        """
         rows = self._execute(
             f"SELECT {CHILD_COLUMNS} FROM job_child WHERE job = ? AND position >= ? AND {LIVE} "
             f"{'AND status_reason = ?' if unstopped else ''} ORDER BY position LIMIT ?",

@@ -1,10 +1,12 @@
 """The share of one child of an AWS Batch array job: which items of a list the child processes.
 
-An array job runs the same program in N children. Child I of N gets the items from N_ITEMS * I // N up to N_ITEMS * (I + 1) // N. So
-every item belongs to exactly one child, the order is kept, and the sizes of two shares differ by at most one.
+An array job runs the same program in N children. Child I gets the items from N_ITEMS * I // N up to, but not including,
+N_ITEMS * (I + 1) // N. So every item belongs to exactly one child, the order is kept, and the sizes of two shares differ by at most
+one.
 
-A resubmission of failed children sets CORRAL_ARRAY_INDEXES to the indexes that these children had in the original array, and
-ARRAY_SIZE to the size of the original array. Child I of the new array then takes the place of the I-th index in that list.
+When failed children are submitted again as a smaller array, the environment variable CORRAL_ARRAY_INDEXES has the indexes of these
+children in the original array, and ARRAY_SIZE has the size of the original array. Child I of the smaller array uses the element I
+of CORRAL_ARRAY_INDEXES as its index.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def item_key(item: str) -> str:
 
 
 def _place(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return the index of this child in the original array, and the size of that array: (0, 1) without an array."""
+    """Return the index of this child in the original array, and the size of that array. Return (0, 1) if the job is no array."""
     index, size, whole = (_number(environment, name) for name in (INDEX, SIZE, WHOLE_SIZE))
     if environment.get(INDEXES):
         return _replaced(environment[INDEXES], index or 0, whole)
@@ -95,7 +97,7 @@ def _place(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _replaced(text: str, position: int, whole: int | None) -> tuple[int, int]:
-    """Return the original index of the child at a position of a resubmission."""
+    """Return the original index of the child at a position of the smaller array, and the size of the original array."""
     if whole is None:
         raise WorkerError(f"{INDEXES} is set, but {WHOLE_SIZE} is not: set {WHOLE_SIZE} to the size of the original array.")
     left = position
@@ -189,7 +191,7 @@ def _results(bucket: str, prefix: str, after: str) -> tuple[list[str], bool]:
 
 
 def existing(keys: Iterable[str], page_after: Callable[[str], tuple[list[str], bool]]) -> set[str]:
-    """Return those of the keys that exist. `page_after` lists keys like `_results`.
+    """Return the keys that exist. `page_after` lists existing keys, as `_results` does.
 
     Each page begins at the next wanted key. So the number of requests is at most about the number of wanted keys, and at most about
     the number of pages under the prefix.

@@ -1,1 +1,1 @@
-"""AWS Batch: job queues, compute environments, job definitions and jobs."""
+"""Handlers of AWS Batch: job queues, compute environments, job definitions and jobs."""

@@ -1,4 +1,7 @@
-"""AWS Batch's resource types of CloudFormation templates. The physical id of each resource is its ARN."""
+"""The resource types of AWS Batch in CloudFormation templates, such as AWS::Batch::JobQueue.
+
+A physical id is the resource's ARN.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from corral.services.cloudformation.schemas import changed_paths, facts
 from corral.store import Store
 
 NotStabilized = api_error("NotStabilized")
-STABILIZES_S = 3 * 3600.0  # how long a stack waits for an environment to become VALID
+STABILIZES_S = 3 * 3600.0  # the longest time that a stack waits until an environment is VALID
 # Members of computeResources that UpdateComputeEnvironment removes with an empty value.
 EMPTY: dict[str, Any] = {
     "Ec2KeyPair": "",
@@ -76,7 +79,7 @@ def _create_environment(tx: Tx[Store], caller: Caller, properties: Properties) -
 
 
 def _update_environment(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Update an environment in place. Send only the changed members of computeResources: Batch cannot change all of them."""
+    """Update an environment in place. Send only the changed members of computeResources, because Batch refuses some others."""
     names = changed(old, new, without=("ComputeResources", "ReplaceComputeEnvironment", "Tags"))
     given = {name: new[name] for name in names if name in new}
     if "State" in old and "State" not in new:
@@ -94,14 +97,14 @@ def _update_environment(tx: Tx[Store], caller: Caller, identity: str, old: Prope
 
 
 def _replaces_environment(old: Properties, new: Properties) -> list[str]:
-    """Return the changed properties that force a replacement. ReplaceComputeEnvironment decides; its default is true."""
+    """Return the changed properties that force a replacement. There are none if ReplaceComputeEnvironment is false."""
     if not new.get("ReplaceComputeEnvironment", True):
         return []
     return changed_paths(facts("AWS::Batch::ComputeEnvironment").conditional, old, new)
 
 
 def _environment_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """An environment is settled when it is VALID."""
+    """Return what the stack waits for until the environment is VALID, or None if it is VALID."""
     environment = find_environment(tx, caller.region, step.physical_id)
     if environment is None:
         raise NotStabilized(f"The compute environment {step.physical_id} was deleted.")
@@ -167,7 +170,7 @@ def _register(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _definition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Register the next revision in an update. The stack then deregisters the old one, as after a replacement.
+    """In an update, register the next revision. The stack then deregisters the old revision, as after a replacement.
 
     A rollback registers nothing, because the old revision still exists.
     """
@@ -178,7 +181,7 @@ def _definition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wa
 
 
 def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Deregister a revision. With SkipDeregisterOnUpdate, a revision that has a successor stays active."""
+    """Deregister a revision. With SkipDeregisterOnUpdate, a revision stays active if a later revision exists."""
     name, revision = split_definition(caller.region, identity)
     active = {"jobDefinitionName": name, "status": "ACTIVE"}
     found = _call(tx, caller, "DescribeJobDefinitions", {"jobDefinitions": [identity]})["jobDefinitions"]
@@ -192,7 +195,7 @@ def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Proper
 
 
 def _nothing(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Do nothing: `_definition_settled` registers the next revision, because only it can change the physical id."""
+    """Do nothing. `_definition_settled` registers the next revision, because an update function cannot change the physical id."""
 
 
 # Scheduling policies and consumable resources

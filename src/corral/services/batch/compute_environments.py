@@ -1,7 +1,8 @@
 """The operations of compute environments: create, update, delete and describe.
 
-An environment is a stored document with the members of DescribeComputeEnvironments. The reconciler `environment`
-(`reconcile/compute_environments.py`) scales it and keeps its status.
+An environment is stored as a JSON document with the members of DescribeComputeEnvironments. The reconciler `environment`
+(`reconcile/compute_environments.py`) launches and terminates its instances, and sets its status. The instances of an environment
+belong to Auto Scaling groups. A generation is the set of groups that have the same settings (`environment_groups.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from corral.store.stored_resources import Document
 
 ENVIRONMENTS_MAX = 500  # per region; AWS's quota is 50, and can be raised
 DESCRIBED_MAX = 100
-TIMEOUT_MINUTES = 30  # how long the jobs of an old generation may run, unless the update policy says otherwise
+TIMEOUT_MINUTES = 30  # the default of the update policy: how long jobs may run on instances that an update replaces
 
 
 # Create
@@ -109,7 +110,7 @@ def _resources(given: Params) -> Params:
     resources = {member: value for member, value in given.items() if value not in (None, "", [], {})}
     if resources["type"] in ("EC2", "SPOT"):
         resources = {"minvCpus": 0, "allocationStrategy": "BEST_FIT", **resources}
-        resources["desiredvCpus"] = 0  # the vCPUs that the environment has
+        resources["desiredvCpus"] = 0  # the vCPUs of its instances; a new environment has none
         resources.setdefault("securityGroupIds", [])
         if not resources.get("imageId"):
             resources.setdefault("ec2Configuration", [{"imageType": "ECS_AL2023"}])
@@ -125,7 +126,10 @@ def _health(tx: Tx[Store], environment: ComputeEnvironment) -> Document:
 
 
 def update_compute_environment(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Change an environment. A change of the instances' settings is an infrastructure update: it replaces all instances."""
+    """Change an environment.
+
+    If settings of its instances change, this is an infrastructure update, which replaces all instances.
+    """
     environment = _existing(tx, caller, params["computeEnvironment"])
     if environment.status == DELETING:
         raise ClientException(f"Cannot update, compute environment {environment.name} is being deleted.")
@@ -203,7 +207,7 @@ def _replaces(environment: ComputeEnvironment, changed: Params, given: Params) -
 
 
 def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> EnvironmentState:
-    """Begin a new generation of groups. The instances of the current generation end after their jobs."""
+    """Begin a new generation of groups. The instances of the current generation are terminated when their jobs have ended."""
     minutes = 0 if policy.get("terminateJobsOnUpdate") else policy.get("jobExecutionTimeoutMinutes", TIMEOUT_MINUTES)
     deadline_s = tx.now_s + minutes * 60.0
     old = tuple(OldGroup(name, state.templates[type_], deadline_s) for type_, name in state.groups.items())
@@ -214,7 +218,7 @@ def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> E
 
 
 def delete_compute_environment(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Begin to delete an environment. The reconciler ends its instances first."""
+    """Begin to delete an environment. The reconciler terminates its instances, and then deletes it."""
     environment = _existing(tx, caller, params["computeEnvironment"])
     if environment.state != DISABLED:
         raise ClientException(
@@ -232,7 +236,7 @@ def delete_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
 
 
 def drop(tx: Tx[Store], environment: ComputeEnvironment) -> None:
-    """Delete the record of an environment without instances, and its cluster. A cluster of a user stays."""
+    """Delete an environment that has no instances, and its cluster. A cluster that a user created is not deleted."""
     is_own = environment.cluster == f"{environment.name}_Batch_{environment.uuid}"
     found = tx.store.clusters.get(environment.region, environment.cluster)
     if is_own and found is not None:

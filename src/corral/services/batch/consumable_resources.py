@@ -1,8 +1,9 @@
-"""Consumable resources as other modules see them: quantities that jobs take, for example licences.
+"""Consumable resources: quantities that jobs use, for example licences. Other modules of Batch find a resource with this module.
 
-A job starts only if everything that it asks for is available. A REPLENISHABLE resource gets its quantity back when the attempt
-ends. A NON_REPLENISHABLE resource does not: its total becomes smaller. A resource is a stored document. The quantity in use is not
-in the document: `store/job_lines.py` derives it from the running attempts. `resource_requests.py` has the operations.
+A job starts only if the quantities that it needs are available. When an attempt of the job ends, a REPLENISHABLE resource gets its
+quantity back. The total of a NON_REPLENISHABLE resource becomes smaller instead. A resource is stored as a JSON document. The
+quantity in use is not in the document: `store/job_holdings.py` computes it from the running jobs. `resource_requests.py` has the
+operations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def find_resource(tx: Tx[Store], region: str, given: str) -> ConsumableResource 
 
 
 def consume(tx: Tx[Store], region: str, name: str, quantity: int) -> None:
-    """Lower the total of a NON_REPLENISHABLE resource, after an attempt has used it. A deleted resource is no error."""
+    """Lower the total of a NON_REPLENISHABLE resource after an attempt has used it. Do nothing if the resource was deleted."""
     document = tx.store.stored.get(SERVICE, RESOURCE, region, name)
     if document is not None and document["resourceType"] == NON_REPLENISHABLE:
         total = max(0, document["totalQuantity"] - quantity)

@@ -1,7 +1,7 @@
-"""Rules for job definitions, and for the members that SubmitJob shares with them.
+"""Checks of job definitions, and of the members that requests for SubmitJob have in common with job definitions.
 
-`services/ecs/definition_rules.py` checks everything that a job definition has in common with a task definition: mounts, volumes,
-ulimits, dependencies between containers. So this module checks only what Batch adds.
+A job definition and an ECS task definition have common members: mounts, volumes, ulimits, dependencies between containers.
+`services/ecs/definition_rules.py` checks these members. This module checks only the members that Batch adds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_bytes(what: str, size: int, most: int) -> None:
 
 
 def platform_of(definition: dict[str, Any]) -> str:
-    """EC2 or FARGATE."""
+    """Return the platform of a job definition: EC2 or FARGATE."""
     given = definition.get("platformCapabilities") or [EC2]
     if len(given) != 1 or given[0] not in (EC2, FARGATE):
         raise ClientException(f"platformCapabilities {', '.join(given)} is not valid: give either EC2 or FARGATE.")
@@ -78,7 +78,10 @@ def platform_of(definition: dict[str, Any]) -> str:
 
 
 def check_properties(properties: Properties, container: str, platform: str) -> None:
-    """Check the properties of one job or one node range: `container` is the member with a single container."""
+    """Check the properties of a job or of a range of nodes.
+
+    `container` is the name of the member that describes a single container.
+    """
     if properties.get("ecsProperties"):
         tasks = properties["ecsProperties"]["taskProperties"]
         if len(tasks) != 1:
@@ -164,12 +167,12 @@ def _check_size(kind: str, value: str, platform: str, where: str) -> None:
 
 
 def size_of(container: Properties, kind: str) -> str | None:
-    """The value of a resource requirement of a container."""
+    """Return the value of a resource requirement of a container, for example of MEMORY. Return None if it has none."""
     return next((need["value"] for need in container.get("resourceRequirements", ()) if need["type"] == kind), None)
 
 
 def cpu_units_of(container: Properties) -> int:
-    """The CPU units of a container: from its resource requirement VCPU, or from the older member `vcpus`."""
+    """Return the CPU units of a container: from its resource requirement VCPU, or from the older member `vcpus`."""
     return round(float(size_of(container, "VCPU") or container.get("vcpus") or 0) * CPU_UNITS_PER_CORE)
 
 

@@ -1,8 +1,9 @@
 """Dispatch of Batch jobs: put RUNNABLE jobs into lines, and launch the first job of a line when the scheduler finds room for it.
 
-A line has the RUNNABLE jobs of one queue that need the same resources. A claim of a line waits in a pool, which is a set of
-instances (`services/batch/line_claims.py`). A dispatched job holds vCPUs of its environment and its share, and consumable
-resources, until its attempt ends.
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is the set of
+instances of a compute environment's cluster. A claim is the entry of a line in the queue of a pool: the line waits for free
+capacity there (`services/batch/line_claims.py`). The scheduler (`reconcile/scheduler.py`) gives free capacity to claims. A job
+holds vCPUs and consumable resources from its dispatch until the end of its attempt.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from corral.decide.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
 from corral.decide.placement import room_for_claim, spare_gpus
 from corral.errors import ApiError
 from corral.model.compute_environment import ComputeEnvironment, environment_key
-from corral.model.job import Job, JobState
+from corral.model.job import Job, JobKind, JobState
 from corral.model.job_line import Holding, WaitingLine
 from corral.model.placement import Claim, Placement
 from corral.model.task import Task
@@ -29,7 +30,7 @@ from corral.services.batch.scheduling_policies import fair_share
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
 
-# A launch that raises one of these errors fails its job. Errors of the database are not among them: they undo the transaction.
+# If a launch raises one of these errors, its job fails. Other errors, such as those of the database, undo the transaction.
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -72,7 +73,7 @@ def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
 
 
 def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
-    """Set the claims of the lines that need a consumable resource again, because its quantity has changed."""
+    """Update the claims of the lines that need a consumable resource, because the quantity of the resource has changed."""
     refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
@@ -87,7 +88,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool)
     queue = find_queue(tx, line.key.region, line.queue)
     offered = offers(tx, queue)
     job, offer = tx.store.jobs.get(line.head), _offer(tx, line, offered, pool)
-    if offer is None:  # the environments have changed, and nothing has set the claims again
+    if offer is None:  # the environments have changed since the claims were set
         tx.store.job_lines.set_claims(line, {})
         return
     tx.store.job_lines.remove(line.key, line.first, tx.now_s)
@@ -122,12 +123,13 @@ def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Off
 
 
 def attempt_ended(tx: Tx[Store], job: Job) -> None:
-    """Give back what an attempt of a job has held. A second call for the same attempt does nothing."""
+    """Free the vCPUs and consumable resources that an attempt of a job held. A second call for the same attempt does nothing."""
     holding = tx.store.job_holdings.get(job.id)
     if holding is None:
         return
     tx.store.job_holdings.drop(holding)
-    tx.mark(environment_key(holding.region, holding.environment))  # its instance may be idle now
+    if _may_be_idle(tx, job):
+        tx.mark(environment_key(holding.region, holding.environment))
     queue = find_queue(tx, holding.region, holding.queue)
     _change_share(tx, queue, holding, -holding.weighted_vcpus)
     for name, quantity in holding.resources:
@@ -136,10 +138,24 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
     refresh_lines(tx, affected_by_end(tx, line_key(job, queue), queue, [environment] if environment is not None else []))
 
 
-def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
-    """Return the placement in the first pool of the line that has room.
+def _may_be_idle(tx: Tx[Store], job: Job) -> bool:
+    """Whether the instance of an ended attempt may run no other task now. An environment ends idle instances."""
+    task = tx.store.tasks.get(job.task_id)
+    if task is None or task.instance_id is None or job.kind is JobKind.MULTI_NODE:
+        return True
+    pool = tx.store.fleet.pool(task.pool)
+    if task.instance_id not in pool:
+        return True
+    slot = pool.slot(task.instance_id)
+    return not slot.running and not slot.pending
 
-    The scheduler serves preferred pools first. But two queues can prefer different pools, so an earlier pool may still have room.
+
+def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placement: Placement) -> tuple[str, Claim, Placement]:
+    """Return the first pool of the line that has room, with the claim and the placement there.
+
+    The pools of a line are in the order of its queue's environments. The scheduler has found room in `pool`. An earlier pool can
+    also have room, because the order of the environments differs between queues, and the scheduler serves the pools in only one
+    order.
     """
     for name, earlier in tx.store.job_lines.claims_of(line.id).items():
         if name == pool:
@@ -171,9 +187,9 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
 
 
 def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]) -> tuple[str, ...]:
-    """Return the GPUs for a task whose image asks for GPUs: those of its placement, and all others that are free.
+    """Return the GPUs for a task whose image sets NVIDIA_VISIBLE_DEVICES: the GPUs of its placement, and all other free GPUs.
 
-    The other nodes of the job keep the GPUs of their placements. Fargate tasks get no GPUs.
+    GPUs in the placements of the job's other nodes are not free. Fargate tasks get no GPUs.
     """
     if offer.environment.is_fargate:
         return ()
@@ -183,7 +199,7 @@ def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, 
 
 
 def _take(tx: Tx[Store], job: Job, line: WaitingLine, queue: JobQueue | None, environment: ComputeEnvironment) -> None:
-    """Record what a dispatched job holds."""
+    """Record the vCPUs and consumable resources that a dispatched job holds."""
     demand = line.demand
     holding = Holding(
         job.id, job.region, job.queue, line.share, environment.name, vcpus_of(demand), weighted_vcpus(demand), line.key.resources
@@ -209,7 +225,7 @@ def _environments(tx: Tx[Store], queue: JobQueue | None) -> list[ComputeEnvironm
 
 
 def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
-    """Reconcile the sizes of the environments of a queue, because the number of its waiting jobs has changed."""
+    """Run the reconcilers that scale the environments of a queue, because the number of its waiting jobs has changed."""
     for name in queue.environments if queue is not None else ():
         tx.mark(environment_key(job.region, name))
 

@@ -1,6 +1,8 @@
-"""What a compute environment has and what its waiting jobs need: the inputs of `decide/environment_scaling.py`.
+"""Reads the capacity of a compute environment and the demands of its waiting jobs, for `decide/environment_scaling.py`.
 
-A member is an instance of one of the environment's Auto Scaling groups. A line has waiting jobs with equal demands.
+A member is an instance of one of the environment's Auto Scaling groups. A generation is a set of these groups with equal settings:
+an infrastructure update begins a new generation. A line has waiting jobs that need the same resources. A shape is a set of
+instances with equal free capacity. A slot is the capacity of one instance, total and free.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ LIVING = (InstanceState.RUNNING, InstanceState.PENDING)
 
 
 class Present(Struct):
-    """The instances of the current generation that run, start, or will be launched because their group wants them."""
+    """The instances of the current generation: they run, they start, or the desired capacity of a group demands their launch."""
 
     shapes: list[FreeShape]
     ids: list[list[str]]  # for each shape, its instances; instances that the group has not launched yet have no id
@@ -47,7 +49,7 @@ class Present(Struct):
 
 
 def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:
-    """Read the instances of an environment. Instances that drain do not count: they take no jobs, and others replace them."""
+    """Read the instances of an environment, without draining instances: they take no jobs, and other instances replace them."""
     pool, get = tx.store.fleet.pool(pool_of(tx, environment)), tx.store.instances.get
     here = Present([], [], {}, {})
     starting: list[tuple[FreeShape, list[str]]] = []
@@ -66,14 +68,14 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
                 slot = pool.slot(instance.id)
                 if slot.draining:
                     continue
-                if slot.connected:  # an instance whose host does not report counts, but takes no jobs
+                if slot.connected:  # without reports of its host, an instance takes no jobs, but its vCPUs count below
                     is_empty = not (slot.running or slot.pending)
                     free = len(slot.gpus), slot.cpu_units, slot.memory_mib, slot.total.gpus, is_empty
                     found.setdefault(free, []).append(instance.id)
             elif instance.state is InstanceState.PENDING:
                 pending.setdefault((instance.gpus, instance.cpu_units, instance.memory_mib), []).append(instance.id)
             else:
-                continue  # it was deregistered from the cluster
+                continue  # the instance was deregistered from the cluster
             here.vcpus += instance.cpu_units // CPU_UNITS
             here.gpus += instance.gpus
             here.members[instance.id] = member
@@ -92,7 +94,7 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
             here.wanted[name] = missing
             here.vcpus += known.vcpus * missing
             here.gpus += known.gpus * missing
-    for shape, ids in starting:  # jobs use running instances first
+    for shape, ids in starting:  # after the running instances, because jobs use running instances first
         here.shapes.append(shape)
         here.ids.append(ids)
     return here
@@ -101,7 +103,7 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
 def plan_of(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, seen: tuple[str, ...] = ()
 ) -> tuple[ScalingPlan, list[TypeShape]]:
-    """Return the plan for the waiting jobs of an environment, and the types that it may launch."""
+    """Return how many instances an environment should launch for its waiting jobs, and the types that it may launch."""
     types, _ = launchable(tx, environment)
     lines = lines_for(tx, environment, seen)
     return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), _strategy(environment)), types
@@ -129,7 +131,7 @@ def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, ...] = ()) -> list[JobLine]:
     """Return the waiting jobs for which an environment should have room, in the order in which they get capacity.
 
-    If a queue has several environments, the earlier ones come first: a later one serves the jobs for which they have no room.
+    If a queue has several environments, a later environment serves only the jobs for which the earlier environments have no room.
     """
     found: list[JobLine] = []
     pool = pool_of(tx, environment)
@@ -145,7 +147,10 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
 
 
 def _left_by_earlier(tx: Tx[Store], queue: JobQueue, environment: ComputeEnvironment, seen: tuple[str, ...]) -> dict[str, int]:
-    """Return for how many jobs of each line the earlier environments of a queue have no room. Other lines are not limited."""
+    """Return the number of jobs of each line for which the earlier environments of a queue have no room.
+
+    The result is empty if the queue has no earlier environment that launches instances.
+    """
     left: dict[str, int] = {}
     for name in queue.environments:
         if name == environment.name:

@@ -1,8 +1,8 @@
-"""The Auto Scaling groups of a compute environment, and the facts that its scaling depends on.
+"""The Auto Scaling groups of a compute environment: their instance types, launch templates, launches and terminations.
 
-An environment has one group for each instance type that its jobs use. A group is created when the environment launches the first
-instance of its type. A generation is a set of groups with the same settings: an infrastructure update begins a new generation, and
-the instances of the old one end after their jobs.
+An environment has one group for each instance type that its jobs use. The group is created when the environment launches the first
+instance of this type. A generation is a set of groups with the same settings. An infrastructure update begins a new generation. The
+instances of the old generation are terminated when their jobs have ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BOUNDARY = "==corral-batch=="
 
 
 class OldGroup(Struct, frozen=True):
-    """A group of an old generation. Its instances end when their jobs have ended, and at the latest at the deadline."""
+    """A group of an old generation. Its instances are terminated when their jobs have ended, and at the latest at the deadline."""
 
     name: str
     template: str
@@ -50,7 +50,7 @@ class OldGroup(Struct, frozen=True):
 
 
 class EnvironmentState(Struct, frozen=True):
-    """What the reconciler of an environment stores between two runs."""
+    """The data that the reconciler of an environment stores between two runs."""
 
     groups: dict[str, str] = field(default_factory=dict)  # instance type → name of its group
     templates: dict[str, str] = field(default_factory=dict)  # instance type → id of the group's launch template
@@ -58,9 +58,9 @@ class EnvironmentState(Struct, frozen=True):
     idle: dict[str, float] = field(default_factory=dict)  # instance that is not needed → since when
     asked: int = 0  # the desiredvCpus of a request that the environment has not reached yet
     is_full: bool = False  # jobs wait, and the environment may not grow further
-    refusal: str = ""  # why the last launch or group was refused
-    unfit: str = ""  # which waiting jobs fit on none of the types
-    paced_at_s: float | None = None  # when a transaction reached its limit of terminations; a later one continues
+    refusal: str = ""  # why the last launch, or the last creation of a group, was refused
+    unfit: str = ""  # the demands of waiting jobs that fit on no instance type of the environment
+    paced_at_s: float | None = None  # when a transaction reached its limit of terminations; a later transaction continues
 
 
 def state_of(tx: Tx[Store], region: str, name: str) -> EnvironmentState:
@@ -123,7 +123,7 @@ def check_types(tx: Tx[Store], given: list[str]) -> None:
 
 
 def launchable(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[list[TypeShape], str]:
-    """Return the types that this machine could ever hold. The text says why, if there are none."""
+    """Return the types whose instances fit on this machine when it is empty. If there are none, the text says why."""
     found: list[TypeShape] = []
     why = ""
     for each in types_of(tx, environment):
@@ -195,7 +195,7 @@ def _template_data(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dict
 def launch(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, type_: TypeShape, count: int, cause: str
 ) -> EnvironmentState:
-    """Raise the desired capacity of the group of a type. Create the group if it does not exist. Raises ApiError."""
+    """Raise the desired capacity of the group of an instance type. Create the group if it does not exist. Raises ApiError."""
     group = tx.store.groups.get(environment.region, state.groups.get(type_.name, ""))
     if group is not None and group.status == DELETING:
         raise ClientException(f"The Auto Scaling group {group.name} is being deleted.")
@@ -291,13 +291,13 @@ def _image(environment: ComputeEnvironment, type_: TypeShape, template: dict[str
 
 
 def _user_data(given: str, cluster: str) -> str:
-    """Add a part to the user's user data that joins the cluster of the environment. The result is in base64."""
+    """Return the user's user data with one more part: a script that joins the environment's cluster. The result is in base64."""
     script = f"#!/bin/bash\necho ECS_CLUSTER={cluster} >> /etc/ecs/ecs.config\n"
     if not given:
         return b64encode(script.encode()).decode()
     try:
         own = b64decode(given).decode()
-    except ValueError:  # compressed or binary data cannot be a part of a text
+    except ValueError:  # compressed or binary user data cannot be combined with a text
         return b64encode(script.encode()).decode()
     is_archive = own.lstrip().lower().startswith(("mime-version:", "content-type:"))
     part = own.lstrip() if is_archive else f'Content-Type: text/x-shellscript; charset="utf-8"\n\n{own}'

@@ -1,7 +1,7 @@
-"""Checks the members of requests for compute environments.
+"""Checks the members of requests that create or update compute environments.
 
-The checks here need no other resource. `environment_groups.problem_of` checks the subnets, roles and images that an environment
-names: as on AWS, an environment with a missing resource is created, and its status is INVALID.
+These checks read only the request. `environment_groups.problem_of` checks whether the subnets, roles and images that an environment
+names exist. As on AWS, an environment that names a missing resource is created, with the status INVALID.
 """
 
 from __future__ import annotations

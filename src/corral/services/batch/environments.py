@@ -1,4 +1,4 @@
-"""Finds compute environments, and the pools of their instances. A pool is a set of slots on which the scheduler places tasks."""
+"""Finds compute environments, and the pool of each. A pool is a set of instances on which the scheduler places tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.services.ecs.lookup import has_host
 from corral.store import Store
 
 ENVIRONMENTS_CACHED_MAX = 256
-SERVICE, TYPE = "batch", "compute-environment"  # of the stored documents
+SERVICE, TYPE = "batch", "compute-environment"  # the keys of the stored JSON documents
 
 
 def find_environment(tx: Tx[Store], region: str, name_or_arn: str) -> ComputeEnvironment | None:
@@ -43,7 +43,7 @@ def pool_of(tx: Tx[Store], environment: ComputeEnvironment) -> str:
 
 
 def environment_of(region: str, document: dict[str, Any]) -> ComputeEnvironment:
-    """Return the record of a stored document."""
+    """Return the compute environment that a JSON document describes."""
     resources = document.get("computeResources", {})
     return ComputeEnvironment(
         region=region,

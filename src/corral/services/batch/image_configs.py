@@ -1,7 +1,8 @@
-"""The configurations of images in Corral's own registry. A job uses a GPU if its image sets NVIDIA_VISIBLE_DEVICES.
+"""Reads NVIDIA_VISIBLE_DEVICES from the configurations of images. A job gets GPUs if its image sets this environment variable.
 
-The configuration of an image is a file with JSON. The server reads the file before SubmitJob runs (`fetch`), because a command must
-not read files. The result is cached by the digest of the configuration, which never changes.
+Only images in Corral's own registry are read. The configuration of an image is a JSON file. The server reads the file before the
+handler of SubmitJob runs (`fetch`), because handlers must not read files. The value is cached by the digest of the configuration:
+a configuration with the same digest never changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from corral.services.ecr.image_names import own_image
 from corral.store import Store
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-PARAMETER = "_config "  # the prefix of the parameters that receive configurations; the digest follows
+PARAMETER = "_config "  # `fetch` adds a configuration to a request as a parameter with this prefix and the digest
 CONFIG_MAX_BYTES = 1_000_000
 CACHED_MAX = 10_000
 NO_GPU = ("", "none", "void")
@@ -29,7 +30,7 @@ _visible_devices: dict[str, str] = {}  # digest of a configuration → value of 
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Return the bytes of the configurations that SubmitJob needs and that are not cached, by parameter."""
+    """Return where the configurations are stored that SubmitJob needs and that are not cached, by the name of the parameter."""
     try:
         definition = find_definition(tx, caller.region, params["jobDefinition"])
     except ApiError:
@@ -43,7 +44,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
 
 
 def remember(params: dict[str, Any]) -> None:
-    """Cache what the configurations in the parameters of a request say."""
+    """Cache the values in the configurations that `fetch` has added to a request."""
     for name in [name for name in params if name.startswith(PARAMETER)]:
         while len(_visible_devices) >= CACHED_MAX:
             del _visible_devices[next(iter(_visible_devices))]
@@ -51,7 +52,7 @@ def remember(params: dict[str, Any]) -> None:
 
 
 def visible_devices(tx: Tx[Store], region: str, image: str) -> str:
-    """The GPUs that an image asks for: its NVIDIA_VISIBLE_DEVICES. Empty if it asks for none or is in another registry."""
+    """Return NVIDIA_VISIBLE_DEVICES of an image. Return "" if the image does not set it, or is in another registry."""
     config = _config_of(tx, region, image)
     return _visible_devices.get(config.digest, "") if config is not None else ""
 
@@ -83,7 +84,7 @@ def _config_in(tx: Tx[Store], repository: Repository, digest: str | None, tag: s
 
 
 def _read(body: bytes) -> str:
-    """The value of NVIDIA_VISIBLE_DEVICES in a configuration."""
+    """Return the value of NVIDIA_VISIBLE_DEVICES in a configuration."""
     try:
         config = read_json(body)
         pairs = [str(each).partition("=") for each in config["config"]["Env"]]

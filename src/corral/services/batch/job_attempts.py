@@ -1,8 +1,8 @@
 """Attempts of Batch jobs: follow the ECS tasks of a job, enforce its time limit, and retry or end the job after an attempt.
 
-An attempt of a multi-node job has one task for each node. Its main node decides: when the task of the main node ends, the attempt
-ends and the other tasks are stopped. A task that cannot start also ends the attempt. While the tasks of an ending attempt stop, the
-`status_reason` of the job says why the attempt ends.
+An attempt of a job is an ECS task. An attempt of a multi-node job has one task for each node. When the task of the main node ends,
+Corral stops the other tasks, and the attempt ends. The attempt also ends when a task cannot start. While the other tasks stop,
+`Job.status_reason` says why the attempt ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WITH_TASKS = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
 def follow(tx: Tx[Store], job_id: str) -> None:
-    """Read what a job waits for, and change the job accordingly: the jobs that it depends on, or its tasks."""
+    """Update a job from the jobs that it depends on, or from its tasks if an attempt has begun."""
     job = tx.store.jobs.get(job_id)
     if job is None or job.has_ended:
         return
@@ -64,7 +64,7 @@ def _follow_task(tx: Tx[Store], job: Job) -> None:
 
 
 def _is_too_long(tx: Tx[Store], job: Job) -> bool:
-    """Return whether the time limit of an attempt has passed. Otherwise, follow the job again when it passes."""
+    """Return whether the time limit of an attempt has passed. If not, schedule `follow` for the end of the time limit."""
     if job.spec.timeout_s is None or job.started_at_s is None:
         return False
     deadline_s = job.started_at_s + job.spec.timeout_s
@@ -96,7 +96,7 @@ def _conclude(tx: Tx[Store], job: Job, attempt: Attempt, *, succeeded: bool, is_
 
 
 def _attempt(tx: Tx[Store], job: Job, task: Task | None) -> Attempt:
-    """Describe an ended attempt. The essential container that ended first decides about the exit code and the reason."""
+    """Describe an ended attempt. Its exit code and reason are those of the essential container that ended first."""
     if task is None:
         return Attempt(job.task_id, "", "", job.started_at_s, tx.now_s, None, LOST, LOST, "")
     run = min(task.runs, key=lambda each: (not each.essential, each.stopped_at_s or tx.now_s, each.position))
@@ -117,7 +117,7 @@ def _attempt(tx: Tx[Store], job: Job, task: Task | None) -> Attempt:
 
 
 def _status_reason(task: Task) -> str:
-    """Return the status reason of an attempt, with the words of AWS: retry rules of users match these words."""
+    """Return the status reason of an attempt, in the words of AWS, because users write retry rules that match these words."""
     ended = task.stop_code == StopCode.TERMINATION and (task.stopped_reason or "").startswith(TERMINATED)
     if ended and task.instance_id is not None:
         return HOST_TERMINATED.format(ec2_id(task.instance_id))
@@ -127,7 +127,7 @@ def _status_reason(task: Task) -> str:
 
 
 def _succeeded(task: Task | None, attempt: Attempt) -> bool:
-    """Return whether an attempt succeeded. A task that was stopped has failed, also if its program exited with 0."""
+    """Return whether an attempt succeeded. An attempt whose task was stopped has failed, even if the program exited with 0."""
     return task is not None and task.stop_code == StopCode.ESSENTIAL_EXITED and attempt.exit_code == 0
 
 

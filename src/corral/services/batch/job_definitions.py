@@ -1,7 +1,7 @@
 """Operations on job definitions: RegisterJobDefinition, DeregisterJobDefinition, DescribeJobDefinitions.
 
-A stored definition has the members of DescribeJobDefinitions. It also has `_tasks`, the ECS task definitions of this revision
-(`task_documents.py`), and `_images`, the images of its containers.
+Each revision of a job definition is stored as a JSON document with the members of DescribeJobDefinitions. The document also has
+`_tasks`, the ECS task definitions of the revision (`task_documents.py`), and `_images`, the images of its containers.
 """
 
 from __future__ import annotations
@@ -43,17 +43,20 @@ class JobDefinition(Struct, frozen=True):
     name: str
     revision: int
     status: str  # ACTIVE or INACTIVE
-    document: Document  # in Batch's form. Do not change it: it is a shared object of the store
+    document: Document  # the stored JSON document. Do not change it, because the store returns the same object to other callers
 
     @property
     def tasks(self) -> list[str]:
-        """FAMILY:REVISION of the ECS task definitions: one, or one for each node range."""
+        """FAMILY:REVISION of each ECS task definition.
+
+        A multi-node job definition has one for each range of nodes, others have one.
+        """
         tasks: list[str] = self.document[TASKS]
         return tasks
 
     @property
     def images(self) -> list[str]:
-        """The images of all its containers."""
+        """The images of all containers of the job definition."""
         images: list[str] = self.document[IMAGES]
         return images
 
@@ -154,7 +157,10 @@ def split_definition(region: str, given: str) -> tuple[str, int | None]:
     name, colon, revision = short(DEFINITION, region, given).partition(":")
     number = whole_number(revision, REVISION_MAX) if colon else None
     if not NAME.fullmatch(name) or (colon and not number):
-        raise ClientException(f"Provided name {given[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
+        raise ClientException(
+            f"Job definition '{given[:300]}' is not valid: give NAME, NAME:REVISION or its ARN in {region}, with a "
+            "number from 1 as the revision."
+        )
     return name, number
 
 
@@ -188,7 +194,7 @@ def _named(tx: Tx[Store], region: str, given: str, status: str | None) -> list[t
 
 
 def _description(caller: Caller, definition: JobDefinition) -> Document:
-    """A definition in the form of Batch's responses."""
+    """Describe a revision in the form of DescribeJobDefinitions."""
     return {
         **shown(definition.document),
         "jobDefinitionArn": arn(caller.account, caller.region, f"{DEFINITION}/{definition.name}:{definition.revision}"),

@@ -47,7 +47,10 @@ def describe_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def _waiting_reasons(tx: Tx[Store], waiting: list[Job]) -> dict[str, str]:
-    """Why RUNNABLE jobs wait, by job id. Only a request for few jobs gets their places in the queue, which are slow to count."""
+    """Return why RUNNABLE jobs wait, by job id.
+
+    The text contains a job's place in the queue only if the request names few jobs, because places are slow to count.
+    """
     if len(waiting) <= PLACES_MAX:
         return {job.id: reason(tx, job) for job in waiting}
     found: dict[str, str] = {}
@@ -59,7 +62,7 @@ def _waiting_reasons(tx: Tx[Store], waiting: list[Job]) -> dict[str, str]:
 
 
 def _detail(tx: Tx[Store], job: Job, status_reason: str) -> Description:
-    """A job in the form of DescribeJobs. The serializer leaves out members that are None."""
+    """Describe a job in the form of DescribeJobs. The serializer leaves out members that are None."""
     account, spec = tx.settings.account, job.spec
     definition = definition_of(tx, job.region, spec.definition_arn)
     strategy = spec.request.get("retryStrategy") or definition.document.get("retryStrategy") or {}
@@ -109,7 +112,7 @@ def _detail(tx: Tx[Store], job: Job, status_reason: str) -> Description:
 
 
 def status_summary(tx: Tx[Store], array: Job) -> dict[str, int]:
-    """The number of children of an array in each state. As on Batch, every state is listed."""
+    """Return the number of children of an array in each state. As on AWS, states without children are listed, too."""
     counts = tx.store.jobs.summary(array)
     return {state.value: counts.get(state, 0) for state in JobState}
 
@@ -118,7 +121,7 @@ def status_summary(tx: Tx[Store], array: Job) -> dict[str, int]:
 
 
 def _containers(tx: Tx[Store], job: Job, definition: JobDefinition) -> Description:
-    """The member `container` of a job with one container, or `ecsProperties` of a job with several."""
+    """Return the member `container` of a job with one container, or `ecsProperties` of a job with several containers."""
     properties, member, overrides = _properties(job, definition)
     execution = _execution(tx, job, definition)
     if member in properties:
@@ -137,7 +140,7 @@ def _containers(tx: Tx[Store], job: Job, definition: JobDefinition) -> Descripti
 
 
 def _properties(job: Job, definition: JobDefinition) -> tuple[Description, str, Description]:
-    """The properties of a job or node, their member for a single container, and the overrides that apply to it."""
+    """Return the properties of a job or node, the name of their member for a single container, and the overrides of SubmitJob."""
     request = job.spec.request
     if job.kind is not JobKind.NODE:
         return definition.document, "containerProperties", request
@@ -152,7 +155,7 @@ def _properties(job: Job, definition: JobDefinition) -> tuple[Description, str, 
 
 
 def _execution(tx: Tx[Store], job: Job, definition: JobDefinition) -> _Execution | None:
-    """The current attempt of a job, or its last attempt. Return None before the first attempt."""
+    """Return the current attempt of a job, or its last attempt. Return None before the first attempt."""
     task = tx.store.tasks.get(job.task_id) if job.task_id else None
     if task is not None:
         account = tx.settings.account
@@ -192,14 +195,14 @@ def _of_execution(execution: _Execution | None) -> Description:
 
 
 def _outcome(execution: _Execution | None, name: str | None) -> Description:
-    """The exit code, reason and log stream of a container; without a name, of the first container."""
+    """Return the exit code, reason and log stream of a container. If `name` is None, use the first container."""
     containers = execution.containers if execution is not None else {}
     name = next(iter(containers), "") if name is None else name
     return {**containers.get(name, {}), "networkInterfaces": []}
 
 
 def _attempt(tx: Tx[Store], job: Job, attempt: Attempt, definition: JobDefinition) -> Description:
-    """One attempt that has ended."""
+    """Describe an attempt that has ended."""
     detail = _members(
         startedAt=milliseconds(attempt.started_at_s) if attempt.started_at_s is not None else None,
         stoppedAt=milliseconds(attempt.stopped_at_s),

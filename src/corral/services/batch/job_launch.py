@@ -1,7 +1,7 @@
-"""Requests to launch the attempts of Batch jobs as ECS tasks.
+"""Makes the requests that launch the attempts of Batch jobs as ECS tasks.
 
-All children of an array share one task definition and one set of overrides. The variables that differ between them, such as
-AWS_BATCH_JOB_ARRAY_INDEX, are in `LaunchRequest.job_environment`.
+All children of an array have the same task definition and the same overrides. The environment variables that differ between the
+children, such as AWS_BATCH_JOB_ARRAY_INDEX, are in `LaunchRequest.job_environment`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, 
 
 
 def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None) -> dict[str, str]:
-    """The variables that Batch sets for the next attempt of a job."""
+    """Return the environment variables that Batch sets for the next attempt of a job."""
     variables = {
         "AWS_BATCH_JOB_ID": job.id if node is None else f"{job.id}#{node}",
         "AWS_BATCH_JOB_ATTEMPT": str(len(job.attempts) + 1),
@@ -89,7 +89,7 @@ def _group_of(spec: JobSpec, node: int) -> NodeGroup:
 
 
 def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, group: NodeGroup | None) -> LaunchRequest:
-    """The members of the request that all jobs with this spec share in this queue and environment."""
+    """Return a request with the members that are equal for all jobs with this spec in this queue and environment."""
     spec = job.spec
     family, revision = split_definition(group.definition_arn if group is not None else spec.task_definition)
     found = tx.store.definitions.get(job.region, family, revision)

@@ -1,6 +1,6 @@
 """ListJobs: the jobs of a queue, the children of an array, or the nodes of a multi-node job.
 
-A token contains the position of the last job of a page, as JSON.
+A nextToken contains a cursor: the position of the last job of the previous page, as JSON.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Cursor = tuple[float, ...]
 
 LIST_PAGES = replace(PAGES, default=1000, largest=1000)
 FILTERED_MAX = 100  # jobs per page with a filter
-EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because each needs the reason why it waits
-READ_MAX = 400  # jobs per page in any case, so that a request does not hold the lane for long; a token follows
+EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because the reason why a job waits must be computed for each of them
+READ_MAX = 400  # jobs per page in all other cases, so that a request does not delay other requests for long
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
 PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filters whose value may end with *: their columns
 TIME_MAX_MS = 10**15
@@ -49,12 +49,13 @@ def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str, kind: JobKind, limit: int) -> dict[str, Any]:
     parent = tx.store.jobs.get(job_id)
     if parent is None or parent.region != caller.region or parent.kind is not kind:
-        raise ClientException(f"Job {job_id[:200]} is not {'an array' if kind is JobKind.ARRAY else 'a multi-node'} job.")
+        what = "an array" if kind is JobKind.ARRAY else "a multi-node"
+        raise ClientException(f"Job {job_id[:200]} does not exist, or is not {what} job: give the id of {what} job.")
     after = _cursor(params, NUMBERED)
     found = tx.store.jobs.listed_children(parent, _state(params) or JobState.RUNNING, after, limit + 1)
     first = tx.store.jobs.get(found[0].id) if found and found[0].state is JobState.RUNNABLE else None
     queue = find_queue(tx, parent.region, parent.queue)
-    if first is not None and queue is not None:  # the children need the same, so they wait for the same
+    if first is not None and queue is not None:  # one reason for all children, because they need the same resources
         why = reasons(tx, queue, [first]).get(first.id, "")
         found = [replace(each, status_reason=why or each.status_reason) for each in found]
     return _page(caller, found, limit, parent)
@@ -78,7 +79,8 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
     if name not in FILTERS:
         raise ClientException(f"The filter '{name[:100]}' does not exist: use one of {', '.join(FILTERS)}.")
     if len(values) != 1 or not values[0]:
-        raise ClientException(f"The filter {name} must have exactly one value, not {len(values)}.")
+        what = f"it has {len(values)} values" if len(values) != 1 else "the value is empty"
+        raise ClientException(f"The filter {name} must have exactly one value: {what}.")
     limit = min(limit, FILTERED_MAX)
     if name in PREFIXED and values[0].endswith("*") and not values[0].startswith("arn:"):
         found, rest = tx.store.jobs.matching(
@@ -91,7 +93,7 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
 
 
 def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[ListedJob]:
-    """The jobs, with the reasons why RUNNABLE jobs wait."""
+    """Return the jobs, and add the reasons why RUNNABLE jobs wait."""
     waiting = [job for each in found if each.state is JobState.RUNNABLE and (job := tx.store.jobs.get(each.id)) is not None]
     why = reasons(tx, queue, waiting) if waiting else {}
     return [replace(each, status_reason=why[each.id]) if each.id in why else each for each in found]
@@ -151,7 +153,7 @@ def _response(caller: Caller, found: list[ListedJob], rest: Cursor, parent: Job 
 
 
 def _summary(caller: Caller, job: ListedJob, parent: Job | None) -> dict[str, Any]:
-    """A job in the form of ListJobs. The serializer leaves out members that are None."""
+    """Describe a job in the form of ListJobs. The serializer leaves out members that are None."""
     summary: dict[str, Any] = {
         "jobArn": arn(caller.account, caller.region, f"{JOB}/{job.id}"),
         "jobId": job.id,

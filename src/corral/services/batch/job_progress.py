@@ -1,8 +1,9 @@
 """Changes of the state of a Batch job: submit it, make it RUNNABLE when its dependencies are met, end, cancel or terminate it.
 
-`job_attempts.py` follows the tasks of a job. An array is the parent of children with the same command. A check reads the states of
-the jobs that a job depends on, and changes the job if they allow it or if one of them has failed. One transaction checks or stops a
-limited number of children: the reconcilers `job-array` and `job-dependents` (`reconcile/jobs.py`) continue in later transactions.
+An array is a job with children that run the same command. `check` reads the states of the jobs that a job depends on. Then it makes
+the job RUNNABLE, or ends it if one of these jobs has failed. One transaction checks or stops a limited number of children. The
+reconcilers `job-array` and `job-dependents` (`reconcile/jobs.py`) continue in later transactions. `job_attempts.py` changes the
+state of a job when the state of its ECS task changes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from corral.store import Store
 from corral.store.job_dependencies import N_TO_N, UNEXPANDED, WHOLE
 
 SHOWN_S = 7 * 24 * 3600.0  # AWS shows an ended job for at least seven days
-NOTICES = "job-dependents:"  # the key of the reconciler that tells dependent jobs about ended jobs
+NOTICES = "job-dependents:"  # the key of the reconciler that checks dependent jobs after other jobs have ended
 SWEEP = "jobs:"  # the key of the reconciler that deletes ended jobs
 BEFORE_START = frozenset({JobState.SUBMITTED, JobState.PENDING, JobState.RUNNABLE})
 
 
 def submit(tx: Tx[Store], job: Job) -> Job:
-    """Add a job, and move it on: it becomes RUNNABLE, or it waits for other jobs, or it fails because one of them has failed."""
+    """Store a new job. It becomes RUNNABLE, or waits for the jobs that it depends on, or fails because one of them has failed."""
     verdict = _dependency_state(tx, job)
     state, expanded, runnable_at_s = JobState.PENDING, WAITS if job.kind is JobKind.ARRAY else 0, None
     if verdict is JobState.SUCCEEDED and job.kind is JobKind.ARRAY:
@@ -55,7 +56,7 @@ def submit(tx: Tx[Store], job: Job) -> Job:
 def _rows_of_dependencies(tx: Tx[Store], depends_on: tuple[Dependency, ...]) -> Iterator[tuple[int, int]]:
     """Return the rows to write for dependencies.
 
-    Dependencies on ended jobs need no row, except N_TO_N: the row keeps the ended array from being deleted.
+    A dependency on an ended job needs no row. N_TO_N is an exception: its row keeps the ended array from being deleted.
     """
     for each in depends_on:
         needed = tx.store.jobs.get(each.job_id) if each.job_id else None
@@ -70,7 +71,7 @@ def _rows_of_dependencies(tx: Tx[Store], depends_on: tuple[Dependency, ...]) -> 
 def _dependency_state(tx: Tx[Store], job: Job) -> JobState:
     """Return SUCCEEDED if all jobs that a job needs have succeeded, FAILED if one has failed, otherwise PENDING.
 
-    A needed job that no longer exists has succeeded: its failure would have ended this job before the needed job was deleted.
+    A needed job that was deleted has succeeded: if it had failed, this job would have failed before the deletion.
     """
     verdict = JobState.SUCCEEDED
     for job_id in _needed(tx, job):
@@ -83,7 +84,7 @@ def _dependency_state(tx: Tx[Store], job: Job) -> JobState:
 
 
 def _needed(tx: Tx[Store], job: Job) -> Iterator[str]:
-    """Return the ids of the jobs that must succeed first."""
+    """Return the ids of the jobs that must succeed before this job can start."""
     if job.kind is not JobKind.CHILD:
         yield from (each.job_id for each in job.depends_on if not each.type)
         return
@@ -97,7 +98,7 @@ def _needed(tx: Tx[Store], job: Job) -> Iterator[str]:
 
 
 def child_state(tx: Tx[Store], parent: Job, index: int) -> JobState:
-    """Return the verdict about the dependencies of a child that may not have a row yet. See `_dependency_state`."""
+    """Return `_dependency_state` of a child of an array. The child may have no row yet."""
     return _dependency_state(tx, tx.store.jobs.child(parent, index))
 
 
@@ -129,7 +130,10 @@ def check(tx: Tx[Store], job: Job) -> None:
 
 
 def make_runnable(tx: Tx[Store], job: Job, changed: Job) -> None:
-    """Let a job wait for capacity. `job` is the stored job, `changed` has further changes."""
+    """Make a job RUNNABLE, so that it waits for capacity.
+
+    `job` is the stored job. `changed` is the job with other changes to write.
+    """
     runnable = changed.but(state=JobState.RUNNABLE, runnable_at_s=tx.now_s, status_reason="")
     dispatch.enqueue(tx, tx.store.jobs.change(job, runnable, tx.now_s))
 
@@ -151,7 +155,7 @@ def started(tx: Tx[Store], job: Job, tasks: Sequence[Task], environment: str) ->
 
 
 def end(tx: Tx[Store], job: Job, state: JobState, reason: str) -> Job:
-    """End a job that has no task. Jobs with tasks and arrays are terminated, so they end when their tasks have ended."""
+    """End a job that has no task. Terminate a job that has a task, and an array: they end later, when their tasks have ended."""
     if job.kind is JobKind.ARRAY or job.state not in BEFORE_START:
         terminate(tx, job, reason)
         return tx.store.jobs.get(job.id) or job
@@ -159,7 +163,10 @@ def end(tx: Tx[Store], job: Job, state: JobState, reason: str) -> Job:
 
 
 def finish(tx: Tx[Store], job: Job, ended: Job) -> Job:
-    """Write the end of a job, and tell its parent and its dependent jobs. `job` is the stored job, `ended` the ended one."""
+    """Write the end of a job. Update its array, and notify its dependent jobs.
+
+    `job` is the job as it is stored now. `ended` is the job as it will be stored.
+    """
     if job.state is JobState.RUNNABLE:
         dispatch.dequeue(tx, job)
     ended = tx.store.jobs.change(job, ended.but(stopped_at_s=tx.now_s, check_from=None), tx.now_s)
@@ -178,14 +185,14 @@ def finish(tx: Tx[Store], job: Job, ended: Job) -> Job:
 
 
 def _fail(tx: Tx[Store], job: Job, reason: str) -> Job:
-    """End a job that waits. All children of an array that waits are FAILED, too; none of them has a task."""
+    """End a job that waits for other jobs. If it is an array, its children become FAILED, too. None of them has a task."""
     if job.kind is JobKind.ARRAY and tx.store.jobs.fail_unexpanded(job, tx.now_s):
         _notify(tx, job.number, UNEXPANDED)
     return finish(tx, job, job.but(state=JobState.FAILED, status_reason=reason))
 
 
 def _notify(tx: Tx[Store], number: int, position: int) -> None:
-    """Tell dependent jobs that a job has ended. If there are other notices, the reconciler is already due."""
+    """Write a notice: a row that makes a reconciler check the dependent jobs. If other notices exist, it is already due."""
     if tx.store.jobs.dependencies.notify(number, position):
         tx.mark(NOTICES)
 
@@ -198,7 +205,10 @@ def _release_needed(tx: Tx[Store], array: Job) -> None:
 
 
 def _child_ended(tx: Tx[Store], child: Job) -> None:
-    """End the array with its last child. If the children run one after the other, check the next child."""
+    """Update the array of a child that has ended: end the array if this was its last child.
+
+    If the array is SEQUENTIAL, check the next child.
+    """
     parent = parent_of(tx, child)
     if _finish_array(tx, parent):
         return
@@ -206,7 +216,7 @@ def _child_ended(tx: Tx[Store], child: Job) -> None:
     next_index = child.index + 1
     if next_index < parent.expanded and any(each.type == "SEQUENTIAL" for each in parent.depends_on):
         if child.state is JobState.FAILED:
-            check_children(tx, parent, next_index)  # all later children fail, a limited number in each transaction
+            check_children(tx, parent, next_index)  # all later children fail, too: a limited number in each transaction
         else:
             check(tx, tx.store.jobs.child(parent, next_index))
 
@@ -222,7 +232,10 @@ def _finish_array(tx: Tx[Store], parent: Job) -> bool:
 
 
 def check_children(tx: Tx[Store], parent: Job, first: int) -> None:
-    """Check the children of an array from an index on. If other checks are waiting, the reconciler is already due."""
+    """Check the children of an array whose index is `first` or more. The reconciler of the array checks them.
+
+    If `check_from` is set, the reconciler is already due.
+    """
     if parent.check_from is None:
         tx.store.jobs.change(parent, parent.but(check_from=first), tx.now_s)
         tx.mark(array_key(parent))
@@ -271,7 +284,10 @@ def terminate(tx: Tx[Store], job: Job, reason: str) -> None:
 
 
 def _stoppable(tx: Tx[Store], job: Job) -> Job:
-    """Return the job to stop: the whole job for a node. A child without a row gets one."""
+    """Return the job that a request to stop `job` must stop. For a node, this is the whole multi-node job.
+
+    If `job` is a child without a row, add its row.
+    """
     if job.kind is JobKind.NODE:
         return parent_of(tx, job)
     if job.kind is JobKind.CHILD and job.state is JobState.SUBMITTED:
@@ -281,7 +297,7 @@ def _stoppable(tx: Tx[Store], job: Job) -> Job:
 
 
 def _stop_array(tx: Tx[Store], array: Job, stopped: Job) -> None:
-    """Stop an array. Children without a row are FAILED at once. The others are stopped by the reconciler of the array."""
+    """Stop an array. Children without a row become FAILED at once. The reconciler of the array stops the other children."""
     waits = array.check_from is not None
     stopped = tx.store.jobs.change(array, stopped.but(check_from=0), tx.now_s)
     if tx.store.jobs.fail_unexpanded(stopped, tx.now_s):

@@ -1,7 +1,7 @@
-"""Job queues as other modules see them: the record of a queue, and functions that find queues.
+"""The record of a job queue, and functions that find job queues. `queue_requests.py` has the operations.
 
-A job queue is a stored document with the members of DescribeJobQueues. `queue_requests.py` has the operations. The reconciler
-`job-queue` (`reconcile/job_queues.py`) runs after each change of a queue.
+A job queue is stored as a JSON document with the members of DescribeJobQueues. The reconciler `job-queue`
+(`reconcile/job_queues.py`) runs after each change of a queue.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class JobQueue(Struct, frozen=True):
     region: str
     name: str
     arn: str
-    state: str  # ENABLED: the queue accepts jobs; DISABLED: it does not, but its jobs still run
+    state: str  # ENABLED: the queue accepts new jobs; DISABLED: it refuses new jobs, but its earlier jobs still run
     status: str  # VALID, or DELETING while its jobs end
     status_reason: str
-    priority: int  # a queue with a higher number gets capacity first, if two queues have the same environment
+    priority: int  # if two queues have the same environment, the queue with the higher number gets capacity first
     environments: tuple[str, ...]  # the names of its compute environments, in the order in which they are tried
     policy_arn: str  # of the scheduling policy; empty for a FIFO queue
     created_at_s: float
@@ -47,7 +47,7 @@ def find_queue(tx: Tx[Store], region: str, name_or_arn: str) -> JobQueue | None:
 
 
 def queues_of_environment(tx: Tx[Store], region: str, environment: str) -> list[JobQueue]:
-    """Return the queues that have a compute environment in their order. `environment` is its name."""
+    """Return the job queues that use a compute environment. `environment` is the name of the environment."""
     documents = (document for _, document in tx.store.stored.with_prefix(SERVICE, QUEUE, region, ""))
     return [
         queue_of(region, document)
@@ -57,7 +57,7 @@ def queues_of_environment(tx: Tx[Store], region: str, environment: str) -> list[
 
 
 def queue_of(region: str, document: Document) -> JobQueue:
-    """Return the record of a stored queue."""
+    """Return the job queue that a JSON document describes."""
     order = sorted(document["computeEnvironmentOrder"], key=lambda each: each["order"])
     return JobQueue(
         region=region,

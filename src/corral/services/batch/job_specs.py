@@ -1,4 +1,8 @@
-"""Job specs: what a job asks for, computed from its definition and the parameters of SubmitJob. Equal requests share one spec."""
+"""Computes the spec of a job from its job definition and the parameters of SubmitJob.
+
+A `JobSpec` (`model/job.py`) has everything that the attempts of a job need: task definition, overrides, resources, retry rules.
+Equal requests share one spec.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,12 @@ MEMBERS = (  # members of SubmitJob that are part of the spec
     "parameters", "containerOverrides", "ecsPropertiesOverride", "nodeOverrides", "retryStrategy", "propagateTags", "timeout",
     "tags", "shareIdentifier", "schedulingPriorityOverride", "consumableResourcePropertiesOverride",
 )  # fmt: skip
-SHOWN = ("containerOverrides", "ecsPropertiesOverride", "nodeOverrides", "retryStrategy", "timeout")  # DescribeJobs reads them
+# The members of SubmitJob that the spec stores unchanged, for DescribeJobs.
+SHOWN = ("containerOverrides", "ecsPropertiesOverride", "nodeOverrides", "retryStrategy", "timeout")
 
 
 class _Cached(NamedTuple):
-    document: Properties  # a reference keeps Python from giving the same id to another document
+    document: Properties  # the cache key contains id(document): this reference keeps the document alive, so the id stays unique
     spec: JobSpec
 
 
@@ -45,14 +50,14 @@ class _Task(NamedTuple):
     task_definition: str  # FAMILY:REVISION
     overrides: Properties
     demand: Demand
-    asks_for_gpus: bool  # by NVIDIA_VISIBLE_DEVICES
+    asks_for_gpus: bool  # True if its image sets NVIDIA_VISIBLE_DEVICES
 
 
 _cache: dict[tuple[int, bytes, tuple[str, ...]], _Cached] = {}
 
 
 def job_spec(tx: Tx[Store], definition: JobDefinition, params: dict[str, Any]) -> JobSpec:
-    """The spec for a request. Raise ClientException if a member is not valid."""
+    """Return the spec for the parameters of SubmitJob. Raise ClientException if a parameter is not valid."""
     given = {member: params[member] for member in MEMBERS if params.get(member) is not None}
     devices = {image: value for image in definition.images if (value := visible_devices(tx, definition.region, image))}
     text = orjson.dumps(given)
@@ -104,7 +109,7 @@ def _spec(tx: Tx[Store], definition: JobDefinition, given: Properties, devices: 
 
 
 def node_count(definition: JobDefinition, params: Properties) -> int:
-    """The number of nodes of a multi-node job: from its definition, or from `nodeOverrides`."""
+    """Return the number of nodes of a multi-node job: from `nodeOverrides`, or else from its definition."""
     properties = definition.document["nodeProperties"]
     given = (params.get("nodeOverrides") or {}).get("numNodes")
     return int(properties["numNodes"] if given is None else given)
@@ -130,7 +135,7 @@ def _largest(demands: list[Demand]) -> Demand:
 
 
 def _resources(definition: JobDefinition, nodes: tuple[NodeGroup, ...]) -> tuple[tuple[str, int], ...]:
-    """The consumable resources of a job. A multi-node job needs the resources of all its nodes."""
+    """Return the consumable resources of a job. A multi-node job needs the resources of all its nodes together."""
     needed = dict(rules.consumed(definition.document.get("consumableResourceProperties")))
     if nodes:
         ranges = definition.document["nodeProperties"]["nodeRangeProperties"]
@@ -193,7 +198,7 @@ def _sets_variable(container: Properties, given: Mapping[str, Properties]) -> bo
 
 
 def _by_container(task: Properties, given: Properties, platform: str, *, is_single: bool) -> dict[str, Properties]:
-    """The overrides of a request by container name."""
+    """Return the overrides of a request by container name."""
     single, several = given.get("containerOverrides"), given.get("ecsPropertiesOverride")
     if given.get("eksPropertiesOverride"):
         raise ClientException("Corral does not serve eksPropertiesOverride: it runs jobs as ECS tasks. Use containerOverrides.")
@@ -229,7 +234,7 @@ def _by_container(task: Properties, given: Properties, platform: str, *, is_sing
 def _node_groups(
     tx: Tx[Store], definition: JobDefinition, given: Properties, parameters: Mapping[str, str], devices: Mapping[str, str]
 ) -> tuple[tuple[NodeGroup, ...], list[_Task]]:
-    """The node groups of a multi-node job: consecutive nodes with equal properties and overrides."""
+    """Return the node groups of a multi-node job. A node group is a range of nodes with equal properties and overrides."""
     if given.get("containerOverrides") or given.get("ecsPropertiesOverride"):
         raise ClientException(
             "The job is a multi-node job. Use nodeOverrides instead of containerOverrides and ecsPropertiesOverride."
@@ -263,7 +268,7 @@ def _node_groups(
 
 
 def _check_resized(targets: list[str], nodes: int, main: int) -> None:
-    """Check that `nodeOverrides.numNodes` is possible."""
+    """Refuse a number of nodes in `nodeOverrides` that the ranges of the definition do not allow."""
     rules.check_node_counts(nodes, main)
     if not any(is_open(each) and node_range(each, nodes)[0] < nodes for each in targets):
         raise ClientException(

@@ -1,8 +1,12 @@
-"""Claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
+"""The claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
 
-A line has the RUNNABLE jobs of one queue that need the same resources. It has one claim in the pool of each compute environment of
-its queue. It has no claim while a consumable resource is used up, while its share must leave capacity to other shares, or while a
-Fargate environment has reached its maximum of vCPUs.
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. The jobs with one
+share identifier are a share. A pool is the set of instances of a compute environment's cluster. A claim is the entry of a line in
+the queue of a pool. The scheduler serves the claim with the smallest rank first.
+
+A line has one claim in the pool of each compute environment of its queue. It has no claim while too little of a consumable resource
+is available, or while its scheduling policy reserves the capacity for other shares. It has no claim in a Fargate environment that
+has too few vCPUs left.
 """
 
 from __future__ import annotations
@@ -33,13 +37,13 @@ RANKED_S = 1.0  # all claims of a pool are ranked at most this often; a dispatch
 
 
 class Offer(Struct, frozen=True):
-    """A compute environment of a queue that takes jobs now."""
+    """A compute environment of a job queue that accepts jobs now, and its pool."""
 
     environment: ComputeEnvironment
     pool: str
 
 
-# Region and name of a queue → the queue, and its environments that take jobs now
+# Region and name of a job queue → the queue, and its environments that accept jobs now
 KnownQueues = dict[tuple[str, str], tuple[JobQueue | None, list[Offer]]]
 
 
@@ -53,7 +57,7 @@ class Shortage(Struct, frozen=True):
 
 
 def line_key(job: Job, queue: JobQueue | None) -> LineKey:
-    """Return what a job has in common with the other jobs of its line."""
+    """Return the key of a job's line: the properties that all jobs of the line have in common."""
     spec, by_image = job.spec, job.spec.asks_for_gpus_by_image
     demand = _with_gpu(spec.demand) if by_image else spec.demand
     if job.kind is JobKind.MULTI_NODE:
@@ -83,7 +87,7 @@ def _with_gpu(demand: Demand) -> Demand:
 
 
 def offers(tx: Tx[Store], queue: JobQueue | None) -> list[Offer]:
-    """Return the compute environments of a queue that take jobs now, in the order in which they are tried."""
+    """Return the compute environments of a queue that accept jobs now, in the order of the queue."""
     if queue is None or queue.status == DELETING:
         return []
     found = (find_environment(tx, queue.region, name) for name in queue.environments)
@@ -102,7 +106,10 @@ def shortage(tx: Tx[Store], line: WaitingLine) -> Shortage | None:
 
 
 def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> bool:
-    """Whether the first job of a line leaves the capacity that the policy reserves for shares without running jobs."""
+    """Whether enough capacity stays free for other shares if the first job of a line starts now.
+
+    The scheduling policy reserves capacity for shares that have no running jobs.
+    """
     policy = _policy(tx, queue)
     if policy is None or not policy.reservation:
         return True
@@ -112,7 +119,7 @@ def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> boo
 
 
 def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
-    """Return the vCPUs that the environments of a queue can have. An unmanaged environment has those of its instances."""
+    """Return the maximum of vCPUs of all environments of a queue. For an unmanaged environment, count its present instances."""
     total = 0.0
     for offer in offers(tx, queue):
         if offer.environment.max_vcpus:
@@ -123,7 +130,7 @@ def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
 
 
 def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
-    """Return the lines whose first job may start in a Fargate environment now, because it has enough vCPUs left.
+    """Return the ids of the lines whose first job may start in a Fargate environment now: it has enough vCPUs left for the job.
 
     The first line that lacks vCPUs keeps all later lines waiting: otherwise small jobs could keep a large job waiting for ever. A
     line that needs more than the maximum of the environment, or more than this machine has, keeps no other line waiting.
@@ -164,9 +171,9 @@ def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0
 def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueues | None = None) -> None:
     """Set the claims of lines, and call the scheduler for pools in which a claim begins, ends, or gets a better rank.
 
-    `known` has queues that the caller has read in this transaction, so that they are not read again.
+    `known` caches the job queues that this transaction has already read.
     """
-    opened: dict[str, set[int]] = {}  # Fargate environment → the lines that may use it
+    opened: dict[str, set[int]] = {}  # Fargate environment → the ids of the lines that may use it
     known = {} if known is None else known
     for line in lines:
         name = line.key.region, line.queue
@@ -189,7 +196,7 @@ def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueue
 
 
 def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[int]]) -> bool:
-    """Whether an environment may run the first job of a line now, if its pool has room. `opened` caches the lines of Fargate."""
+    """Whether an environment may run the first job of a line, if its pool has room. `opened` caches the results of `open_lines`."""
     environment = offer.environment
     if not environment.is_fargate:
         return True
@@ -199,7 +206,10 @@ def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[
 
 
 def rank_claims(tx: Tx[Store], pool: str) -> None:
-    """Rank all job claims of a pool again, unless this was done within the last second. The use of shares grows with time."""
+    """Compute the ranks of all job claims of a pool, at most once a second.
+
+    The ranks change, because a share's use grows with time.
+    """
     lines = tx.store.job_lines.in_pool(pool)
     if not lines or tx.now_s < tx.store.job_lines.ranked_at.get(pool, -inf) + RANKED_S:
         return

@@ -1,7 +1,7 @@
 """Names of AWS Batch: ARNs, the kinds of resources, and the rules that several operations share.
 
-A kind is the first part of the resource in an ARN: `job-queue` in `arn:aws:batch:REGION:ACCOUNT:job-queue/NAME`. Job queues,
-scheduling policies and consumable resources are stored documents. The kind is the type of the document, the name is its key.
+The kind of a resource is a part of its ARN: `job-queue` in `arn:aws:batch:REGION:ACCOUNT:job-queue/NAME`. Job queues, scheduling
+policies and consumable resources are stored as JSON documents. The store finds a document by kind, region and name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from corral.store.stored_resources import Document
 SERVICE = "batch"
 QUEUE, ENVIRONMENT, DEFINITION, JOB = "job-queue", "compute-environment", "job-definition", "job"
 POLICY, RESOURCE = "scheduling-policy", "consumable-resource"
-KINDS = (QUEUE, ENVIRONMENT, DEFINITION, JOB, POLICY, RESOURCE)
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 CREATING, UPDATING, DELETING, VALID, INVALID = "CREATING", "UPDATING", "DELETING", "VALID", "INVALID"

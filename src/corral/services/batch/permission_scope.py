@@ -1,7 +1,7 @@
-"""What a request to AWS Batch touches, for the permissions that it needs: ARNs of resources, and the tasks that jobs become.
+"""Finds the resources and the tasks that a request to AWS Batch concerns.
 
-`services/permissions.py` makes permissions from it. A `JobTask` has the parts of a task definition that matter there: its roles,
-and the settings that give access to the host.
+`services/permissions.py` uses both to list the permissions that the request needs. A `JobTask` has the parts of a task definition
+that matter for permissions: the roles, and the settings that give access to the host.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ POLICIES = frozenset({"DeleteSchedulingPolicy", "UpdateSchedulingPolicy"})
 
 
 class JobTask(Struct, frozen=True):
-    roles: tuple[str, ...]  # of the job and of the execution, as names or ARNs
-    definition: dict[str, Any]  # with the members of an ECS task definition
+    roles: tuple[str, ...]  # the names or ARNs of jobRoleArn and executionRoleArn
+    definition: dict[str, Any]  # some members of an ECS task definition
 
 
 def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
-    """Return the ARNs of the resources that a request names. As on AWS, the operations that list or describe name none."""
+    """Return the ARNs of the resources that a request names. As on AWS, requests that list or describe return no ARNs."""
     if params.get("resourceArn"):
         return [params["resourceArn"]]
 
@@ -69,7 +69,10 @@ def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
 
 
 def tasks_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[JobTask]:
-    """Return the tasks that a request registers or submits. An unknown job definition has none: the handler refuses it later."""
+    """Return the tasks that a request registers or submits.
+
+    If its job definition is unknown, return none: the handler refuses it.
+    """
     if operation == "RegisterJobDefinition":
         nodes = (params.get("nodeProperties") or {}).get("nodeRangeProperties") or ()
         return [task for each in (params, *nodes) for task in _given(each)]

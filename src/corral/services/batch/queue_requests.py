@@ -1,6 +1,7 @@
 """The operations of job queues: create, update, delete and describe.
 
-A queue is VALID when it exists. When it is deleted, its status is DELETING until its jobs have ended, and then it is gone.
+A new queue is VALID at once. After DeleteJobQueue, the status of the queue is DELETING until its jobs have ended. Then a reconciler
+deletes the queue.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def update_job_queue(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def delete_job_queue(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Begin to delete a queue. The reconciler terminates its jobs and then deletes it. A queue that does not exist is no error."""
+    """Begin to delete a queue. A reconciler terminates its jobs and then deletes it. Do nothing if the queue does not exist."""
     name = short(QUEUE, caller.region, params["jobQueue"])
     queue = tx.store.stored.get(SERVICE, QUEUE, caller.region, name) if name else None
     if queue is None:
@@ -134,7 +135,7 @@ def _existing(tx: Tx[Store], caller: Caller, given: str) -> Document:
 
 
 def _check_members(params: Params) -> None:
-    """Check the members that need no other resource."""
+    """Check the members of a request whose rules do not depend on other resources."""
     if params.get("serviceEnvironmentOrder"):
         raise ClientException("Corral does not serve service environments: use computeEnvironmentOrder instead.")
     if params.get("state", ENABLED) not in (ENABLED, DISABLED):

@@ -16,7 +16,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 
 STATUS, NAME = "JOB_STATUS", "JOB_NAME"
-WINDOW = 1000  # jobs that one request reads; if more exist, a token follows, also after an empty page
+WINDOW = 1000  # jobs that one request reads. If more jobs exist, the response has a nextToken, even if it lists no job
 
 
 def list_jobs_by_consumable_resource(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def list_jobs_by_consumable_resource(tx: Tx[Store], params: Params, caller: Call
 
 
 def _number(text: str) -> int:
-    """Return the position in a token. Raise ValueError if it is not a number."""
+    """Return the position that a nextToken contains. Raise ValueError if it is not a number."""
     if not text:
         return INT64_MAX
     found = whole_number(text)

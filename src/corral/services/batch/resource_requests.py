@@ -54,7 +54,7 @@ def create_consumable_resource(tx: Tx[Store], params: Params, caller: Caller) ->
 
 
 def update_consumable_resource(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Change the total quantity. A repeated request with the same token changes it once."""
+    """Change the total quantity. If a client repeats a request with the same clientToken, the repetition changes nothing."""
     document = _existing(tx, caller, params["consumableResource"])
     operation, quantity = params.get("operation", "SET"), _checked(params.get("quantity", 0))
     total: int = document["totalQuantity"]
@@ -103,9 +103,10 @@ def list_consumable_resources(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def name_filter(filters: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Callable[[str], bool]]:
-    """Return a function for each filter name. It returns whether a text matches one of the values, ignoring case.
+    """Return a function for each filter name. It returns whether a text matches one of the filter's values, ignoring case.
 
-    A value that ends with an asterisk matches each text that begins with it. Without a filter of that name, each text matches.
+    A value that ends with an asterisk matches each text that begins with the part before the asterisk. If the request does not
+    contain the filter, every text matches.
     """
     given: dict[str, list[str]] = {}
     for each in filters:

@@ -1,7 +1,7 @@
 """Scheduling policies: create, describe, update and delete.
 
-A policy divides the capacity of a job queue between share identifiers. Each job in such a queue has a share identifier. A policy
-is a stored document with the members of DescribeSchedulingPolicies.
+A policy divides the capacity of a job queue between shares. A share is the set of jobs with the same share identifier. Each job in
+a queue with a policy has a share identifier. A policy is stored as a JSON document with the members of DescribeSchedulingPolicies.
 """
 
 from __future__ import annotations
@@ -167,7 +167,10 @@ def _check_rules(params: Params) -> None:
 
 
 def _check_overlaps(shares: list[str]) -> None:
-    """Refuse two share identifiers that match the same text. Sorted, a prefix comes directly before the names that it matches."""
+    """Refuse two share identifiers that match the same text.
+
+    The check compares neighbours in sorted order, where a prefix is directly before the names that it matches.
+    """
     before = None
     for share in sorted(shares, key=lambda each: (each.rstrip("*"), not each.endswith("*"))):
         if before is not None and (share == before or (before.endswith("*") and share.rstrip("*").startswith(before[:-1]))):

@@ -1,4 +1,4 @@
-"""SubmitJob: checks a request, and stores the job or the parent of an array or multi-node job."""
+"""SubmitJob: checks a request and stores the job. Of an array or a multi-node job, it stores only the parent."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _array_size(given: dict[str, Any], definition: JobDefinition) -> int:
 
 
 def _dependencies(tx: Tx[Store], region: str, given: list[dict[str, str]], size: int) -> tuple[Dependency, ...]:
-    """The dependencies of a job. `size` is the number of its children, or 0."""
+    """Check and return the dependencies of a job. `size` is the number of the job's children; it is 0 if the job is no array."""
     if len(given) > DEPENDENCIES_MAX:
         raise ClientException(f"A job can depend on at most {DEPENDENCIES_MAX} jobs; dependsOn has {len(given)}.")
     found: list[Dependency] = []

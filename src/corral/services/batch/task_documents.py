@@ -1,10 +1,11 @@
 """ECS task definitions and overrides for Batch jobs.
 
-Each revision of a job definition has its own ECS task definition: FAMILY:REVISION with the family `batch-NAME`. A multi-node
-definition has one for each node range, with the family `batch-NAME-nodePOSITION`. The attempts of a job run from it. A job that
-changes something (its command, environment or size) has overrides in ECS's form.
+Each revision of a job definition has its own ECS task definition, with the family `batch-NAME`. A multi-node job definition has one
+task definition for each range of nodes, with the family `batch-NAME-nodePOSITION`. The attempts of a job use these task
+definitions. If SubmitJob changes the command, the environment or the size of a job, the attempts also have overrides in ECS's form.
 
-`Ref::NAME` in a command is a placeholder. It is replaced by the parameter NAME of the job. A placeholder without a parameter stays.
+`Ref::NAME` in a command is a placeholder. Corral replaces it by the job's parameter NAME. If the job has no such parameter, the
+placeholder stays.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Properties = dict[str, Any]
 FAMILY_PREFIX = "batch-"
 CONTAINER = "default"  # the name of the only container of a job
 LOG_GROUP = "/aws/batch/job"
-MEMORY_MIN_MIB = 6  # the least that ECS accepts; Batch accepts 4
+MEMORY_MIN_MIB = 6  # the smallest memory that ECS accepts; Batch accepts 4
 REFERENCE = re.compile(r"Ref::([A-Za-z0-9_-]+)")
-# Members that a container has in both APIs with the same meaning.
+# Members of a container that Batch and ECS both have, with the same meaning.
 SAME = (
     "image", "environment", "mountPoints", "ulimits", "privileged", "readonlyRootFilesystem", "user", "linuxParameters", "secrets",
     "repositoryCredentials", "dependsOn", "essential", "firelensConfiguration", "startTimeout", "stopTimeout",
@@ -54,16 +55,16 @@ def register_tasks(tx: Tx[Store], caller: Caller, name: str, definition: Propert
 
 
 def all_task_properties(definition: Properties) -> list[Properties]:
-    """The properties of the task of a job definition, or of one task for each node range."""
+    """Return the properties of each task of a job definition. A multi-node definition has one task for each range of nodes."""
     if definition["type"] == "multinode":
         return [task_properties(each, "container") for each in definition["nodeProperties"]["nodeRangeProperties"]]
     return [task_properties(definition, "containerProperties")]
 
 
 def task_properties(properties: Properties, container: str) -> Properties:
-    """The properties of a job or a node range in the form of `ecsProperties.taskProperties`.
+    """Return the properties of a job or of a range of nodes in the form of `ecsProperties.taskProperties`.
 
-    `container` is the member with the properties of a single container.
+    `container` is the name of the member that describes a single container.
     """
     if properties.get("ecsProperties"):
         task: Properties = properties["ecsProperties"]["taskProperties"][0]
@@ -100,7 +101,7 @@ def _register(
 
 
 def _task_size(containers: list[Properties]) -> dict[str, str]:
-    """The size of a Fargate task: the sum of its containers."""
+    """Return the size of a Fargate task: the sum of the sizes of its containers."""
     return {
         "cpu": str(sum(cpu_units_of(each) for each in containers)),
         "memory": str(sum(memory_mib_of(each) for each in containers)),
@@ -118,7 +119,7 @@ def _container(given: Properties, name: str, region: str, parameters: Mapping[st
 
 
 def _size(given: Properties, platform: str) -> Properties:
-    """The size of a container in ECS's form. A Fargate task has its size at the task level."""
+    """Return the size of a container in ECS's form. On Fargate, the task has the size, and not its containers."""
     size: Properties = {}
     if platform != FARGATE:
         size = {"cpu": cpu_units_of(given), "memory": max(memory_mib_of(given), MEMORY_MIN_MIB)}
@@ -128,7 +129,10 @@ def _size(given: Properties, platform: str) -> Properties:
 
 
 def _logging(given: Properties | None, name: str, region: str) -> Properties:
-    """The log configuration of a container. By default, its output goes to the stream NAME/CONTAINER/TASK in /aws/batch/job."""
+    """Return the log configuration of a container.
+
+    The default is the log stream NAME/CONTAINER/TASK in the group /aws/batch/job.
+    """
     if given is not None and given["logDriver"] != "awslogs":
         return given
     defaults = {
@@ -144,9 +148,9 @@ def _logging(given: Properties | None, name: str, region: str) -> Properties:
 
 
 def merged_container(container: Properties, override: Properties) -> Properties:
-    """The properties of a container with the overrides of SubmitJob.
+    """Return the properties of a container after the overrides of SubmitJob.
 
-    As on Batch, the older `vcpus` and `memory` do not override a resource requirement of the definition.
+    As on AWS, the older overrides `vcpus` and `memory` have no effect if the definition has a resource requirement for them.
     """
     merged = dict(container)
     if override.get("command"):
@@ -171,10 +175,10 @@ def merged_container(container: Properties, override: Properties) -> Properties:
 def task_overrides(
     task: Properties, overrides: Mapping[str, Properties], defaults: Mapping[str, str], parameters: Mapping[str, str], platform: str
 ) -> Properties:
-    """The overrides of a job in ECS's form; empty if the job runs exactly as its definition says.
+    """Return the overrides of a job in ECS's form. They are empty if the job changes nothing in its definition.
 
-    `overrides` has the overrides of SubmitJob by container name, `defaults` the parameters of the definition, and `parameters`
-    those of the job.
+    `overrides` has the overrides of SubmitJob by container name. `defaults` has the parameters of the definition. `parameters` has
+    the parameters of the job.
     """
     found, sizes = list[Properties](), list[Properties]()
     for container in task["containers"]:
@@ -198,7 +202,7 @@ def task_overrides(
 
 
 def with_variable(overrides: Properties, container: str, name: str, value: str) -> Properties:
-    """The overrides of a job, with one more environment variable for a container. A variable that is already set wins."""
+    """Return the overrides of a job with one more environment variable for a container. Change nothing if the variable is set."""
     containers = [dict(each) for each in overrides.get("containerOverrides", ())]
     changed = next((each for each in containers if each["name"] == container), None)
     if changed is None:

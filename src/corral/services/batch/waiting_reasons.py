@@ -1,8 +1,9 @@
-"""Reasons why RUNNABLE Batch jobs wait, and what will free them.
+"""Explains why RUNNABLE Batch jobs wait, and what will end the wait.
 
-A reason is computed at each call from the current state, so it is always current. It begins with AWS's code if one fits, because
-`jobStateTimeLimitActions` refers to these codes. Then follows a sentence for people: what the job needs, what is free, what holds
-the rest, which jobs are before it, and what will end the wait.
+A reason is computed from the current state at each call, so it is never out of date. If AWS has a code for the reason, the text
+begins with this code, because `jobStateTimeLimitActions` refers to the codes. Then the text says what the job needs, what is free,
+which jobs use the rest, which jobs are before it, and what will end the wait. A line has the RUNNABLE jobs of a job queue that need
+the same resources and have the same share identifier.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Reason(Struct, frozen=True):
 
 
 def reason(tx: Tx[Store], job: Job) -> str:
-    """Return why a job waits. Return "" if it does not wait for capacity."""
+    """Return why a job waits for capacity.
+
+    Return "" if it does not wait. For a node, the reason of the multi-node job is returned.
+    """
     if job.kind is JobKind.NODE:
         parent = tx.store.jobs.get(job.parent_id)
         return "" if parent is None else reason(tx, parent)
@@ -66,9 +70,10 @@ def reason(tx: Tx[Store], job: Job) -> str:
 
 
 def reasons(tx: Tx[Store], queue: JobQueue, jobs: Iterable[Job]) -> dict[str, str]:
-    """Return why RUNNABLE jobs of a queue wait, by job id. The texts do not contain the places of the jobs in the queue.
+    """Return why RUNNABLE jobs of a queue wait, by job id.
 
-    This costs less than `reason`, because all jobs of a line have the same text.
+    This costs less than a call of `reason` for each job: the texts do not contain the places of the jobs in the queue, so all jobs
+    of a line have the same text.
     """
     by_line: dict[int, str] = {}
     found: dict[str, str] = {}
@@ -104,7 +109,8 @@ def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Rea
         return Reason("", f"The share {line.share} leaves the rest of the capacity to shares without jobs (computeReservation)")
     found = [_offer_reason(tx, line, offer) for offer in usable]
     codes = {each.code for each in found}  # a code that promises more than another one is the code of the job
-    return Reason(next(code for code in CODES if code in codes), "; ".join(dict.fromkeys(each.text for each in found)))
+    text = "; ".join(dict.fromkeys(each.text for each in found))
+    return Reason(next(code for code in CODES if code in codes), text[:1].upper() + text[1:])
 
 
 def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
@@ -117,10 +123,8 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
     claim = tx.store.job_lines.claims_of(line.id).get(offer.pool)
     if claim is None:
         return Reason("", f"the compute environment {environment.name} is tried next")
-    text, grows = (
-        f"environment {environment.name}: {why_claim_waits(tx, offer.pool, claim)}",
-        why_no_room(tx, environment, line.demand),
-    )
+    waits = why_claim_waits(tx, offer.pool, claim).replace("; first in line", "")  # of the line; `_place` says it of the job
+    text, grows = f"environment {environment.name}: {waits}", why_no_room(tx, environment, line.demand)
     if grows:
         text += f"; {grows}"
     if could_hold(tx.store.fleet.pool(offer.pool), claim.demand):
