@@ -1,9 +1,9 @@
 """Names of runs. A run is a task that `corral run` has started, or any other ECS task.
 
-The name of a run is what the user passes to `--name`, or the name of the script. An ECS family has only letters, digits, `_` and
-`-`, so the family is derived from the name. If they differ, the tag `corral:name` of the task contains the name. Commands find runs
-by name, by the beginning of the id, or by a glob such as `lr*`. Several runs can have the same name. Then commands use the latest
-one.
+The name of a run is the value of `--name`, or the name of the script. The family of an ECS task definition can have only letters,
+digits, `_` and `-`, so the family is derived from the name. If family and name differ, the tag `corral:name` of the task contains
+the name. Commands find runs by name, by the beginning of the id, or by a glob such as `lr*`. If several runs have the same name,
+commands use the latest run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def family_of(name: str) -> str:
 def default_name(command: Sequence[str]) -> str:
     """Return the name of the script in a command, without its suffix. Without a script, return the module or the program.
 
-    `python -u train.py --lr 1` is `train`, `torchrun --nproc-per-node 4 train.py` too, and `python -m lab.train` is `lab.train`.
+    The name of `python -u train.py --lr 1` and of `torchrun --nproc-per-node 4 train.py` is `train`. The name of `python -m
+    lab.train` is `lab.train`.
     """
     program = PurePath(command[0]).name
     for at, word in enumerate(command):
@@ -69,10 +70,10 @@ def name_tags(name: str) -> list[dict[str, str]]:
 
 
 def find_runs(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> list[RunId]:
-    """Find the runs that an argument of the command line means: an ARN, an id, a name, the beginning of an id, or a glob.
+    """Find the runs that an argument of the command line names: by an ARN, an id, a name, the beginning of an id, or a glob.
 
-    A glob means the latest run of each matching name. With `unfinished`, runs that have not stopped come first: a stopped run is
-    found by its name only if no other has this name, and a glob finds none.
+    A glob selects the latest run of each matching name. With `unfinished`, runs that have not stopped are preferred: a name selects
+    a stopped run only if no other run has this name, and a glob selects no stopped run.
     """
     if tasks.is_exact(given):
         return [tasks.find(ecs, given, cluster)]

@@ -297,7 +297,10 @@ class Jobs:
         return summary.count(JobState.SUCCEEDED), summary.count(JobState.FAILED)
 
     def not_ended(self, region: str, queue: str, limit: int, *, terminated: bool) -> list[Job]:
-        """Return jobs of a queue that have not ended and that TerminateJob has stopped, or has not stopped; without children."""
+        """Return jobs of a queue that have not ended, without children and nodes.
+
+        With `terminated`, return only jobs that are being terminated. Without it, return only the other jobs.
+        """
         rows = self._execute(
             f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) "
             "AND terminated = ? LIMIT ?",

@@ -30,7 +30,7 @@ READ_MAX = 400  # jobs per page in all other cases, so that a request does not d
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
 PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filters whose value may end with *: their columns
 TIME_MAX_MS = 10**15
-NUMBERED, TIMED = 1, 2  # the numbers in a cursor
+NUMBERED, TIMED = 1, 2  # how many numbers a cursor contains
 
 
 def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[L
 
 
 def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], int]:
-    """The arguments of the store for a filter, and how many numbers its cursors have."""
+    """Return the arguments that make the store apply a filter, and how many numbers its cursors contain."""
     if name == "SHARE_IDENTIFIER":
         return {"share": value, "state": state}, NUMBERED
     if name == "JOB_NAME":
@@ -147,7 +147,7 @@ def _page(caller: Caller, found: list[ListedJob], limit: int, parent: Job | None
 
 
 def _response(caller: Caller, found: list[ListedJob], rest: Cursor, parent: Job | None = None) -> dict[str, Any]:
-    """The response with some jobs. `rest` is the position after which the next page begins, or ()."""
+    """Return the response with one page of jobs. `rest` is the cursor of the next page, or () if there is none."""
     jobs = [_summary(caller, job, parent) for job in found]
     return {"jobSummaryList": jobs, **LIST_PAGES.more(orjson.dumps(rest).decode() if rest else None)}
 

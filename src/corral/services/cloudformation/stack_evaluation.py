@@ -1,4 +1,4 @@
-"""The templates of stacks with the values of parameters, of other resources and of exports."""
+"""Evaluates the templates of stacks: inserts the values of parameters, of other resources and of exports."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def desired_version(
 
 
 def _object(value: Any, path: str) -> dict[str, Any]:
-    """Return an evaluated part of a resource, which Fn::If may have made something else. AWS::NoValue becomes an empty object."""
+    """Return an evaluated part of a resource. Raise an error if it is not an object. AWS::NoValue becomes an empty object."""
     if value is None:
         return {}
     if not isinstance(value, dict):
