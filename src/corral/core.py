@@ -41,7 +41,7 @@ class Wait(Exception):
     """Raised by a handler that has no response yet. The core runs it again when one of `keys` changes, and finally at `until_s`.
 
     If `again_s` is set, the core also runs the handler again at that time. If `in_turn` is True and several commands wait for the
-    same key, the core runs them one after the other: the next one runs only after the previous one has a response. So one new
+    same key, the core runs them one after the other: a command runs only after the previous command has a response. So one new
     message does not wake a thousand idle workers. If `keep` is True, the rows that the handler has written are committed although
     it has no response yet.
     """
@@ -122,7 +122,7 @@ class Tx(Struct, Generic[S]):
     def mark(self, key: str) -> None:
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
 
-        The reconciler runs before the next command, or after the last one if it is `OncePerBatch`.
+        The reconciler runs before the next command. A reconciler that is `OncePerBatch` runs after the last command of the batch.
         """
         marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
         marks[key] = None

@@ -520,7 +520,7 @@ def test_clusters_and_gpus_are_measured(client: Callable[..., Any], cloudwatch: 
 
 def test_services_are_measured(client: Callable[..., Any], cloudwatch: Any) -> None:
     ecs, service = client("ecs"), {"ClusterName": "default", "ServiceName": "measured"}
-    busy = container(["sh", "-c", "while :; do :; done"], gpus=1, cpu=16)
+    busy = container(["sh", "-c", BUSY], gpus=1, cpu=16)
     ecs.register_task_definition(family="measured", containerDefinitions=[busy])
     ecs.create_service(serviceName="measured", taskDefinition="measured", desiredCount=1)
     collected = "ECS/ContainerInsights/Prometheus"

@@ -370,7 +370,7 @@ def test_every_kind_of_text_in_a_table_is_escaped(capsys: pytest.CaptureFixture[
 
 
 def test_logs_reach_a_pipe_as_they_are(cli: Cli) -> None:
-    raw = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[2J \r50% \u202e\r"
+    raw = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[2J 50% \u202e"
     ran = cli.begin("run", "--name", "raw", "--", "printf", "%s\\n", raw)
     assert ran.end()[:2] == (0, raw + "\n")
     task_id = cli.json("ps", "--all")[-1]["taskArn"].rpartition("/")[2]
@@ -380,7 +380,7 @@ def test_logs_reach_a_pipe_as_they_are(cli: Cli) -> None:
 
 def test_tasks_that_are_not_there(cli: Cli) -> None:
     assert "`corral ps --all` lists the tasks" in cli("logs", "0123456789", code=1).stderr
-    assert "is not a task" in cli("stop", "my-task", code=1).stderr
+    assert "no task has the name 'my-task'" in cli("stop", "my-task", code=1).stderr
     assert "does not exist" in cli("stop", "0" * 32, code=1).stderr
     assert cli("run", code=2).stderr.startswith("Usage: ")
     assert "NAME=VALUE" in cli("run", "--env", "oops", "true", code=2).stderr

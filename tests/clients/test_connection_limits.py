@@ -254,12 +254,13 @@ def test_the_server_raises_its_limit_of_open_files_and_tasks_get_the_original(li
     assert limited.process is not None
     [line] = [line for line in Path(f"/proc/{limited.process.pid}/limits").read_text().splitlines() if "open files" in line]
     assert line.split()[3:5] == ["300", "300"]
-    ecs = limited.client("ecs")
+    ecs = limited.new_client("ecs")
     found = tmp_path / "limits"
     command = ["sh", "-c", f"echo $(ulimit -Sn) $(ulimit -Hn) > {found}.new && mv {found}.new {found}"]
     ecs.register_task_definition(family="limits", containerDefinitions=[container(command)])
     wait_stopped(ecs, [ecs.run_task(taskDefinition="limits")["tasks"][0]["taskArn"]])
     assert found.read_text().split() == ["200", "300"]
+    ecs.close()  # its connection would be one more in the next test
 
 
 def test_a_connection_above_the_maximum_is_refused_with_a_text(limited):

@@ -31,6 +31,7 @@ BUCKET = "pipeline-data"  # the job role of the templates may write to it
 ITEMS = [f"volume-{number:03}" for number in range(250)]
 STEPS = {"prepare": 10, "process": 100, "calibrate": 1, "reconstruct": 100}
 GPUS = 8
+STEPS_S = 90.0  # the steps between two stops take at most this time, on a machine that is busy
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
     deploy_templates(server)
     s3 = lab.client("s3")
     s3.create_bucket(Bucket=BUCKET)
-    s3.put_object(Bucket=BUCKET, Key="list.txt", Body="\n".join(ITEMS).encode())
+    s3.put_object(Bucket=BUCKET, Key="list.txt", Body="".join(f"{item}\n" for item in ITEMS).encode())
     gates = {step: lab.home / f"gate-{step}" for step in ("process", "reconstruct")}
     for gate in gates.values():
         gate.touch()
@@ -102,7 +103,9 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
     check_result(terminals[80].until_prompt(), 80, run)
 
     gates["reconstruct"].unlink()
-    ended = lab.json("pipeline", "retry", "--failed", run)
+    lab("pipeline", "retry", "--failed", run, "--detach")
+    eventually(lambda: lab.json("pipeline", "list")[0]["state"] != "RUNNING", "the run has ended", STEPS_S)
+    ended = lab.json("pipeline", "watch", run)
     assert ended["state"] == "SUCCEEDED" and ended["attempt"] == 3
     assert {step["name"]: step["done"] for step in ended["steps"]} == STEPS
     check_results(results(s3))
@@ -168,7 +171,7 @@ def until_row(terminal: Terminal, step: str, **counts: int) -> list[str]:
         return lines if any(row_counts(line, step) == counts for line in lines) else None
 
     try:
-        return eventually(drawn)
+        return eventually(drawn, within_s=STEPS_S)
     except AssertionError:
         raise AssertionError(f"{step} has not {counts} on:\n" + "\n".join(terminal.screen())) from None
 

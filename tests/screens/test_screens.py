@@ -228,8 +228,8 @@ def test_a_task_cannot_control_the_terminal(terminal: Open) -> None:
     """Colours pass. Titles, the clipboard, cursor movements and the direction of writing are shown escaped."""
     screen = terminal(160)
     title = screen._do("display-message", "-p", "#{pane_title}")
-    attack = r"\033[31mred\033[0m \033]0;owned\007\033]52;c;aGk=\007 \033[2J\033[H \302\2332J \342\200\256 50%%\r99%% end\r\n"
-    expected = r"red \x1b]0;owned\x07\x1b]52;c;aGk=\x07 \x1b[2J\x1b[H \x9b2J \u202e 50%\r99% end"
+    attack = r"\033[31mred\033[0m \033]0;owned\007\033]52;c;aGk=\007 \033[2J\033[H \302\2332J \342\200\256 50%% end\r\n"
+    expected = r"red \x1b]0;owned\x07\x1b]52;c;aGk=\x07 \x1b[2J\x1b[H \x9b2J \u202e 50% end"
     screen.type(f"corral run --name attack -- printf '{attack}'")
     screen.until("end\n")
     screen.type("corral logs $(corral ps --all --json | grep -o 'task/default/[0-9a-f]*' | tail -1 | cut -d/ -f3) && echo printed")

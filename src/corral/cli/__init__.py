@@ -43,6 +43,7 @@ from corral.cli.status import status
 from corral.cli.stop import stop
 from corral.cli.top import top
 from corral.cli.up import up
+from corral.cli.wait import wait
 
 
 class Commands(click.Group):
@@ -96,7 +97,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost, metrics,
-    login, images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, wait, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost,
+    metrics, login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

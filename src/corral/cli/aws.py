@@ -1,4 +1,4 @@
-"""`corral aws` runs the user's own aws command with Corral's endpoint and keys. Corral does not install one."""
+"""`corral aws` runs the user's own aws command with Corral's endpoint and keys. Corral does not install the aws command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""`corral completion`, and the functions that complete task ids, GPU indexes, repositories and fleets.
+"""`corral completion`, and the functions that complete names and ids of tasks, GPU indexes, repositories and fleets.
 
-After an error they suggest nothing.
+If an error occurs, these functions suggest nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script for your shell. With it, the shell completes commands, options, task ids, GPUs and repositories.
+    """Print a script for your shell. With it, the shell completes commands, options, tasks, GPUs and repositories.
 
     \b
     bash:  eval "$(corral completion bash)"       in ~/.bashrc
@@ -41,8 +42,8 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(kind(ctx.find_root().command, {}, "corral", COMPLETE_VARIABLE).source())
 
 
-def complete_task_ids(*desired: str) -> Completer:
-    """Return a function that completes task ids. It suggests tasks with one of these desired statuses."""
+def complete_tasks(*desired: str) -> Completer:
+    """Return a function that completes names and ids of tasks. It suggests tasks with one of these desired statuses."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -59,10 +60,17 @@ def complete_task_ids(*desired: str) -> Completer:
                 for status in desired
                 for arn in ecs.list_tasks(cluster=cluster, desiredStatus=status, maxResults=SUGGESTIONS_MAX)["taskArns"]
             ]
-            matching = [task_id for task_id in dict.fromkeys(ids) if task_id.startswith(prefix)][:SUGGESTIONS_MAX]
-            return [
-                CompletionItem(tasks.id_of(task), help=f"{task['taskDefinitionArn'].rpartition('/')[2]} {tasks.state(task)}")
-                for task in tasks.describe(ecs, matching, cluster)
+            found = tasks.describe(ecs, list(dict.fromkeys(ids)), cluster)
+            counts = Counter(tasks.name(task) for task in found)
+            names = [
+                CompletionItem(name, help=f"{number} tasks" if number > 1 else "")
+                for name, number in sorted(counts.items())
+                if name.startswith(prefix) and " " not in name
+            ]
+            return names + [
+                CompletionItem(tasks.id_of(task), help=f"{tasks.name(task)} {tasks.state(task)}")
+                for task in found
+                if tasks.id_of(task).startswith(prefix)
             ]
 
         return without_errors(ctx, suggestions)

@@ -8,11 +8,11 @@ import sys
 
 import click
 
-from corral.cli import tasks
-from corral.cli.completion import complete_task_ids
+from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint, is_aws
 from corral.cli.errors import CliError
+from corral.cli.run_names import find_run
 
 
 @click.command(
@@ -25,7 +25,7 @@ from corral.cli.errors import CliError
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
 @click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal.")
 @cluster_option("The cluster of the task, if TASK is not an ARN.")
-@click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"))
+@click.argument("task", metavar="TASK", shell_complete=complete_tasks("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def exec_(
     data: DataFolder,
@@ -39,8 +39,8 @@ def exec_(
     """Run a command in a running task. The command has the environment, the folder and the GPUs of the task's container.
 
     In a terminal, the command also gets a terminal. Otherwise pass -i to send standard input to the command. `corral exec`
-    exits with the exit code of the command. TASK is an id, a prefix of an id, or an ARN. The task must have been started with
-    enableExecuteCommand. `corral run` sets it.
+    exits with the exit code of the command. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest
+    task. The task must have been started with enableExecuteCommand. `corral run` sets it.
     """
     if has_terminal and not os.isatty(0):
         raise click.UsageError("-t requires that standard input is a terminal; use -i alone for a pipe.")
@@ -49,7 +49,7 @@ def exec_(
     if is_aws(endpoint):
         raise CliError("the endpoint is AWS, which requires AWS's own plugin: use `aws ecs execute-command --interactive`.")
     ecs = client(endpoint, "ecs")
-    of_cluster, task_id = tasks.find(ecs, task, cluster or endpoint.cluster)
+    of_cluster, task_id = find_run(ecs, task, cluster or endpoint.cluster, unfinished=True)
     named = {"container": container} if container else {}
     arguments = command[1:] if command[0] == "--" else command
     reply = ecs.execute_command(cluster=of_cluster, task=task_id, command=shlex.join(arguments), interactive=has_terminal, **named)

@@ -1,7 +1,7 @@
-"""Reads what `corral fleet` shows: an Auto Scaling group, the queue that its alarms watch, and its workers.
+"""Reads the data for `corral fleet`: an Auto Scaling group, the queue that its alarms watch, and its workers.
 
-All calls are AWS's, so this also works on AWS. Corral's page `/_corral/fleet` adds what AWS does not report: when a message
-arrived in the empty queue, when a task received its first message, and how many messages a task holds.
+The command uses AWS's APIs, so it also works on AWS. Corral's page `/_corral/fleet` adds facts that AWS does not report: when a
+message arrived in the empty queue, when a task received its first message, and how many messages a task holds.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _watched(alarm: dict[str, Any]) -> list[str]:
 
 
 def _workers(endpoint: Endpoint, fleet: QueueFleet) -> tuple[list[dict[str, Any]], int]:
-    """Return the tasks of the cluster, also those that stopped lately, and the number of GPUs of its instances."""
+    """Return the tasks of the cluster, including recently stopped tasks, and the number of GPUs of its instances."""
     if fleet.cluster is None:
         return [], 0
     ecs, arns, gpus, ec2_ids = client(endpoint, "ecs"), list[str](), 0, dict[str, str]()

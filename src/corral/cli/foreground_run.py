@@ -137,7 +137,7 @@ def _exit_code(run: ForegroundRun, ended: dict[str, Any], *, interrupted: bool) 
     name, why = f"task {tasks.short(run.task_id)}", shorten_ids(str(ended.get("stoppedReason", "")))
     if run.terminal and run.terminal.output_closed:
         return BROKEN_PIPE
-    if run.limit_s is not None and _reached_time_limit(ended):
+    if run.limit_s is not None and reached_time_limit(ended):
         print_message(f"{name} was stopped at its time limit of {format_duration(run.limit_s)}")
         return TIMED_OUT
     code = exit_code(run.definition, ended)
@@ -149,7 +149,7 @@ def _exit_code(run: ForegroundRun, ended: dict[str, Any], *, interrupted: bool) 
     return code
 
 
-def _reached_time_limit(ended: dict[str, Any]) -> bool:
+def reached_time_limit(ended: dict[str, Any]) -> bool:
     return "time limit" in str(ended.get("stoppedReason", "")).lower()
 
 

@@ -15,12 +15,13 @@ from zlib import crc32
 import click
 
 from corral.cli import tasks
-from corral.cli.completion import complete_task_ids
+from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.foreground_run import ProgressReporter
 from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, server_time, shorten_ids
+from corral.cli.run_names import find_runs
 from corral.cli.task_logs import FollowedTask, LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
@@ -51,25 +52,25 @@ class LoggedTask:
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container, task."
 )
-@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_task_ids("RUNNING", "STOPPED"))
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "STOPPED"))
 def logs(
     data: DataFolder, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
     cluster: str | None,
     as_json: bool, given: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Print the logs of tasks. TASK is an id, a prefix of an id, or an ARN.
+    """Print the logs of tasks. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest task.
 
     If there are several tasks, each line begins with the name of its task. With --follow, a task that waits is followed from its
     start on. Until then, the reason why it waits is printed.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = list(dict.fromkeys(tasks.find(ecs, task, cluster or endpoint.cluster) for task in given))
+    found = list(dict.fromkeys(run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster)))
     if len(found) > TASKS_MAX:
         raise CliError(f"{len(found)} tasks are too many: name at most {TASKS_MAX} tasks.")
     logged, now = [], None
     for of_cluster, task_id in found:
-        reply = ecs.describe_tasks(cluster=of_cluster, tasks=[task_id])
+        reply = ecs.describe_tasks(cluster=of_cluster, tasks=[task_id], include=["TAGS"])
         task, now = tasks.only(reply["tasks"], task_id, of_cluster), server_time(reply)
         definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
         logged.append(LoggedTask(of_cluster, task, definition, _check(definition, task_id, container), container))

@@ -1,8 +1,8 @@
 """`corral pipeline`: runs a pipeline of AWS Batch jobs from a YAML file, and watches, lists, stops and retries its runs.
 
-All commands use only AWS's APIs (Batch, S3, CloudWatch Logs), so they also work on AWS. `pipeline_file.py` reads the file,
-`pipeline_plan.py` decides what is submitted, `pipeline_runs.py` finds runs by the tags of their jobs. These modules
-are imported when a command runs, so that other commands start quickly.
+All commands use AWS's APIs (Batch, S3, CloudWatch Logs), so they also work on AWS. `pipeline_file.py` reads the file,
+`pipeline_plan.py` decides which jobs are submitted, and `pipeline_runs.py` finds runs by the tags of their jobs. These modules are
+imported when a command runs, so that other commands start quickly.
 """
 
 from __future__ import annotations

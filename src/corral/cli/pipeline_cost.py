@@ -36,7 +36,7 @@ class StepUsage:
     jobs: int  # the number of jobs and children that ran
     started_s: float  # the first start
     stopped_s: float  # the last end
-    sum_s: float  # of the times of all jobs
+    sum_s: float  # the sum of the times of all jobs
     vcpu_hours: float
     gpu_hours: float
     cost: float | None  # None: no price is known

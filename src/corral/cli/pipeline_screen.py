@@ -26,7 +26,7 @@ HEAD_LINES = 3  # title, empty line, header
 
 
 def frame(state: PipelineRun, now_s: float, width: int, height: int | None = None, trouble: str = "") -> RenderableType:
-    """Return the content of one screen. If there are more steps than lines, those that have ended are left out first."""
+    """Return the content of one screen. If there are more steps than lines, ended steps are left out first."""
     from rich.console import Group
 
     from corral.cli.safe_text import SafeText
@@ -98,7 +98,7 @@ def _done(counts: StepCounts) -> str:
 
 
 def reason_lines(steps: Sequence[StepState], width: int) -> list[str]:
-    """Return the reasons that have no room in the table: all of them on a narrow screen, long ones on a wide screen."""
+    """Return the reasons that do not fit into the table: all reasons on a narrow screen, long reasons on a wide screen."""
     return [f"{step.name}: {step.reason}" for step in steps if step.reason and (width < WIDE or len(step.reason) > _room(width))]
 
 

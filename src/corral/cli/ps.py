@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from corral.cli import tasks
+from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
 from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
+from corral.cli.run_names import select
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
 # A task's name has up to WIDE_NAME columns on a screen of WIDE columns, else NARROW_NAME.
@@ -23,8 +25,9 @@ WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 @click.option("--all", "-a", "everything", is_flag=True, help="Also list stopped tasks.")
 @cluster_option("The cluster.", "name")
 @click.option("--json", "as_json", is_flag=True, help="Print the tasks as DescribeTasks returns them.")
-def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool) -> None:
-    """List the tasks of a cluster, oldest first."""
+@click.argument("given", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks("RUNNING"))
+def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool, given: tuple[str, ...]) -> None:
+    """List the tasks of a cluster, oldest first. TASK is a name, a prefix of an id, or a glob. List only these tasks."""
     endpoint = find_endpoint(data)
     ecs, name = client(endpoint, "ecs"), name or endpoint.cluster
     reply = ecs.describe_clusters(clusters=[name])
@@ -32,6 +35,8 @@ def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool) -> N
         raise CliError(f"cluster {name} does not exist: `corral aws ecs list-clusters` lists the clusters.")
     cluster = reply["clusters"][0]
     found = _everything(ecs, cluster["clusterName"]) if everything else tasks.unfinished(ecs, cluster)
+    if given:
+        found = select(found, given)
     found.sort(key=lambda task: (task["createdAt"], task["taskArn"]))
     if as_json:
         print_json(found)
@@ -65,7 +70,7 @@ def _print(found: list[dict[str, Any]], gpu_names: dict[str, str], now: datetime
     rows = [
         {
             "ID": tasks.short(tasks.id_of(task)),
-            "TASK": task["taskDefinitionArn"].rpartition("/")[2],
+            "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task)),
             "STATE": tasks.state(task),
             "GPUS": ",".join(gpu_names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in tasks.gpu_ids(task)),
             "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),

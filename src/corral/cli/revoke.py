@@ -5,16 +5,17 @@ from __future__ import annotations
 import click
 
 from corral.cli import tasks
-from corral.cli.completion import complete_task_ids
+from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint, own_page
 from corral.cli.output import print_json, print_line
+from corral.cli.run_names import find_run
 
 
 @click.command(short_help="Revoke temporary credentials.")
 @data_option
-@click.option("--task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"),
-              help="Revoke the credentials of this task (an id, a prefix of an id, or an ARN). It gets no new ones.")  # fmt: skip
+@click.option("--task", metavar="TASK", shell_complete=complete_tasks("RUNNING"),
+              help="Revoke the credentials of this task (a name, an id, or an ARN). It gets no new ones.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True,
               help="Revoke all temporary credentials, passwords of `docker login` and the token of `corral metrics`.")  # fmt: skip
 @cluster_option("The cluster of the task, if TASK is not an ARN.")
@@ -31,7 +32,7 @@ def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | 
     wanted: dict[str, object] = {"all": True}
     if task is not None:
         ecs = client(endpoint, "ecs")
-        of_cluster, task_id = tasks.find(ecs, task, cluster or endpoint.cluster)
+        of_cluster, task_id = find_run(ecs, task, cluster or endpoint.cluster, unfinished=True)
         tasks.describe_one(ecs, of_cluster, task_id)
         wanted = {"task": task_id}
     revoked, _ = own_page(endpoint, "/_corral/revoke", wanted)

@@ -19,6 +19,7 @@ from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint,
 from corral.cli.errors import CliError
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.output import DURATION, print_json, print_line
+from corral.cli.run_names import check_name, default_name, family_of, name_tags
 from corral.cli.task_logs import Interrupt, TaskUpdates
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
@@ -27,7 +28,6 @@ LOG_GROUP = "/corral/run"
 RESERVED_MIB = 128  # the memory reservation of a task without --memory
 GPUS_MAX = 64
 TIME_LIMIT_TAG = "corral:time-limit"  # the tag contains the time limit in seconds
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that are not passed to the task. Some would override the task's own GPUs, the others describe the user's shell.
 NOT_PASSED = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "_", "SHLVL", "OLDPWD", "COLUMNS", "LINES"}
@@ -68,7 +68,7 @@ class RunCommand(click.Command):
 @click.option("--time", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 4h, 1d, 1h30m ... with exit code 124.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
 @click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal. Use -it for shells and debuggers.")
-@click.option("--name", metavar="FAMILY", help="The task definition's family (default: the command's name).")
+@click.option("--name", help="The name of the task (default: the name of the script).")
 @click.option("--env", "extra", metavar="K=V", multiple=True, help="Add a variable to the current environment. Can be repeated.")
 @click.option("--image", help=f"Default: {HOST_IMAGE}. Other images get neither this folder nor the environment.")
 @cluster_option("The cluster in which the task runs.")
@@ -107,13 +107,17 @@ def run(
             override = None
             wanted = terminal.wrap(command) if terminal else list(command)
             container = _container(image or HOST_IMAGE, wanted, gpus, cpu, memory, extra)
-            definition = _definition(endpoint, name or _family(command[0]), container)
+            name = name or default_name(command)
+            definition = _definition(endpoint, family_of(name), container)
         updates: TaskUpdates = SimpleQueue()
         if not detach:
             _queue_interrupts(updates)
         if terminal:
             terminal.listen()
-        task, registered = _start(endpoint, cluster, definition, override, limit_s)
+        tags = name_tags(name) if name else []
+        if limit_s is not None:
+            tags.append({"key": TIME_LIMIT_TAG, "value": str(limit_s)})
+        task, registered = _start(endpoint, cluster, definition, override, tags)
         if detach:
             print_json(task) if as_json else print_line(tasks.id_of(task))
             return
@@ -128,8 +132,7 @@ def _names_a_file(command: tuple[str, ...]) -> bool:
 
 
 def _check(name: str | None, interactive: bool, has_terminal: bool, detach: bool, is_file: bool, image: str | None) -> None:
-    if name is not None and not NAME.fullmatch(name):
-        raise click.BadParameter("use letters, digits, _ and -.", param_hint="--name")
+    check_name(name)
     if interactive and detach:
         raise click.UsageError("-i and -t cannot be used with --detach.")
     if interactive and (is_file or image not in (None, HOST_IMAGE)):
@@ -149,10 +152,6 @@ def _check_endpoint(endpoint: Endpoint, limit_s: int | None, interactive: bool, 
         raise CliError("the endpoint is AWS, which cannot reach this terminal: -i and -t work only with this machine's Corral.")
     if not is_file and image == HOST_IMAGE:
         raise CliError("the endpoint is AWS, which cannot run processes of this machine: choose an image with --image.")
-
-
-def _family(program: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_-]+", "-", Path(program).name).strip("-")[:255] or "run"
 
 
 def _environment(extra: tuple[str, ...], *, whole: bool) -> dict[str, str]:
@@ -222,7 +221,7 @@ def _from_file(
     """
     definition = tasks.read_definition(Path(command[0]))
     if name:
-        definition["family"] = name
+        definition["family"] = family_of(name)
     override: dict[str, Any] = {
         **({"command": list(command[2:])} if command[2:] else {}),
         **({"environment": _pairs(_environment(extra, whole=False))} if extra else {}),
@@ -234,14 +233,14 @@ def _from_file(
 
 
 def _start(
-    endpoint: Endpoint, cluster: str, definition: dict[str, Any], override: dict[str, Any] | None, limit_s: int | None
+    endpoint: Endpoint, cluster: str, definition: dict[str, Any], override: dict[str, Any] | None, tags: list[dict[str, str]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Register the definition and run a task. Pass no launch type, so that the task waits for free resources instead of failing."""
     ecs = client(endpoint, "ecs")
     registered = ecs.register_task_definition(**definition)["taskDefinition"]
     more: dict[str, Any] = {"overrides": {"containerOverrides": [override]}} if override else {}
-    if limit_s is not None:
-        more["tags"] = [{"key": TIME_LIMIT_TAG, "value": str(limit_s)}]
+    if tags:
+        more["tags"] = tags
     if not is_aws(endpoint):
         more["enableExecuteCommand"] = True  # `corral exec` needs it; not on AWS, where the task would need a role
     arn = registered["taskDefinitionArn"]

@@ -10,6 +10,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
+from corral.cli.tasks import title
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,7 +109,8 @@ def use(gpu: dict[str, Any]) -> str:
 
     Return `free` if no task uses the GPU and there are no such reasons.
     """
-    text = ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *unavailable_reasons(gpu)]) or "free"
+    task = [f"{gpu['task'][:SHORT_ID]} {title(gpu['taskDefinition'], gpu.get('taskName'))}"] if gpu["task"] else []
+    text = ", ".join([*task, *unavailable_reasons(gpu)]) or "free"
     return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
 
 
@@ -163,14 +165,19 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
     return f"{instance['gpus']} ({named})" if named else str(instance["gpus"])
 
 
+def _claimant(claim: dict[str, Any]) -> str:
+    if "task" in claim:
+        return f"{claim['task'][:SHORT_ID]} {title(claim['taskDefinition'], claim.get('taskName'))}"
+    return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
+
+
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
     """List the first waiting task, Batch job or instance of each kind. Later ones of the same kind wait for the same resources."""
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
-        name = claim["instance"] if "instance" in claim else claim.get("task", claim.get("job", ""))[:SHORT_ID]
         jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""
-        table.add_row(name, age(since, now), shorten_ids(jobs + claim["reason"]))
+        table.add_row(_claimant(claim), age(since, now), shorten_ids(jobs + claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
     if more > 0:
         table.add_row("", "", f"and {more} more")

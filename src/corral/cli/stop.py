@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from corral.cli import tasks
-from corral.cli.completion import complete_task_ids
+from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import client, cluster_option, find_endpoint, long_poll
+from corral.cli.endpoint import client, cluster_option, find_endpoint
 from corral.cli.output import print_json, print_line
-from corral.cli.task_logs import LONG_POLL_S, POLL_S
+from corral.cli.run_names import find_runs
+from corral.cli.task_logs import wait_until_stopped
 
 
 @click.command(short_help="Stop tasks.")
@@ -20,27 +19,23 @@ from corral.cli.task_logs import LONG_POLL_S, POLL_S
 @click.option("--wait", "-w", is_flag=True, help="Wait until the tasks have stopped.")
 @cluster_option("The cluster of the tasks that are not ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON. With --wait, print them after they have stopped.")
-@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_task_ids("RUNNING"))
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING"))
 def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Stop tasks. Each process receives SIGTERM, and SIGKILL after the container's stopTimeout (default: 30 s).
 
-    TASK is an id, a prefix of an id, or an ARN. If one of the tasks does not exist, no task is stopped.
+    TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest task that has not stopped. If one of the
+    tasks does not exist, no task is stopped.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = [tasks.find(ecs, task, cluster or endpoint.cluster) for task in given]
+    found = [run for task in given for run in find_runs(ecs, task, cluster or endpoint.cluster, unfinished=True)]
     for of_cluster, task_id in found:
         tasks.describe_one(ecs, of_cluster, task_id)
     why = {"reason": reason} if reason else {}
     stopped = [ecs.stop_task(cluster=of_cluster, task=task_id, **why)["task"] for of_cluster, task_id in dict.fromkeys(found)]
     if wait:
-        for at, (of_cluster, task_id) in enumerate(dict.fromkeys(found)):
-            while not tasks.is_stopped(stopped[at]):
-                began_s = time.monotonic()
-                with long_poll(LONG_POLL_S):
-                    stopped[at] = tasks.describe_one(ecs, of_cluster, task_id)
-                if not tasks.is_stopped(stopped[at]):  # AWS has no long polls, so wait before the next request
-                    time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
+        clusters = [of_cluster for of_cluster, _ in dict.fromkeys(found)]
+        stopped = [wait_until_stopped(ecs, of_cluster, task) for of_cluster, task in zip(clusters, stopped)]
     if as_json:
         print_json(stopped)
         return

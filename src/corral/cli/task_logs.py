@@ -175,6 +175,17 @@ def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
 
 
+def wait_until_stopped(ecs: Any, cluster: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Wait until a task has stopped, and return its description."""
+    while not tasks.is_stopped(task):
+        began_s = time.monotonic()
+        with long_poll(LONG_POLL_S):
+            task = tasks.describe_one(ecs, cluster, tasks.id_of(task))
+        if not tasks.is_stopped(task):  # AWS has no long polls, so wait before the next request
+            time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
+    return task
+
+
 def _visible(task: dict[str, Any]) -> tuple[Any, ...]:
     return task.get("version"), task["lastStatus"], task["desiredStatus"], tasks.reason(task)
 

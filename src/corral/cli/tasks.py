@@ -12,6 +12,7 @@ from corral.cli.errors import CliError
 from corral.cli.output import SHORT_ID
 
 DESCRIBE_MAX = 100
+NAME_TAG = "corral:name"  # the tag contains the name of a task, if the name is not its family
 AMBIGUOUS_NAMED_MAX = 5
 # RegisterTaskDefinition does not accept these members of DescribeTaskDefinition's response.
 READ_ONLY = {
@@ -27,16 +28,22 @@ def id_of(task: dict[str, Any]) -> str:
 
 
 def name(task: dict[str, Any]) -> str:
-    """Return the family of the task definition."""
-    return str(task["taskDefinitionArn"]).rpartition("/")[2].rpartition(":")[0]
+    """Return the name of the task, which a tag contains if it is not the family of the task definition."""
+    tagged = next((tag["value"] for tag in task.get("tags", ()) if tag["key"] == NAME_TAG), "")
+    return str(tagged or task["taskDefinitionArn"].rpartition("/")[2].rpartition(":")[0])
+
+
+def title(definition: str, name: str | None) -> str:
+    """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`."""
+    return definition if not name or name == definition.rpartition(":")[0] else name
 
 
 def short(task_id: str) -> str:
     return task_id[:SHORT_ID]
 
 
-def list_ids(ecs: Any, desired: str, cluster: str) -> Iterator[str]:
-    for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus=desired):
+def list_ids(ecs: Any, desired: str, cluster: str, **filters: str) -> Iterator[str]:
+    for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus=desired, **filters):
         for arn in page["taskArns"]:
             yield arn.rpartition("/")[2]
 
@@ -45,7 +52,7 @@ def describe(ecs: Any, ids: Sequence[str], cluster: str) -> list[dict[str, Any]]
     """Describe tasks. Omit tasks that were deleted after they were listed."""
     found = []
     for start in range(0, len(ids), DESCRIBE_MAX):
-        found += ecs.describe_tasks(cluster=cluster, tasks=ids[start : start + DESCRIBE_MAX])["tasks"]
+        found += ecs.describe_tasks(cluster=cluster, tasks=ids[start : start + DESCRIBE_MAX], include=["TAGS"])["tasks"]
     return found
 
 
@@ -70,20 +77,25 @@ def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]
 
 
+def is_exact(given: str) -> bool:
+    """Whether this is an ARN or a complete id."""
+    return given.startswith("arn:") or bool(_WHOLE_ID.fullmatch(given.lower()))
+
+
 def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     """Return the cluster and the id of a task. `given` is its ARN, its id or a unique prefix of its id."""
     if given.startswith("arn:"):
         *_, cluster, task_id = [cluster, *given.rpartition(":task/")[2].split("/")]
         return cluster, task_id
+    if _WHOLE_ID.fullmatch(given.lower()):
+        return cluster, given.lower()
+    if not _PREFIX.fullmatch(given.lower()):
+        raise CliError(f"no task has the name '{given}': `corral ps --all` lists the tasks.")
     given = given.lower()
-    if _WHOLE_ID.fullmatch(given):
-        return cluster, given
-    if not _PREFIX.fullmatch(given):
-        raise CliError(f"'{given}' is not a task id: give an id, a prefix of an id (`corral ps --all` lists them), or an ARN.")
     listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
     matches = [task_id for task_id in listed if task_id.startswith(given)]
     if not matches:
-        raise CliError(f"no task id begins with {given}: `corral ps --all` lists the tasks.")
+        raise CliError(f"no task has the name {given}, or an id that begins with it: `corral ps --all` lists the tasks.")
     if len(matches) > 1:
         named = ", ".join(matches[:AMBIGUOUS_NAMED_MAX]) + (", …" if len(matches) > AMBIGUOUS_NAMED_MAX else "")
         raise CliError(f"{len(matches)} task ids begin with {given}: {named}. Give more digits.")

@@ -17,6 +17,7 @@ from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
 from corral.cli.status import gpu_indexes, instance_gpus, tasks_line, unavailable_reasons
+from corral.cli.tasks import title
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -175,7 +176,7 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
 
     why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
-        text = SafeText(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
+        text = SafeText(f"{gpu['task'][:SHORT_ID]} {title(gpu['taskDefinition'], gpu.get('taskName'))}", style="bold")
         text = text.append(f", {why}", "yellow") if why else text
     else:
         text = styled(why, "yellow") if why else styled("free", "green")
@@ -192,8 +193,8 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
     table = plain_table()
     titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
     sizes = (19, 16, 13, 24, 24, 12, 5, 5) if width >= WIDE else (19, 11, 7, 9, 9, 7, 5, 5)
-    for title, size in zip(titles, sizes):
-        table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
+    for heading, size in zip(titles, sizes):
+        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis")
     table.add_column("REASON" if width >= WIDE else "", no_wrap=True, overflow="ellipsis", ratio=1)
     for each in shown:
         since = age(datetime.fromtimestamp(each["sinceS"], UTC), now)
@@ -215,15 +216,18 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     tasks = sum(number for state, number in counts.items() if state != "STOPPED")
     more = tasks - sum("task" in task for task, _, _ in shown)
     table = plain_table()
-    name = 34 if width >= WIDE else 16
-    for title, size in (("ID", SHORT_ID), ("TASK", name), ("STATE", 8), ("GPUS", 5), ("SINCE", 5)):
-        table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
+    columns = 34 if width >= WIDE else 16
+    for heading, size in (("ID", SHORT_ID), ("TASK", columns), ("STATE", 8), ("GPUS", 5), ("SINCE", 5)):
+        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis")
     table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
     for task, state, reason in shown:
         gpus = ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in task.get("gpuIds", ()))
         since = age(datetime.fromtimestamp(task["sinceS"], UTC), now)
         style = "yellow" if state == "WAITING" else ""
-        what = task["taskDefinition"] if "task" in task else f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
+        if "task" in task:
+            what = title(task["taskDefinition"], task.get("taskName"))
+        else:
+            what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
         table.add_row(task.get("task", task.get("job", ""))[:SHORT_ID], what, styled(state, style), gpus, since, reason)
     if more > 0:
         table.add_row("", f"and {more} more", "", "", "", "")

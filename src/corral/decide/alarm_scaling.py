@@ -23,12 +23,12 @@ WARMING = "Instances of the group are warming up, and a scale-in waits until the
 
 
 class Rule(Struct, frozen=True):
-    """What a scaling policy does with a value."""
+    """The rule by which a scaling policy computes the capacity from a value of the metric."""
 
     wanted: Callable[[int, float | None], int | None]  # (capacity, value) → wanted capacity; None if no step applies
-    exact: bool = False  # the wanted capacity does not depend on the current one
+    exact: bool = False  # the wanted capacity does not depend on the current capacity
     simple: bool = False  # the policy needs no value, and has a cooldown instead of a warm-up
-    aggregate: Callable[[list[float]], float] | None = None  # the value that a step policy uses, if it does not use all of them
+    aggregate: Callable[[list[float]], float] | None = None  # combines several values into one value; None: use all values
     tracking: bool = False  # a target tracking policy, which wants nothing while its metric is close to the target
 
 

@@ -17,8 +17,8 @@ def distribute(strategy: Sequence[ProviderWeight], count: int) -> list[str]:
     """Return the provider of each task. First each provider gets its base. Then each task goes to the provider furthest below its
     share.
 
-    If several providers are equally far below their shares, the first one in the strategy gets the task. A provider with weight 0
-    gets only its base. If the strategy has only one provider, that provider gets all tasks.
+    If several providers are equally far below their shares, the first of them in the strategy gets the task. A provider with weight
+    0 gets only its base. If the strategy has only one provider, that provider gets all tasks.
     """
     names = [provider.name for provider in strategy for _ in range(provider.base)][:count]
     if len(strategy) == 1:

@@ -1,8 +1,9 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
-A line is a number of waiting jobs with equal demands (`model/task.py`). A job with several nodes starts only when there is room for
-all its nodes. The nodes may be of several kinds, and may share an instance. A shape is the free capacity of equal instances, with
-their number. The cost of a decision depends on the number of different lines and shapes, not on the number of jobs and instances.
+A demand is the number of GPUs, the CPU and the memory that a job needs. A line is a number of waiting jobs with equal demands. A
+multi-node job starts only when there is room for all its nodes. Its nodes may have different demands, and several nodes may run on
+one instance. A shape is a number of instances with equal free capacity. The cost of a decision depends on the number of lines and
+shapes, and not on the number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class JobLine(Struct, frozen=True):
 
     id: str
     demand: Demand  # of one job
-    count: int  # jobs
+    count: int  # the number of jobs
 
 
 class FreeShape(Struct, frozen=True):
@@ -44,20 +45,20 @@ class EnvironmentSize(Struct, frozen=True):
 
     min_vcpus: int
     max_vcpus: int
-    present: int  # of instances that run or start
-    gpus: int = 0  # of the same instances
+    present: int  # the vCPUs of the instances that run or start
+    gpus: int = 0  # the GPUs of the instances that run or start
     gpus_left: int = WITHOUT_LIMIT  # how many GPUs the hosts could give to further instances of the environment
-    gpus_now: int = WITHOUT_LIMIT  # how many of them are free now
+    gpus_now: int = WITHOUT_LIMIT  # how many of these GPUs are free now
     asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
     is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
 
 
 class ScalingPlan(Struct, frozen=True):
     launches: Mapping[str, int]  # type → the number of instances to launch
-    left: Mapping[str, int]  # id of a line → the jobs for which the environment has and gets no room
-    unfit: tuple[Demand, ...]  # the demands that fit on none of the types
-    is_full: bool  # jobs are left although they fit on the types: a limit of the environment or of the hosts is reached
-    needs_room: bool  # some of these jobs could start if other instances of the environment ended
+    left: Mapping[str, int]  # id of a line → the number of jobs for which there is no room, even after the launches
+    unfit: tuple[Demand, ...]  # the demands that fit on no instance type of the environment
+    is_full: bool  # some jobs fit on an instance type, but a limit of the environment or of the hosts forbids a launch
+    needs_room: bool  # some of these jobs could start if other instances of the environment were terminated
     used: tuple[int, ...]  # for each given shape: how many of its instances the waiting jobs will use
 
 
@@ -141,7 +142,7 @@ def plan_scaling(
     for line in lines:
         found = packing.copy()
         missing = _pack_jobs(found, line.demand, line.count, types, size, strategy)
-        if missing and line.demand.nodes:  # only whole jobs start
+        if missing and line.demand.nodes:  # a multi-node job starts only with all its nodes
             found, missing = _whole_jobs(packing, line, types, size, strategy)
         packing = found
         if missing:
@@ -167,7 +168,7 @@ def fits_when_empty(demand: Demand, types: Sequence[TypeShape], size: Environmen
 def _whole_jobs(
     packing: _Packing, line: JobLine, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str
 ) -> tuple[_Packing, int]:
-    """Place as many jobs of a line as possible, each with all its nodes. Return how many jobs are left, too."""
+    """Place as many jobs of a line as possible, each with all its nodes. Also return how many jobs have no place."""
     best, jobs, too_many = packing.copy(), 0, line.count
     while too_many - jobs > 1:
         tried, found = (jobs + too_many) // 2, packing.copy()
@@ -256,7 +257,7 @@ class ScaleInPlan(Struct, frozen=True):
 
 
 def plan_scale_in(idle: Sequence[IdleInstance], size: EnvironmentSize, delay_s: float, now_s: float, *, limit: int) -> ScaleInPlan:
-    """Return the idle instances to terminate now: those that were idle for the whole delay, longest first, at most `limit`.
+    """Return at most `limit` instances to terminate now. They were idle for the whole delay. The longest idle instance is first.
 
     The environment keeps its minimum number of vCPUs.
     """

@@ -47,7 +47,10 @@ class FilterCondition(Struct, frozen=True):
 
 
 class FilterPolicy(Struct, frozen=True):
-    """All parts must match. A property matches if one of its conditions does, and `alternatives` if one of their policies does."""
+    """A filter policy. All its properties must match, and one of its `alternatives`, if it has any.
+
+    A property matches if one of its conditions matches.
+    """
 
     properties: tuple[tuple[str, tuple[FilterCondition, ...]], ...]
     nested: tuple[tuple[str, FilterPolicy], ...]

@@ -115,7 +115,7 @@ def _taken_back(members: Iterable[Member], missing: int) -> list[Member]:
 
 
 def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
-    """Return the zone with the fewest instances. If several zones have the same number, the first in the group's list wins."""
+    """Return the zone with the fewest instances. If several zones have the same number, return the first in the group's list."""
     if len(zones) == 1:
         return zones[0]
     sizes = Counter(member.zone for member in members if member.state in COUNTED)
@@ -134,7 +134,7 @@ def on_demand_units(members: Iterable[Member]) -> tuple[int, int]:
 def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tuple[str | None, float | None]:
     """Return an instance that has reached its maximum lifetime, and the time when the next instance reaches it.
 
-    Return no instance while another one starts or ends, so that instances are replaced one after the other.
+    Return no instance while another instance starts or ends, so that instances are replaced one after the other.
     """
     ends = [
         (member.in_service_at_s + lifetime_s, member.instance_id)

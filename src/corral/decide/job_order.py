@@ -70,8 +70,9 @@ def share_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> f
 def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vcpus: float, reservation: int) -> bool:
     """Whether a share may start a job now, according to the computeReservation of its policy (percent).
 
-    `held` has the vCPUs of each share, `most_vcpus` is the capacity of the queue. A part of the capacity is reserved for shares
-    that run no job: reservation ** (number of shares that run jobs). A share that runs no job may use the reserved part.
+    `held` has the vCPUs that each share uses now. `most_vcpus` is the capacity of the queue. A part of the capacity is reserved for
+    shares that run no job. As on AWS, this part is (reservation / 100) ** (number of shares that run jobs). A share that runs no
+    job may use the reserved part.
     """
     active = sum(1 for each in held.values() if each > 0)
     if not reservation or held.get(share, 0.0) <= 0 or not active:

@@ -11,7 +11,7 @@ from corral.model.job import Attempt, ExitRule, JobSpec
 
 
 def retries(spec: JobSpec, ended: int, attempt: Attempt) -> bool:
-    """Return whether a job gets another attempt. `ended` is the number of its ended attempts, including this failed one."""
+    """Return whether a job gets another attempt. `ended` is the number of its ended attempts, including this failed attempt."""
     if ended >= spec.attempts_max:
         return False
     return next((rule.retries for rule in spec.exit_rules if matches(rule, attempt)), True)

@@ -15,8 +15,8 @@ from corral.decide.placement_rules import matching
 from corral.model.placement import Slot
 from corral.model.task import ALL_GPUS, Demand
 
-WITHOUT_LIMIT = 1 << 30  # how many tasks fit that need no GPU, no CPU and no memory
-EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # for a group without instances: if it needs none, and if it needs some
+WITHOUT_LIMIT = 1 << 30  # the number of tasks that fit on an instance if they need no GPU, no CPU and no memory
+EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # for a group without instances that needs none, and that needs instances
 
 
 class GroupInstance(Struct, frozen=True):
@@ -126,7 +126,7 @@ def _size(tasks: WaitingTasks) -> tuple[int, int, int]:
 def _fill(
     bins: Sequence[_Bin], new: GroupInstance, demand: Demand, left: int, most: int, allows: Callable[[Slot], bool]
 ) -> list[_Bin]:
-    """Pack equal tasks on instances that will be launched. Add further instances for the rest."""
+    """Pack equal tasks on instances that will be launched. If tasks are left, add further instances."""
     after: list[_Bin] = []
     for each in bins:
         fit = each.room(demand, allows) if left else 0
@@ -179,7 +179,7 @@ class GroupState(Struct, frozen=True):
     weight: int = 1  # units of a new instance
     warming: int = 0  # instances that start, or that started less than a warm-up period ago
     warm_at_s: float | None = None  # when the next of them has warmed up; None: not known
-    is_lowered: bool = False  # a user or a policy has lowered `desired`, and instances with tasks may leave for it
+    is_lowered: bool = False  # a user or a policy has lowered `desired`, so even instances with tasks may be terminated
 
 
 class Decision(Struct, frozen=True):
@@ -207,7 +207,7 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
 
 
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
-    """Return the capacity for the needed instances, and for spare ones if the target is below 100 percent.
+    """Return the capacity for the needed instances, and for spare instances if the target is below 100 percent.
 
     If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now. The provider does not
     revert a scale-in by a user or a policy: after it, only tasks that wait raise the capacity.

@@ -273,7 +273,7 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
 
 
 def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
-    """Return the resource that is missing. If several are missing, return the one that ECS would report."""
+    """Return the resource that is missing. If several are missing, return the resource that ECS would report."""
     if not pool.connected:
         return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
     if demand.rules is not None and not select(pool, demand.rules).allowed:

@@ -1,7 +1,7 @@
 """Decides the steps of a rolling update: CloudFormation's UpdatePolicy replaces the instances of a group in batches.
 
-An obsolete instance was launched before the update. A fresh instance was launched by it. While a batch is replaced, the group can
-have more instances than its desired capacity, which is the surge.
+An obsolete instance was launched before the update. A fresh instance was launched during the update. The surge is the number of
+instances that the group may have above its desired capacity while a batch is replaced.
 """
 
 from __future__ import annotations

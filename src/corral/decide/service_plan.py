@@ -22,7 +22,7 @@ STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, Task
 class ServicePlan(Struct, frozen=True):
     start: int = 0  # how many tasks of the primary deployment to start
     stop: tuple[str, ...] = ()  # the ids of the tasks to stop
-    unhealthy: tuple[str, ...] = ()  # those of `stop` that failed their health checks
+    unhealthy: tuple[str, ...] = ()  # the tasks in `stop` that failed their health checks
     is_blocked: bool = False  # tasks must be replaced, but the percentages do not allow to start or stop any task
 
 

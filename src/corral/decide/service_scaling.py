@@ -5,10 +5,10 @@ The rules are those of Application Auto Scaling:
 - A scale-out begins a cooldown. During the cooldown, the capacity that the scale-out has added counts as part of the next
   scale-out. So only a larger scale-out changes the desired count.
 - A scale-in begins a second cooldown, which blocks the next scale-in. It does not block a scale-out, which ends this cooldown.
-- While an alarm stays in its state, its policy is applied again, at most once a minute. With the fast timing of alarms, it is
-  applied again after its cooldown.
+- While an alarm stays in its state, its policy is applied again, at most once a minute. With `--alarm-timing fast`, which is the
+  default, it is applied again after its cooldown.
 - A scale-out of target tracking counts only the tasks that ran all the time while the metric was measured. A scale-in counts all
-  tasks that ran in this time, also those that have stopped. So neither estimates the load wrongly when tasks start or stop.
+  tasks that ran in this time, including stopped tasks. So the estimate of the load is correct while tasks start or stop.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
 """
 

@@ -65,7 +65,7 @@ MOVES: dict[StackStatus, frozenset[StackStatus]] = {
 
 
 class Difference(Enum):
-    """What an update must do with a resource."""
+    """The action of an update on a resource."""
 
     NOTHING = "nothing"
     RECORD = "record"  # only attributes of the declaration changed that have no effect now, for example DeletionPolicy
@@ -117,12 +117,12 @@ def next_deleted(
 
 
 class Restoration(Enum):
-    """What a rollback of an update does with a resource."""
+    """The action on a resource when an update is rolled back."""
 
     NOTHING = "nothing"
     DELETE = "delete"  # the update has created it
     RECORD = "record"  # the update has not changed the resource itself
-    UPDATE = "update"  # update it in place to what it was
+    UPDATE = "update"  # restore the previous properties in place
     SWITCH = "switch"  # go back to the resource that was replaced, which still exists
 
 

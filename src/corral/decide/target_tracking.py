@@ -1,8 +1,8 @@
 """Computes the capacity that a target tracking policy wants. The metric is assumed to be inversely proportional to the capacity.
 
-A policy has two alarms. The alarm for a scale-out goes off if the metric is above the target. The alarm for a scale-in goes off if
-the metric is below SCALE_IN_LEVEL of the target. After a scale-in, the expected peak of the metric is below SCALE_IN_LEVEL, too. So
-a scale-in does not cause a scale-out, and the capacity does not oscillate under a constant or noisy load.
+A policy has two alarms. The alarm for a scale-out enters ALARM if the metric is above the target. The alarm for a scale-in enters
+ALARM if the metric is below SCALE_IN_LEVEL of the target. After a scale-in, the expected peak of the metric is below
+SCALE_IN_LEVEL, too. So a scale-in does not cause a scale-out, and the capacity does not oscillate under a constant or noisy load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Invocations of Lambda functions: their rows, and what the server needs to run one."""
+"""Invocations of Lambda functions: their rows, and the data that the server needs to run an invocation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """EC2 instances. An instance is a part of the capacity of one host.
 
-The scheduler sees an instance as a slot on which it can place tasks. A pool is a set of slots. A claim is a task or an instance
-launch that waits for capacity in a pool.
+A slot is the capacity of one instance, total and free. The scheduler places tasks on slots. A pool is a set of slots. A claim is a
+task, an instance launch or a Batch job that waits for capacity in a pool.
 """
 
 from __future__ import annotations

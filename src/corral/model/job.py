@@ -184,7 +184,7 @@ class ListedJob(Struct, frozen=True):
     index: int | None
     cancelled: bool
     terminated: bool
-    attempt: Attempt | None  # the last one that ended
+    attempt: Attempt | None  # the last attempt that ended
     cursor: tuple[float, ...]  # the position in the list; the next page begins after it
 
 

@@ -19,7 +19,7 @@ Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to eac
 
 
 class Slot(Struct):
-    """The capacity of one instance, as the scheduler sees it: its total and its free resources."""
+    """The capacity of one instance: its total and its free resources."""
 
     id: str  # the id of the instance
     total: Demand  # all resources, except withheld GPUs
@@ -80,7 +80,7 @@ class Claim(NamedTuple):
 class Placement(Struct, frozen=True):
     slot_id: str
     gpu_ids: tuple[str, ...]
-    nodes: tuple[Placement, ...] = ()  # of a multi-node job: one placement for each node; the first one is this placement
+    nodes: tuple[Placement, ...] = ()  # of a multi-node job: one placement for each node; the first is equal to this placement
 
 
 class Unplaceable(Struct, frozen=True):
@@ -191,7 +191,7 @@ class Pool(FreeSlots, Protocol):
     def slots(self) -> Iterable[Slot]: ...
 
     def totals(self) -> Iterable[Demand]:
-        """The distinct sizes of all slots, also of disconnected ones.
+        """Return the distinct sizes of all slots, including disconnected slots.
 
         The size of a host includes the GPUs that its instances own.
         """

@@ -76,7 +76,7 @@ class Output(Struct, frozen=True):
 
 
 class StackVersion(Struct, frozen=True):
-    """What CreateStack or UpdateStack has set. A rollback restores the previous version."""
+    """The settings of a stack from CreateStack or UpdateStack. A rollback restores the previous version."""
 
     number: int  # the template is the row of `stack_template` with this number
     description: str = ""
@@ -156,7 +156,7 @@ class ResourceVersion(Struct, frozen=True):
 
 
 class StackStep(Struct, frozen=True):
-    """What a stack does with one resource. The row of the resource has it until it ends."""
+    """An action of a stack on one resource. The row of the resource contains the step until the step ends."""
 
     action: str  # CREATE, UPDATE or DELETE
     started_at_s: float

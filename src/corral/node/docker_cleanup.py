@@ -1,4 +1,4 @@
-"""Remove the containers and resources of ended tasks, and what earlier agents left."""
+"""Remove the containers, networks and volumes of ended tasks. Some of them may belong to tasks that an earlier agent started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.node.docker_task_resources import TaskResources
 
 STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
 STOPPED_KEPT_MAX = 20  # if there are more ended containers, the oldest are removed earlier
-RESOURCES_KEPT_S = 10.0  # wait before the volumes and the network of a task are removed, because another container of it may start
+RESOURCES_KEPT_S = 10.0  # the volumes and the network of a task are kept this long, because its next container may need them
 CLEAN_EVERY_S = 1.0
 COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed
 
@@ -73,7 +73,7 @@ class DockerCleanup:
             await self._resources.drop_volumes(task_id)
 
     async def _collect(self) -> None:
-        """Remove late containers: an earlier agent requested them, and the engine created them after this agent had listed all."""
+        """Remove late containers. An earlier agent requested them, and the engine created them after this agent had listed all."""
         there = await self._resources.list_containers()
         await self._resources.take_over(there)
         for listed in there:

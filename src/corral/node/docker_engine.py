@@ -1,6 +1,7 @@
 """The docker engine: it runs the containers of tasks through the Docker Engine API. A run is one container of a task.
 
-The agent that executes this code may be killed and restarted at any time. The labels of a container contain everything that a later
+The core is the part of the server that stores all state and decides what runs where. The agent is the process that executes this
+code. It may be killed and restarted at any time. The labels of a container contain everything that a later
 agent must know about its run. The name of a container is derived from the id of the run, so a second request to create it fails
 with a conflict. The agent also stores one file per unfinished run. So it still knows its runs while the Docker engine is
 unavailable.

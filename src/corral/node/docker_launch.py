@@ -1,4 +1,4 @@
-"""Start the container for an order of the core, or report why it cannot be started. Every step can be repeated safely."""
+"""Start the container for an order of the server, or report why it cannot be started. Every step can be repeated safely."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ async def read_past_containers(api: DockerApi, host_id: str, ordered_at_s: float
 def past_containers(events: Iterable[Mapping[str, Any]]) -> dict[str, PastContainer]:
     """Return the container of each run, by run id. `events` must be in the order in which they happened.
 
-    If a run had several containers, the first one that started counts, or else the last one.
+    If a run had several containers, return the first container that started. If none started, return the last container.
     """
     found: dict[str, PastContainer] = {}
     for event in events:

@@ -1,6 +1,6 @@
 """The runs of the docker engine, and their files in the folder `containers/`.
 
-A run is one container of a task. It is forgotten after the core has acknowledged its end.
+A run is one container of a task. The agent forgets a run after the server has acknowledged the end of the run.
 
 `<run>.run`     exists until the run is forgotten; contains the labels of its container, for use while the engine is unavailable
 `<run>.start`   exists from the moment before the agent requests the start of the container
@@ -117,7 +117,7 @@ class DockerRuns:
         return _modified_at_s(self._folder / f"{run_id}.start")
 
     def update(self, run: DockerRun, observed: Observed) -> None:
-        """Store a new observation, and report it if it differs from the previous one."""
+        """Store a new observation, and report it if it differs from the previous observation."""
         if observed != run.known.observed:
             run.known = replace(run.known, observed=observed)
             self.changed([run.known])

@@ -38,7 +38,7 @@ class CannotCreate(Exception):
 
 
 class ResourceRemoved(Exception):
-    """Something that a container needs was removed after Corral created it, for example by `docker system prune`."""
+    """A network, a volume or a pause container was removed after Corral created it, for example by `docker system prune`."""
 
 
 class TaskResources:
@@ -82,7 +82,7 @@ class TaskResources:
         self._pauses[task_id] = asyncio.get_running_loop().create_task(known())
 
     async def list_containers(self) -> list[dict[str, Any]]:
-        """Return the containers that Corral created for this host: those of runs and the pause containers."""
+        """Return the containers that Corral created for this host: the containers of runs and the pause containers."""
         ours: list[dict[str, Any]] = await self._api.get(
             "/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]}
         )

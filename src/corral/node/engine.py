@@ -74,7 +74,7 @@ class Engine(Protocol):
         ...
 
     def observe(self) -> Mapping[str, Known]:
-        """Return every run that is not forgotten: runs that are ordered, alive or ended, also those that earlier agents started."""
+        """Return every run that is not forgotten: ordered, alive and ended runs, including runs that earlier agents started."""
         ...
 
     def roots(self) -> set[int]:

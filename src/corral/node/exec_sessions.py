@@ -1,8 +1,8 @@
 """The sessions of ECS ExecuteCommand on this host. Each session is a relay process that runs the command as its child.
 
-The relay (`channel/command_relay.py`) has its own connection to the core, so the data of a session does not pass through the agent.
-The agent starts the relay with the environment and the folder of the run. When the run ends, the agent ends the session. Every
-process of a session inherits a lock on a file, so that the agent can find and kill all of them.
+The relay (`channel/command_relay.py`) has its own connection to the server, so the data of a session does not pass through the
+agent. The agent starts the relay with the environment and the folder of the run. When the run ends, the agent ends the session.
+Every process of a session inherits a lock on a file, so that the agent can find and kill all of them.
 """
 
 from __future__ import annotations

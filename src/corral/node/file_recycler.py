@@ -56,7 +56,7 @@ class FileRecycler:
         try:
             about = os.lstat(path)
         except FileNotFoundError:
-            return  # the run had no folder of its own: it used a folder of the user
+            return  # the run has no folder in the data folder, because it used a folder of the user
         plain = stat.S_ISDIR(about.st_mode) and stat.S_IMODE(about.st_mode) == 0o700 and about.st_uid == os.geteuid()
         if len(self._folders) < SPARE_MAX and plain and not os.listdir(path):
             self._folders.append(self._new_name("folder"))

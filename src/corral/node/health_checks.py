@@ -4,8 +4,8 @@ The rules are those of Docker and ECS. One success makes a run healthy. `retries
 before the end of the start period do not count. Docker runs the first check after one interval. This module runs the first checks
 earlier, so that dependent containers can start earlier. Failures within the first interval do not count either.
 
-This module stores no state. When a new agent connects, the core sends it the checks again. The core keeps the last reported health
-until it receives a new one.
+This module stores no state. When a new agent connects, the server sends the checks to it again. The server keeps the last reported
+health of a run until the agent reports the health again. A run is one container of a task on this host.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class OutputTail(Struct):
 
 
 def free_on_disk(path: Path) -> int:
-    """Return the free bytes of the file system, without those that only root can use."""
+    """Return the free bytes of the file system, without the bytes that only root can use."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
@@ -330,8 +330,8 @@ class LogShipper:
     def _is_quiet(self, run_id: str, tail: OutputTail, data: bytes, used: int, size: int, now_s: float) -> bool:
         """Whether the output ends with an incomplete progress line, and has not changed for PROGRESS_S.
 
-        Many progress bars write the carriage return before the text. So without this rule, the newest state of a slow loop would
-        be shipped only with the next one.
+        Many progress bars write the carriage return before the text. So without this rule, the newest progress line of a slow loop
+        would be shipped only when the next progress line is written.
         """
         is_progress = data[used - 1] == 0x0D if used else tail.is_after_return
         rest = data[used:]

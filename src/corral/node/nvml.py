@@ -96,7 +96,7 @@ class NvmlGpus:
         return [sample for sample in samples if sample is not None]
 
     def _foreign(self, handle: Any, ours: Collection[int], *, leased: bool) -> list[Foreign]:
-        """Return the foreign processes on a GPU: those that use it for computation and belong to no run.
+        """Return the foreign processes on a GPU: they use the GPU for computation and belong to no run.
 
         If the agent itself runs in a container, the driver may list processes that are not visible in /proc. If a run has the GPU,
         such a process is assumed to belong to the run. Otherwise it counts as foreign. If the agent does not run in a container, a

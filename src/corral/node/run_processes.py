@@ -1,4 +1,7 @@
-"""The processes of runs: find those that an earlier spawner started, and pause all processes of a run."""
+"""The processes of runs: find processes that an earlier spawner started, and pause all processes of a run.
+
+A run is one container of a task on this host. The spawner is the process that starts runs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How the spawner joins and leaves the cgroups of runs, and sets their limits. `run_cgroups.py` has the reasons for this order.
+"""The spawner joins and leaves the cgroups of runs and sets their limits. `run_cgroups.py` explains the order of these steps.
 
-If no cgroup can be used for a run, the run starts without one.
+The spawner is the process that starts runs. A run is one container of a task on this host. If no cgroup can be used for a run, the
+run starts without a cgroup.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The connections of agents to the spawner. The messages are described in `spawner_protocol.py`.
 
-Usually one agent is connected. While an agent is replaced, the connection of the old one may still have unread orders.
+Usually one agent is connected. While an agent is replaced, the connection of the old agent may still have unread orders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Recovery after a restart of the spawner: the runs whose end an earlier spawner did not record, and their main processes."""
+"""Recovery after a restart of the spawner, which is the process that starts runs. A run is one container of a task on this host.
+
+The module examines the runs whose end an earlier spawner did not record, and their main processes.
+"""
 
 from __future__ import annotations
 

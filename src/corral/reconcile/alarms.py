@@ -5,7 +5,7 @@ at the end of its window. From then on, the alarm is evaluated at the end of eve
 
 Corral publishes its own metrics once a second. An alarm on such metrics is also evaluated on the newest second. The alarm enters
 ALARM as soon as the newest second or the whole period breaches the threshold. The alarm leaves ALARM when the period does not
-breach and no second in it breaches.
+breach and no second of the period breaches.
 
 An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window.
 

@@ -191,10 +191,10 @@ def _holds_empty_instances(here: Present) -> bool:
 
 
 def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
-    """Whether an older claim waits for GPUs, so that the launches of an environment wait behind it.
+    """Whether an older claim waits for GPUs, so that the launches of an environment must wait for this claim.
 
-    Then the environment must give up the GPUs of its empty instances. Otherwise two environments could each hold some GPUs, and wait
-    for the others for ever.
+    Then the environment must terminate its empty instances. Otherwise two environments could each hold some GPUs, and each could
+    wait for the GPUs of the other for ever.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
     own = {each for shape, ids in zip(here.shapes, here.ids, strict=True) if shape.is_starting for each in ids}

@@ -14,7 +14,7 @@ from corral.services.batch.job_queues import find_queue
 from corral.services.batch.waiting_reasons import line_reason
 from corral.store import Store
 
-CHECK_S = 60.0  # how often the reasons are computed again, because they can change without an event in the queue
+CHECK_S = 60.0  # the interval in which the reasons are computed again, because they can change without an event in the queue
 
 
 def reconcile_limits(tx: Tx[Store], key: str) -> None:

@@ -2,7 +2,7 @@
 
 A policy can be an action of an alarm. While the alarm stays in the state of this action, it keeps a request to the policy. The
 owner of a policy is what the policy scales: an Auto Scaling group or an ECS service. Each run decides about all requests to the
-policies of one owner. The largest wanted capacity wins, as on AWS. The result of a request is sent to the metrics lane, for the
+policies of one owner. As on AWS, the largest wanted capacity is used. The result of a request is sent to the metrics lane, for the
 history of the alarm.
 """
 

@@ -160,7 +160,7 @@ class Agents:
             connection = self._connections.get(host_id)
             if connection is not None:
                 while of_host.replaces_earlier and not connection.orders.empty():
-                    connection.orders.get_nowait()  # newer orders replace these, because the host has sent a new hello
+                    connection.orders.get_nowait()  # drop them: after a new hello, all orders are sent again
                 connection.orders.put_nowait(of_host)
 
     def problems(self) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ The clients are AWS's session-manager-plugin and `corral exec`:
     client ◀─ websocket: channel/messages.py ─▶ server ◀─ sessions.sock: channel/command_relay.py ─▶ relay ─ command
 
 The relay is a process on the host that starts the command. The host starts the relay after the client has sent its token and has
-completed the handshake. When the client or the relay disconnects, the server disconnects the other one.
+completed the handshake. When the client disconnects, the server disconnects the relay, and the reverse.
 """
 
 from __future__ import annotations

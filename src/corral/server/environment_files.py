@@ -34,7 +34,7 @@ def _read(files: Iterable[Iterable[Slice]], blobs: Blobs) -> dict[str, str]:
 
 
 def _variables(texts: Iterable[str]) -> dict[str, str]:
-    """Return the variables of several files. If two files set the same variable, the first file wins."""
+    """Return the variables of several files. If two files set the same variable, use the value of the first file."""
     found: dict[str, str] = {}
     for text in texts:
         for name, value in _parse(text).items():
@@ -45,7 +45,7 @@ def _variables(texts: Iterable[str]) -> dict[str, str]:
 def _parse(text: str) -> dict[str, str]:
     """Parse lines of the form NAME=VALUE. Quotes and spaces belong to the value.
 
-    If a file sets a name twice, the last line wins. Comments (#) and lines without a name or a value are ignored.
+    If a file sets a name twice, the value of the last line is used. Comments (#) and lines without a name or a value are ignored.
     """
     found: dict[str, str] = {}
     for line in text.split("\n"):

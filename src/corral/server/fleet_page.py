@@ -1,6 +1,6 @@
-"""The page `/_corral/fleet` for `corral fleet`: when messages woke a queue, and which tasks hold messages.
+"""The page `/_corral/fleet` for `corral fleet`: when messages arrived in an empty queue, and which tasks hold messages.
 
-SQS does not report these facts. They are kept in memory since the start of the server, for the last tasks and messages only.
+SQS does not report these facts. The server keeps them in memory, for the last tasks and messages since its start.
 """
 
 from __future__ import annotations

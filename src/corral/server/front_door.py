@@ -1,7 +1,7 @@
 """The entry point of all HTTP requests, for every API: `FrontDoor.respond`. Its steps are:
 
 recognise       find the API and the operation, by `aws/recognition.py` for AWS and by the path for all others
-authenticate    find the caller by the credentials of the request (`authentication.py`)
+authenticate    identify the caller by the credentials of the request (`authentication.py`)
 authorise       check that the caller may perform the action (`task_permissions.py`)
 rate            check that the caller has not made too many requests
 run             run the operation in the thread that writes its database

@@ -1,8 +1,8 @@
 """HTTP connections: httptools parses the requests, and each request gets one response.
 
 `HttpProtocol` serves one connection. It limits the number of connections, and the size and the arrival time of request heads.
-`HttpConnection` is what the handlers of one request see. Large bodies do not pass through the event loop: a handler can read the
-body of a request directly from the socket, and write the body of a response directly to it.
+`HttpConnection` is the interface for the handlers of one request. Large bodies do not pass through the event loop: a handler can
+read the body of a request directly from the socket, and write the body of a response directly to the socket.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class HttpProtocol(asyncio.Protocol):
         self.replace_parser()
 
     def replace_parser(self) -> None:
-        """Use a new parser, because the present one still expects a body that a thread has read."""
+        """Use a new parser, because the present parser still expects a body that a thread has read."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # some clients send a line break after a request
 

@@ -71,7 +71,7 @@ class InsightsWriter:
             await self._append(cluster, await self._state.submit(of_tasks, read_only=True))
 
     async def _measure(self, pieces: list[list[str]]) -> dict[str, UsedByRun]:
-        """Return what the containers of these tasks have used since the last call."""
+        """Return the resources that the containers of these tasks have used since the last call."""
         runs: dict[str, dict[str, float]] = {}
         for ids in pieces:
             found: dict[str, dict[str, float]] = await self._state.submit(partial(_runs, task_ids=ids), read_only=True)
@@ -94,7 +94,7 @@ def _clusters(tx: Tx[Store]) -> list[InsightsCluster]:
 
 
 def _runs(tx: Tx[Store], task_ids: list[str]) -> dict[str, dict[str, float]]:
-    """Return host id → attempt id → start of the run, for those of these tasks that run."""
+    """Return host id → attempt id → start of the run, for the running tasks among these tasks."""
     found: dict[str, dict[str, float]] = {}
     for task in running_tasks(tx, task_ids):
         instance = tx.store.instances.get(task.instance_id) if task.instance_id is not None else None

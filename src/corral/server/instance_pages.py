@@ -20,7 +20,7 @@ INSTANCES_SHOWN_MAX = 50  # the most instances on one page
 
 
 def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
-    """Return a page of the instances of a region, also terminated ones, by id. `next` is the `after` of the next page."""
+    """Return a page of the instances of a region, including terminated instances. `next` is the `after` of the next page."""
     found = tx.store.instances.listed(region, after, INSTANCES_SHOWN_MAX + 1)
     shown = found[:INSTANCES_SHOWN_MAX]
     return {
@@ -30,7 +30,7 @@ def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
 
 
 def instances_status(tx: Tx[Store]) -> dict[str, Any]:
-    """Return what the status page shows about instances: counts by state, the oldest instances, and overcommitted hosts."""
+    """Return the data about instances for the status page: counts by state, the oldest instances, and overcommitted hosts."""
     living = tx.store.instances.slices()
     living.sort(key=lambda each: (each.state is InstanceState.PENDING, each.created_at_s, each.id))
     return {

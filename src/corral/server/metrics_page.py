@@ -49,7 +49,7 @@ DCGM_HELP = {
 
 
 class MetricFacts(Struct, frozen=True):
-    """What a scrape reads from the state store."""
+    """The data of the state store for one scrape."""
 
     gpus: list[tuple[Labels, GpuDevice]]
     failed_gpus: set[str]

@@ -39,7 +39,7 @@ class OpenConnections:
 
 
 class StallTimer:
-    """Disconnects a client that reads nothing of what was sent to it.
+    """Disconnects a client that does not read its response.
 
     A transport with unsent bytes ends only when the client has read them, even after `close`.
     """

@@ -43,6 +43,7 @@ from corral.store import Store
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
 TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks are shown
+NAME_TAG = "corral:name"  # the tag of a task with the name that the user has chosen
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
@@ -233,6 +234,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "simulated": device["simulated"],
         "task": holder.id if holder else None,
         "taskDefinition": _definition(holder) if holder else None,
+        "taskName": _name(holder) if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -255,7 +257,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task)}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": _name(task)}
 
 
 def _running(task: Task | None) -> dict[str, Any]:
@@ -263,6 +265,12 @@ def _running(task: Task | None) -> dict[str, Any]:
     state = "STOPPING" if task.desired.value == "STOPPED" else task.state.value
     gpu_ids = [gpu_id for run in task.runs for gpu_id in run.gpu_ids]
     return {**_task(task), "state": state, "sinceS": task.started_at_s or task.created_at_s, "gpuIds": gpu_ids}
+
+
+def _name(task: Task) -> str:
+    """Return the name that the user gave the task, which is in a tag, or the family of its task definition."""
+    tagged = next((tag["value"] for tag in task.details.get("tags", ()) if tag["key"] == NAME_TAG), "")
+    return tagged or _definition(task).rpartition(":")[0]
 
 
 def _definition(task: Task) -> str:

@@ -41,7 +41,7 @@ class Service(Struct, frozen=True):
     prepare: Mapping[str, Prepare] = field(default_factory=dict)
     # Operation → the function that splits a request that is too large for one command.
     pieces: Mapping[str, Split] = field(default_factory=dict)
-    # Operation → a function that raises Wait while the work of the request goes on. The response waits for it, for a short time.
+    # Operation → a function that raises Wait while the work of the request continues, so that the response waits a short time.
     settle: Mapping[str, Settle] = field(default_factory=dict)
 
 

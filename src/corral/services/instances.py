@@ -1,7 +1,7 @@
 """Instances: launch, stop, start, reboot and terminate them, and let them join ECS clusters.
 
-EC2, Auto Scaling and ECS call these functions, and `reconcile/instances.py` calls `finish`. Every change of an instance passes
-`_changed`.
+EC2, Auto Scaling and ECS call these functions, and `reconcile/instances.py` calls `finish`. Every change of an instance ends with a
+call of `_changed`. It wakes the requests that wait for the instance, and runs the reconcilers of its group and of DAEMON services.
 """
 
 from __future__ import annotations

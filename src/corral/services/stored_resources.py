@@ -1,4 +1,4 @@
-"""Stored-only resources: Corral stores, describes, updates and deletes them. They have no other effect.
+"""Stored-only resources: Corral stores, describes, updates and deletes these resources, but they have no other effect.
 
 A `ServiceStyle` has the conventions of a service: errors, pages and tags. A `ResourceType` declares one type of resource: its id,
 its members, and its operations. `handlers(type)` returns these operations. Operations that a declaration cannot express are

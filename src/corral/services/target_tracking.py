@@ -37,7 +37,7 @@ class PredefinedMetric(Struct, frozen=True):
 
 
 class Tracked(Struct, frozen=True):
-    """What a target tracking policy scales, and the rules of its service."""
+    """The group or service that a target tracking policy scales, and the rules of its AWS service."""
 
     region: str
     label: str  # the name of the group, or the resource id. It is part of the names of the alarms.

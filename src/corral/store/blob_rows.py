@@ -49,7 +49,7 @@ def known_names(state: sqlite3.Connection) -> set[str]:
 
 
 def wrong_counts(state: sqlite3.Connection) -> int:
-    """The number of contents with a wrong reference count. The references are those of versions, uploads and layers."""
+    """Return the number of contents with a wrong reference count. Versions, uploads and layers refer to contents."""
     (number,) = state.execute(
         "SELECT count(*) FROM content LEFT JOIN (SELECT content, count(*) AS n FROM ("
         "SELECT content FROM object_version WHERE content IS NOT NULL UNION ALL SELECT content FROM upload "

@@ -18,7 +18,7 @@ class ChangeSets:
         self._execute = database.execute
 
     def put(self, change_set: ChangeSet) -> None:
-        """Add a change set, or replace the one with the same ARN."""
+        """Add a change set, or replace the change set with the same ARN."""
         self._execute(
             "INSERT INTO change_set VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record",
             (change_set.id, change_set.stack_id, change_set.name, _ENCODER.encode(change_set).decode()),
@@ -41,5 +41,5 @@ class ChangeSets:
         self._execute("DELETE FROM change_set WHERE id = ?", (change_set_id,))
 
     def drop_of_stack(self, stack_id: str, *, kept: str = "") -> None:
-        """Delete the change sets of a stack, except the one with the ARN `kept`."""
+        """Delete the change sets of a stack, except the change set with the ARN `kept`."""
         self._execute("DELETE FROM change_set WHERE stack_id = ? AND id != ?", (stack_id, kept))

@@ -1,4 +1,8 @@
-"""SQL of claims. A claim is a task or an instance launch that waits for capacity. A row has the pool and the rank in its queue."""
+"""SQL of claims. A claim is a task or an instance launch that waits for capacity in a pool, which is a set of instances.
+
+A row has the pool of the claim and its rank. The claim with the smallest rank is served first. The claims of Batch jobs are in
+`store/job_lines.py`.
+"""
 
 from __future__ import annotations
 

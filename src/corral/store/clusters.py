@@ -49,7 +49,7 @@ class Clusters:
         )
 
     def left_behind(self, region: str) -> list[str]:
-        """Clusters that have tasks but no row. This machine joined such a cluster and left it later.
+        """Return the clusters that have tasks but no row. This machine was a member of these clusters, and has left them.
 
         The query makes one index look-up per cluster.
         """
@@ -104,7 +104,7 @@ class Clusters:
         return bool(self.tasks_on(region, name, provider, 1))
 
     def tasks_on(self, region: str, name: str, provider: str, limit: int) -> list[str]:
-        """Return tasks that were started with this capacity provider and have not stopped, those that are not stopping first."""
+        """Return tasks that were started with this capacity provider and have not stopped. Tasks that are stopping are last."""
         sql = (
             "SELECT id FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
             "AND json_extract(details, '$.capacityProviderName') = ? ORDER BY desired = 'STOPPED' LIMIT ?"

@@ -140,7 +140,7 @@ class EcsServices:
     # Service deployments
 
     def add_rollout(self, region: str, cluster: str, name: str, rollout: ServiceRollout) -> None:
-        """Add a service deployment, and delete all but the newest ROLLOUTS_MAX ones of the service."""
+        """Add a service deployment, and delete all but the newest ROLLOUTS_MAX service deployments of the service."""
         place = region, cluster, name
         self._execute(
             "INSERT INTO ecs_service_deployment VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
@@ -182,7 +182,7 @@ class EcsServices:
     # Tasks of services. `started_by` is the id of the deployment, and each query uses its index.
 
     def tasks(self, service: EcsService) -> list[ServiceTask]:
-        """Return the tasks of all deployments, without those that are stopping or have stopped."""
+        """Return the tasks of all deployments, except tasks that are stopping or have stopped."""
         marks = ", ".join("?" * len(service.deployments))
         rows = self._execute(
             "SELECT id, started_by, state, instance_id, pool, created_at, started_at FROM task WHERE region = ? AND cluster = ? "

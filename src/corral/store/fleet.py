@@ -1,7 +1,8 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
-A slot is the capacity of one instance, as the scheduler sees it. A pool is a set of slots with one queue of claims. Every change of
-the index registers its inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. In this module, a line is the claims of a pool that have equal demands. Every change of the
+index registers its inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with an index
 that is built from the rows.
 """
 

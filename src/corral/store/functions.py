@@ -46,7 +46,7 @@ class LambdaFunctions:
         self._database.execute("DELETE FROM invocation WHERE id = ?", (id,))
 
     def queued(self, now_s: float, limit: int) -> list[Invocation]:
-        """The queued invocations whose time has come, oldest first."""
+        """Return the queued invocations that are due, oldest first."""
         sql = f"SELECT {COLUMNS} FROM invocation WHERE state = 'queued' AND due_at <= ? ORDER BY due_at, number LIMIT ?"
         return [_invocation(row) for row in self._database.execute(sql, (now_s, limit))]
 

@@ -13,7 +13,8 @@ from corral.model.placement import Links
 from corral.model.run import Foreign, GpuDevice, GpuFault, Hello
 from corral.store.instances import Instances
 
-# A real GPU that has fallen off the bus is not listed by an agent that has restarted since. It still has its fault.
+# The driver no longer lists a real GPU that has fallen off the bus. After a restart, the agent does not report such a GPU, but the
+# fault of the GPU is still stored.
 FAILED = "fault != '' AND (present = 1 OR simulated = 0)"
 HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
 
@@ -113,7 +114,7 @@ class Hosts:
         return {model for model, _ in rows}, any(simulated for _, simulated in rows)
 
     def most_gpus(self) -> int | None:
-        """The number of GPUs of the largest host. GPUs that instances own are included. None: there is no host yet."""
+        """Return the number of GPUs of the largest host, including GPUs that instances own. Return None if there is no host yet."""
         (hosts,) = self._database.execute("SELECT count(*) FROM host").fetchone()
         if not hosts:
             return None
@@ -121,7 +122,7 @@ class Hosts:
         return max((count for (count,) in rows), default=0)
 
     def all_gpus(self) -> int | None:
-        """The number of GPUs of all hosts. GPUs that instances own are included. None: there is no host yet."""
+        """Return the number of GPUs of all hosts, including GPUs that instances own. Return None if there is no host yet."""
         sql = "SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM gpu WHERE present = 1 AND excluded = 0)"
         hosts, gpus = self._database.execute(sql).fetchone()
         return gpus if hosts else None

@@ -20,7 +20,7 @@ class UsageTotal(Struct, frozen=True):
     """The sums of all instances of one type in one group or stack."""
 
     region: str
-    name: str  # the name of the group or the stack; empty for instances without one
+    name: str  # the name of the group or the stack; empty for instances without a group and a stack
     type: str
     instances: int
     billed_s: float

@@ -1,4 +1,4 @@
-"""SQL of instances, and the slots derived from them. A slot is the capacity of an instance, as the scheduler sees it."""
+"""SQL of instances, and the slots derived from them. A slot is the capacity of an instance, total and free."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Instances:
         return _instance(row) if row else None
 
     def by_ec2_id(self, given: str) -> Instance | None:
-        """The instance with this id in EC2's form: the first digits of its own id."""
+        """Return the instance with this id in EC2's form. This form has the first digits of the instance's id."""
         digits = given.removeprefix("i-")
         if len(digits) != EC2_DIGITS or len(given) == len(digits):
             return None
@@ -64,7 +64,7 @@ class Instances:
         return self.get(row[0]) if row else None
 
     def listed(self, region: str, after: str = "", limit: int = -1) -> list[Instance]:
-        """The instances of a region in the order of their ids, also terminated ones; limit -1: all of them."""
+        """Return the instances of a region, sorted by id, including terminated instances. A limit of -1 means no limit."""
         sql = f"SELECT {COLUMNS} FROM instance WHERE region = ? AND id > ? ORDER BY id LIMIT ?"
         return [_instance(row) for row in self._database.execute(sql, (region, after, limit)).fetchall()]
 
@@ -91,7 +91,7 @@ class Instances:
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
 
     def joined_clusters(self) -> set[tuple[str, str]]:
-        """The (region, cluster) pairs that instances have joined, without those of hosts' own instances."""
+        """Return the (region, cluster) pairs that EC2 instances have joined. The clusters of the hosts themselves are left out."""
         return {(each.region, each.cluster) for each in self._live.values() if each.cluster and not each.is_host}
 
     def host_of(self, instance_id: str) -> str:
@@ -101,7 +101,7 @@ class Instances:
         return live.host_id
 
     def is_on(self, instance_id: str, host_id: str) -> bool:
-        """Whether the instance has this host. An instance that was stopped has none, and its tasks have ended."""
+        """Whether the instance is on this host. A stopped instance is on no host, and its tasks have ended."""
         found = self.get(instance_id)
         return found is not None and found.host_id == host_id
 
@@ -293,7 +293,7 @@ class Instances:
         return left
 
     def set_status(self, instance_id: str, status: str) -> None:
-        """Set ACTIVE, DRAINING or INACTIVE. Only an active instance gets new tasks; the others keep their present ones."""
+        """Set ACTIVE, DRAINING or INACTIVE. Only an ACTIVE instance gets new tasks. The present tasks continue in each status."""
         self.put_row(self._live[instance_id].but(status=status))
         self.renew_slot(instance_id)
 
@@ -329,7 +329,7 @@ class Instances:
     # Slots
 
     def renew_slot(self, instance_id: str) -> None:
-        """Replace the slot of an instance by one that is derived from the current rows."""
+        """Derive the slot of an instance from the current rows again."""
         instance = self._live[instance_id]
         if instance.pool is not None and instance.host_id is not None:
             self._fleet.put_slot(instance.pool, self._slot(instance))

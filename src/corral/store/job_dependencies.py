@@ -32,7 +32,7 @@ class JobDependencies:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
         self._journal = database.journal
-        self._free: dict[int, None] = {}  # jobs on which no job depends: saves one query for each child of an array that ends
+        self._free: dict[int, None] = {}  # jobs on which no job depends. This cache saves a query for each ended child of an array
 
     def add(self, dependent: int, needed: Iterable[tuple[int, int]]) -> None:
         """Write the dependencies of a job.

@@ -26,7 +26,7 @@ class JobHoldings:
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
         self._on_rollback = database.journal.on_rollback
-        self._held: dict[str, Holding] = {}  # job id → holding; a reader has none
+        self._held: dict[str, Holding] = {}  # job id → holding; empty on a read-only connection
         self._vcpus: dict[Name, float] = {}  # compute environment → vCPUs of its jobs
         self._in_use: dict[Name, float] = {}  # consumable resource → quantity
         self._shares: dict[Name, dict[str, ShareUse]] = {}  # queue → share identifier → use
@@ -109,7 +109,7 @@ class JobHoldings:
         self._on_rollback(partial(self._put_share, (region, queue), share, before))
 
     def drop_shares(self, region: str, queue: str) -> None:
-        """Forget the shares of a queue that is deleted. Its jobs have ended."""
+        """Delete the shares of a queue that is being deleted. All jobs of the queue have ended."""
         for share in list(self.shares(region, queue)):
             self.set_share(region, queue, share, None)
 

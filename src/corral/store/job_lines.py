@@ -28,7 +28,7 @@ FIRST = (
 )
 
 
-FIRST_MAX = 100  # the places that are read at once
+FIRST_MAX = 100  # the number of places that one query reads
 
 
 class JobLines:
@@ -45,7 +45,7 @@ class JobLines:
         self._by_pool: dict[str, dict[int, None]] = {}
         self._by_resource: dict[tuple[str, str], dict[int, None]] = {}  # region and name of a consumable resource → lines
         self._claims: dict[tuple[int, str], Claim] = {}  # line and pool → claim
-        # Line → the next places after its first, in their order. Saves a query for each dispatch; a line may have none.
+        # Line → some places after its first place, in their order. They save a query for each dispatch. A line may have no entry.
         self._next: dict[int, list[JobPlace]] = {}
         self._last_id = 0
         self.seniority: dict[str, float] = {}  # pool → when its oldest waiting job was created; updated with `ranked_at`
@@ -136,7 +136,7 @@ class JobLines:
     # Writing
 
     def add(self, key: LineKey, places: Sequence[JobPlace]) -> tuple[WaitingLine, bool]:
-        """Add jobs to their line, in the order of their places. Return the line, and whether its first job is one of them."""
+        """Add jobs to their line, in the order of their places. Return the line, and whether one of these jobs is its first job."""
         before = self.find(key)
         if before is None:
             return self._new_line(key, places), True
@@ -152,7 +152,7 @@ class JobLines:
     def remove(self, key: LineKey, place: JobPlace, now_s: float) -> WaitingLine | None:
         """Remove a job that was dispatched or cancelled. Return the line if it has more jobs.
 
-        If the job was the first, the caller must set the claims of the line again, because they name this job.
+        If the job was the first job of the line, the caller must call `set_claims`, because the claims name this job.
         """
         before = self.find(key)
         if before is None:
@@ -190,12 +190,10 @@ class JobLines:
         return line
 
     def set_claims(self, line: WaitingLine, wanted: Mapping[str, tuple[Rank, bool]]) -> list[str]:
-        """Replace the claims of a line. Return the pools in which a claim was added or removed.
+        """Replace the claims of a line. Return the pools that the scheduler must serve now.
 
-        Return the pools that must be served: the line has a claim there now and had none before, or the other way round, or its
-        claim has a better rank than before.
-
-        The order of `wanted` is the order of the queue's compute environments.
+        These are the pools in which a claim was added or removed, or got a better rank. `wanted` has for each pool the rank of the
+        claim, and whether the claim needs no GPUs there. Its order is the order of the queue's compute environments.
         """
         line = self._lines[line.id]
         before, improved = dict(line.pools), set[str]()

@@ -54,7 +54,7 @@ def values_of_job(job: Job, spec: int) -> tuple[Any, ...]:
 
 
 def changes(before: Job, after: Job) -> tuple[str, list[Any]]:
-    """Return the columns and the values for an UPDATE of what differs between two jobs."""
+    """Return the columns in which two versions of a job differ, and the new values, for an UPDATE."""
     columns, values = [], []
     for sql, old, new in zip(_SET, _CHANGING(before), _CHANGING(after)):
         if new is not old and new != old:
@@ -96,7 +96,7 @@ def job_of(row: Row, spec: JobSpec) -> Job:
 
 
 def child_of(parent: Job, row: Row) -> Job:
-    """Return a child with its own columns. All other fields are those of its parent."""
+    """Return the child that a row describes. Fields that are not in the row have the values of the parent."""
     return Job(
         number=parent.number, id=child_id(parent, row[0]), region=parent.region, queue=parent.queue, name=parent.name,
         kind=kind_of_children(parent), state=STATES[row[1]], spec=parent.spec, created_at_s=row[2], index=row[0],

@@ -1,7 +1,7 @@
 """SQL of the summaries of array jobs: how many children of an array are in each state.
 
-Each child changes the summary of its array several times. So a summary changes in memory, and its row is written once, at the end
-of the transaction.
+Each child changes the summary of its array several times. So the summary is changed in memory first. Its row is written once, at
+the end of the transaction.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ which a child differs from its parent. A spec has everything that the attempts o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -252,10 +252,6 @@ class Jobs:
         row = self._execute("SELECT id FROM job WHERE number = ?", (number,)).fetchone()
         return None if row is None else self.get(row[0])
 
-    def several(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """Return the jobs with these ids, by id. Ids that do not exist are omitted."""
-        return {job_id: job for job_id in dict.fromkeys(job_ids) if (job := self.get(job_id)) is not None}
-
     def child(self, parent: Job, index: int) -> Job:
         cached = self._cached.get(child_id(parent, index))
         if cached is not None:
@@ -301,7 +297,10 @@ class Jobs:
         return summary.count(JobState.SUCCEEDED), summary.count(JobState.FAILED)
 
     def not_ended(self, region: str, queue: str, limit: int, *, terminated: bool) -> list[Job]:
-        """Return jobs of a queue that have not ended and that TerminateJob has stopped, or has not stopped; without children."""
+        """Return jobs of a queue that have not ended, without children and nodes.
+
+        With `terminated`, return only jobs that are being terminated. Without it, return only the other jobs.
+        """
         rows = self._execute(
             f"SELECT {JOB_COLUMNS} FROM job WHERE region = ? AND queue = ? AND (state = 'SUBMITTED' OR {LIVE}) "
             "AND terminated = ? LIMIT ?",

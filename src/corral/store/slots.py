@@ -1,4 +1,4 @@
-"""Indexes of slots by their free resources. A slot is the capacity of one instance, as the scheduler sees it.
+"""Indexes of slots by their free resources. A slot is the capacity of one instance, total and free.
 
 `SlotIndex` can hold all slots of a pool. `SelectionIndex` has the slots that placement rules allow, in the order of the rules.
 """

@@ -157,7 +157,7 @@ class Stacks:
         self.computed[stack_id] = value
 
     def forget(self, stack_id: str) -> None:
-        """Drop what is in memory about a stack."""
+        """Drop the cached data of a stack."""
         self._resources.pop(stack_id, None)
         self.computed.pop(stack_id, None)
 

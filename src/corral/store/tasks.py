@@ -342,7 +342,7 @@ class Tasks:
 
 
 def _counts(task: Task) -> tuple[int, int, int]:
-    """What a task adds to the counts of its slot: (desired status is RUNNING, is running, is pending)."""
+    """Return the numbers that a task adds to the counts of its slot: (desired status is RUNNING, is running, is pending)."""
     if task.instance_id is None or task.launch_type != "EC2" or task.state is TaskState.STOPPED:
         return 0, 0, 0
     return task.desired is TaskState.RUNNING, task.state is TaskState.RUNNING, task.state is TaskState.PENDING

@@ -215,7 +215,8 @@ class Feeder:
     def _end_if_empty(self, was_idle: bool, returns: int) -> None:
         """End after an empty receive, if this feeder held no message before it, and received or returned none meanwhile.
 
-        Otherwise an empty receive proves nothing: a FIFO queue returns no message of a group while another one of it is held.
+        Otherwise the queue may have messages although a receive is empty: a FIFO queue returns no message of a group while another
+        message of the group is held.
         """
         with self._changed:
             is_empty = was_idle and not self._held and not self._receiving and self._returns == returns

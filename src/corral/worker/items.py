@@ -60,7 +60,7 @@ class Item:
 
 
 class Batch(list[Item]):
-    """A list of items. `prepared` is what the function `prepare` returned for it."""
+    """A list of items. `prepared` is the return value of the function `prepare` for this list."""
 
     prepared: Any = None
 

@@ -45,7 +45,7 @@ class HeldMessage:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What happens to a message that a feeder holds under this number."""
+    """The decision about a message that a feeder holds under this number."""
 
     number: int
     fate: Fate

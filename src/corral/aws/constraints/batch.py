@@ -1,7 +1,7 @@
-"""Constraints on the parameters of AWS Batch's operations. Batch has one error code for all of them.
+"""Constraints on the parameters of AWS Batch's operations. Batch has one error code for all violated constraints.
 
-The states and actions of job queues, the types of resources, and the actions of retry strategies are checked by the handlers, with
-texts that say what to do.
+The handlers check the states and actions of job queues, the types of resources, and the actions of retry strategies. Their error
+texts also say what to do.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording

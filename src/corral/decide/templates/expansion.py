@@ -136,7 +136,7 @@ class _Expansion:
         members[name] = self.value(value, bound)
 
     def literal(self, raw: Any) -> Any:
-        """Evaluate a raw value where a template needs a literal. What cannot be evaluated stays, and is refused later."""
+        """Evaluate a raw value where a template needs a literal. A value that cannot be evaluated stays, and is refused later."""
         if isinstance(raw, list):
             return [self.literal(inner) for inner in raw]
         if function_of(raw) is None:

@@ -1,4 +1,4 @@
-"""Orders things by what they depend on."""
+"""Sorts the nodes of a graph so that each node follows the nodes that it depends on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 
 def in_order(dependencies: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the names so that each stands after the names that it depends on. Names on a cycle are left out."""
+    """Return the names in an order in which each name follows the names that it depends on. Names on a cycle are left out."""
     waiting = {name: len(needed) for name, needed in dependencies.items()}
     dependents: dict[str, list[str]] = {name: [] for name in dependencies}
     for name, needed in dependencies.items():
@@ -27,7 +27,7 @@ def cyclic(dependencies: Mapping[str, Collection[str]]) -> list[str]:
     left = [name for name in dependencies if name not in ordered]
     if not left:
         return []
-    # The rest contains names that only depend on a cycle: they come first in the opposite order.
+    # `left` also has names that are not on a cycle, but depend on one. In the opposite order, they have no dependencies.
     opposite: dict[str, list[str]] = {name: [] for name in left}
     for name in left:
         for other in dependencies[name]:

@@ -1,7 +1,7 @@
 """Reads the text of a template, in JSON or in YAML 1.1 with the short forms of functions.
 
-CloudFormation supports a part of YAML 1.1: it refuses aliases (so a small text cannot become a large tree), and leaves dates and
-merge keys alone. If a key occurs twice, the last value wins.
+CloudFormation supports a part of YAML 1.1. It refuses aliases, so that a small text cannot become a large tree. It reads dates and
+merge keys as plain text. If a key occurs twice, the last value counts.
 """
 
 from __future__ import annotations

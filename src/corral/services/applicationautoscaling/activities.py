@@ -1,7 +1,7 @@
 """Scaling activities of ECS services: what changed a desired count, and why an alarm changed nothing.
 
 An activity that changes a desired count is in progress until the service has this number of running tasks. If the desired count
-changes before, the activity is overridden.
+changes again before that, the activity is overridden.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corral.store.stored_resources import Document
 
 SHOWN_S = 42 * 86_400.0  # six weeks, as on AWS
 IN_PROGRESS, SUCCESSFUL, FAILED, OVERRIDDEN = "InProgress", "Successful", "Failed", "Overridden"
-LAST_MAX = 100  # how many activities are searched for the one that is in progress
+LAST_MAX = 100  # how many activities are read to find the activity in progress
 ATTEMPT = "Attempting to scale due to alarm triggered"
 
 
@@ -51,7 +51,7 @@ def _position(after: str) -> int:
 
 
 def set_count(tx: Tx[Store], service: EcsService, resource: str, count: int, cause: str) -> None:
-    """Change the desired count of a service, and write the activity. `cause` says what wanted the change."""
+    """Change the desired count of a service, and write the activity. `cause` names the policy or action that made the change."""
     _end_last(tx, service.region, resource, OVERRIDDEN, "The desired count was changed before as many tasks ran.")
     message = f"Successfully set desired count to {count}. Waiting for change to be fulfilled by ecs."
     activity = _activity(tx, resource, f"Setting desired count to {count}.", cause, IN_PROGRESS, message)
@@ -123,7 +123,7 @@ def _put(tx: Tx[Store], region: str, activity: Document, *, is_scaled: bool = Tr
 
 
 def _end_last(tx: Tx[Store], region: str, resource: str, status: str, message: str) -> None:
-    """End the activity of a target that is in progress. Newer activities can only be those of scheduled actions."""
+    """End the activity of a target that is in progress. Newer activities can only be activities of scheduled actions."""
     for _, activity in tx.store.scaling.activities(region, resource, since_s=0.0, limit=LAST_MAX):
         if activity["StatusCode"] == IN_PROGRESS:
             ended = {**activity, "StatusCode": status, "StatusMessage": message, "EndTime": tx.now_s}

@@ -1,4 +1,4 @@
-"""Scaling policies of ECS services: put, describe and delete them, and compute what a policy does with a value (`rule_of`).
+"""Scaling policies of ECS services: put, describe and delete them. `rule_of` returns the rule by which a policy sets the capacity.
 
 The reconciler `scaling` (`reconcile/service_scaling.py`) applies policies when alarms request it.
 """

@@ -1,1 +1,1 @@
-"""EC2 Auto Scaling."""
+"""Handlers of EC2 Auto Scaling: groups, scaling policies, lifecycle hooks, scheduled actions and instance refreshes."""

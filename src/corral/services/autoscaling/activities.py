@@ -118,7 +118,7 @@ def describe_scaling_activities(tx: Tx[Store], params: Params, caller: Caller) -
         )
 
     def candidates(after: str, limit: int) -> list[tuple[str, ScalingActivity]]:
-        """Return activities in progress first, then ended ones; each part begins with the newest."""
+        """Return activities in progress, newest first, and then ended activities, newest first."""
         found: list[tuple[str, ScalingActivity]] = []
         in_ended, number = ACTIVITY_PAGES.position(params, _position) if after else (False, None)
         for ended in (False, True):

@@ -199,7 +199,7 @@ def _delete_configuration(tx: Tx[Store], caller: Caller, identity: str, properti
         call(tx, caller, "autoscaling", "DeleteLaunchConfiguration", {"LaunchConfigurationName": identity})
 
 
-# Hooks, policies, scheduled actions and warm pools. The group deletes them with itself.
+# Hooks, policies, scheduled actions and warm pools. The deletion of a group also deletes them.
 
 
 def _generated_name(tx: Tx[Store], properties: Properties, kind: str) -> str:

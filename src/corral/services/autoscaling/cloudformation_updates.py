@@ -1,6 +1,7 @@
 """Waits for the instances of a stack's Auto Scaling group: CreationPolicy, replacing updates and rolling updates.
 
-An instance counts as signalled when it has joined the cluster that its user data names, or runs and names none.
+An instance counts as signalled when it runs and has joined the cluster that its user data names. If its user data names no cluster,
+the instance counts as signalled when it runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from corral.services.cloudformation.resource_types import Properties, ResourceSt
 from corral.services.ec2.cloudformation_instances import signals_of, signals_wanted
 from corral.store import Store
 
-REPLACING = (*SOURCES, "VPCZoneIdentifier")  # a change of these replaces the group, or its instances, if the UpdatePolicy says so
+REPLACING = (*SOURCES, "VPCZoneIdentifier")  # after a change of these, an UpdatePolicy can replace the group or its instances
 ROLLING = "_rolling"  # a member of a group's settings: the sizes before a rolling update
 SUCCESS = "SUCCESS"
 
@@ -51,7 +52,7 @@ def _members(tx: Tx[Store], group: Group) -> list[tuple[Member, Instance]]:
 
 
 def replaces_group(old: Properties, new: Properties) -> list[str]:
-    """Return the changed properties that replace the group, which its UpdatePolicy decides."""
+    """Return the changed properties that replace the group. There are none if the UpdatePolicy does not require a replacement."""
     policy = new.get("_update_policy", {}).get("AutoScalingReplacingUpdate", {})
     if str(policy.get("WillReplace", False)).lower() != "true":
         return []
@@ -74,7 +75,7 @@ def drain(tx: Tx[Store], caller: Caller, group: Group, **sizes: int) -> None:
 
 
 def restore_group(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Give a group its sizes back that was drained for its successor."""
+    """Restore the sizes of a group that was drained because a new group replaced it."""
     group = tx.store.groups.get(caller.region, identity)
     if group is not None and DRAINED in group.settings:
         sizes = group.settings[DRAINED]
@@ -209,7 +210,7 @@ def _apply(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Group, plan
 
 
 def end_rolling_update(tx: Tx[Store], caller: Caller, group: Group) -> None:
-    """Give a group the sizes and the processes back that it had before a rolling update. A rollback does this too."""
+    """Restore the sizes and the processes that a group had before a rolling update. A rollback does this, too."""
     before = group.settings.get(ROLLING)
     if before is None:
         return

@@ -170,7 +170,7 @@ def move(tx: Tx[Store], member: Member, state: LifecycleState, **changes: Any) -
 
 
 def started(tx: Tx[Store], group: Group, member: Member) -> Member:
-    """Called when the instance of a pending member runs. Start its lifecycle hooks, or put it in service if it has none."""
+    """Start the lifecycle hooks of a pending member whose instance runs. If the group has no hooks, put the member in service."""
     actions = start_actions(tx, group, member, LAUNCHING)
     if not actions:
         return enter_service(tx, group, member)
@@ -185,7 +185,7 @@ def enter_service(tx: Tx[Store], group: Group, member: Member) -> Member:
 
 
 def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members: list[Member]) -> Member:
-    """Terminate an instance that the group itself chose, and write why. Only a scale-in terminates without a replacement."""
+    """Terminate an instance that the group chose, and write why. After a scale-in, no other instance replaces it."""
     if why is Why.UNHEALTHY:
         text = f"an instance was taken out of service in response to {member.unhealthy}."
     else:
@@ -201,8 +201,8 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
 def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool = False) -> Member:
     """Terminate an instance that no user has named. The termination waits for busy tasks first, and then for lifecycle hooks.
 
-    With managed draining, it waits for all tasks instead of busy tasks. While it waits, the tasks of the instance receive no
-    messages, and it gets no new tasks.
+    With managed draining, the termination waits for all tasks instead of busy tasks. During the wait, the tasks of the instance
+    receive no messages, and the instance gets no new tasks.
     """
     instance = tx.store.instances.get(member.instance_id)
     runs = instance is not None and instance.state is InstanceState.RUNNING
@@ -315,7 +315,7 @@ def release(tx: Tx[Store], member: Member) -> None:
 
 
 def _scaled(tx: Tx[Store], group: Group) -> None:
-    """Store that an activity has ended, which is when a cooldown begins. Policies may wait for this."""
+    """Store the time when an activity has ended, because a cooldown begins then. Policies may wait for this time."""
     current = tx.store.groups.get(group.region, group.name)
     if current is not None:
         tx.store.groups.put(current.but(scaled_at_s=tx.now_s))

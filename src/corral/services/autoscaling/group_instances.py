@@ -23,7 +23,7 @@ ATTACHED_MAX, PROTECTED_MAX, TERMINATED_MAX, DESCRIBED_MAX = 20, 50, 100, 50
 
 
 def describe_auto_scaling_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Ids of instances without a group are ignored."""
+    """Describe instances of groups. Ids of instances without a group are ignored."""
     ids = params.get("InstanceIds")
     if ids and len(ids) > DESCRIBED_MAX:
         raise ValidationError(f"The number of instance ids that may be passed in is limited to {DESCRIBED_MAX}")
@@ -142,7 +142,7 @@ def exit_standby(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
 def _taken_out(
     tx: Tx[Store], group: Group, members: Sequence[Member], counted: Sequence[Member], params: Params, what: str, how: str
 ) -> tuple[Group, list[dict[str, Any]]]:
-    """Write the activities of members that leave service, and lower the desired capacity if the request asks for it."""
+    """Write the activities of members that leave service. If the request requires it, lower the desired capacity."""
     decrement = params["ShouldDecrementDesiredCapacity"]
     units = sum(member.weight for member in counted)
     if decrement and group.desired - units < group.min_size:
@@ -179,7 +179,7 @@ def set_instance_protection(tx: Tx[Store], params: Params, caller: Caller) -> di
 
 
 def set_instance_health(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Set the health of an instance. The group replaces an unhealthy one.
+    """Set the health of an instance. The group replaces an unhealthy instance.
 
     During the grace period the call has no effect, unless ShouldRespectGracePeriod is false.
     """

@@ -1,6 +1,6 @@
 """Operations on the settings of a group.
 
-Suspended processes have an effect. Metrics, notifications, warm pools and traffic sources are stored without effect.
+Suspended processes and notifications have an effect. Metrics, warm pools and traffic sources are stored without effect.
 """
 
 from __future__ import annotations

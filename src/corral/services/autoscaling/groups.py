@@ -37,7 +37,7 @@ NAMES_MAX = 50
 CAPACITY_MAX = {"units": 10_000, "vcpu": 1_000_000, "memory-mib": 10_000_000}  # unit of capacity → the maximum size of a group
 LIFETIME_MIN_S = 86_400
 HEALTH_CHECKS = ("EC2", "EBS", "ELB", "VPC_LATTICE")
-STORED = (  # members of requests that are stored as given; docs/auto-scaling.md lists those without an effect
+STORED = (  # members of requests that are stored as given; docs/auto-scaling.md lists the members without an effect
     "DefaultCooldown",
     "LoadBalancerNames",
     "TargetGroupARNs",

@@ -90,7 +90,7 @@ def find_instance(tx: Tx[Store], caller: Caller, instance_id: str) -> Instance:
 
 
 def _of_instance(instance: Instance) -> Document:
-    """Return the members of a launch configuration that launches instances like this one."""
+    """Return the members of a launch configuration that launches instances with the settings of this instance."""
     details = instance.details
     found = {member: details[member] for member in ("ImageId", "KeyName", "EbsOptimized") if details.get(member)}
     if groups := [group["GroupId"] for group in details.get("SecurityGroups", ())]:
@@ -135,7 +135,7 @@ CONFIGURATION_TYPE = ResourceType(
 
 
 def describe_launch_configurations(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Names that do not exist are ignored."""
+    """Describe launch configurations. Names that do not exist are ignored."""
     names = params.get("LaunchConfigurationNames")
     if names:
         named = {name: document for name in names if (document := get(tx, caller, CONFIGURATION_TYPE, name)) is not None}

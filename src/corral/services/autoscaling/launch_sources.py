@@ -83,7 +83,10 @@ def checked_sources(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> 
 
 
 def _named_template(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a template specification with id and name. The version is stored as given, so $Latest always means the newest one."""
+    """Return a template specification with id and name.
+
+    The version is stored as given, so $Latest always means the newest version.
+    """
     if bool(given.get("LaunchTemplateId")) == bool(given.get("LaunchTemplateName")):
         raise ValidationError("Valid requests must contain either launchTemplateId or LaunchTemplateName.")
     try:
@@ -164,7 +167,7 @@ def next_launch(
 def _of_policy(
     tx: Tx[Store], caller: Caller, group: Group, policy: dict[str, Any], members: list[Member], zone: str, reason: str
 ) -> GroupLaunch:
-    """Return a request for the first type, in the order of the allocation strategy, that this machine could ever hold."""
+    """Return a request for the first type that fits on this machine when it is empty, in the order of the allocation strategy."""
     shares, template = policy["InstancesDistribution"], policy["LaunchTemplate"]
     base, above = shares["OnDemandBaseCapacity"], shares["OnDemandPercentageAboveBaseCapacity"]
     market = next_market(*on_demand_units(members), base, above)

@@ -1,4 +1,4 @@
-"""Notifications of Auto Scaling groups: messages to SNS topics when an instance was launched or terminated, or could not be.
+"""Notifications of Auto Scaling groups: messages to SNS topics when a launch or a termination of an instance succeeded or failed.
 
 As on AWS, the group publishes with its service-linked role. So the policy of the topic does not matter.
 """

@@ -1,4 +1,4 @@
-"""Operations on scaling policies: put, describe, delete, execute. Also what a policy does with a value (`rule_of`).
+"""Operations on scaling policies: put, describe, delete, execute. `rule_of` returns the rule by which a policy sets the capacity.
 
 The reconciler `scaling` (`reconcile/scaling.py`) applies policies when alarms request it.
 """
@@ -87,7 +87,7 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 
 def tracked(group: Group) -> Tracked:
-    """Return what the target tracking policies of a group scale."""
+    """Describe a group for `services/target_tracking.py`, which creates the alarms of its target tracking policies."""
     return Tracked(group.region, group.name, PREDEFINED, {"AutoScalingGroupName": group.name}, CONFIGURATION, ValidationError)
 
 
@@ -126,7 +126,7 @@ def _checked(params: Params, group: Group) -> Document:
 
 
 def describe_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Names that do not exist are ignored."""
+    """Describe scaling policies. Names that do not exist are ignored."""
     names, kinds, group = params.get("PolicyNames"), params.get("PolicyTypes"), params.get("AutoScalingGroupName")
     if names and len(names) > NAMES_MAX:
         raise ValidationError(f"The number of policy names that may be passed in is limited to {NAMES_MAX}")
@@ -220,7 +220,7 @@ def apply_policy(tx: Tx[Store], group: Group, policy: Document, breach: Breach) 
 
 
 def rule_of(policy: Document, threshold: float) -> Rule:
-    """Return what a policy does with the value of an alarm that has this threshold."""
+    """Return the rule by which a policy computes the capacity, for an alarm with this threshold."""
 
     def wanted(capacity: int, value: float | None) -> int | None:
         return wanted_capacity(policy, capacity, Breach("", value, threshold))

@@ -202,7 +202,7 @@ def run_due_actions(tx: Tx[Store], region: str, name: str) -> float | None:
 
 
 def _run(tx: Tx[Store], group: Group, action: Document) -> Group:
-    """Set the sizes of a group. Sizes that contradict each other are replaced by the nearest valid ones."""
+    """Set the sizes of a group. If sizes contradict each other, use the nearest valid sizes."""
     most = action.get("MaxSize", max(group.max_size, action.get("MinSize", 0)))
     least = min(action.get("MinSize", min(group.min_size, most)), most)
     desired = max(least, min(most, action.get("DesiredCapacity", group.desired)))

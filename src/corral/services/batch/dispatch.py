@@ -43,7 +43,7 @@ def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     queue = find_queue(tx, job.region, job.queue)
     line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
-        _mark_pools(tx, [line])  # the job may be ahead of a claim that reserves the free capacity
+        _mark_pools(tx, [line])  # run the scheduler: the job may have a smaller rank than the claim that reserves free capacity
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -58,18 +58,18 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
         return
     tx.store.job_lines.remove(key, place, tx.now_s)
     if before.head == job.id:
-        _mark_pools(tx, [before])  # slots that were reserved for this job are free for other claims now
+        _mark_pools(tx, [before])  # run the scheduler: other claims may use slots that were reserved for this job
         refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
 
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
-    """Set the claims of a queue again, because the queue, its policy or its environments have changed."""
+    """Update the claims of a job queue, because the queue, its policy or its environments have changed."""
     lines = tx.store.job_lines.lines_of(region, queue)
-    _mark_pools(tx, lines)  # with new ranks, other claims reserve the free capacity
+    _mark_pools(tx, lines)  # run the scheduler: with new ranks, another claim may reserve the free capacity
     refresh_lines(tx, lines)
-    tx.mark(f"job-limits:{region}/{queue}")  # also if the queue has no time limits any more
+    tx.mark(f"job-limits:{region}/{queue}")  # even if the queue has no time limits now
 
 
 def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
@@ -80,8 +80,8 @@ def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
 def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
     """Dispatch the first job of a line: the scheduler has found a placement for its claim.
 
-    The job leaves the line. If its launch is refused, the job fails with the reason. Without `fails_job`, one of REFUSALS is raised
-    instead. Then the caller must undo what was written: this saves the savepoint of each launch.
+    The job leaves the line. If its launch is refused, the job fails with the reason. If `fails_job` is False, the error is raised
+    instead, and the caller must undo all changes. Then no launch needs its own savepoint, which saves time.
     """
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
@@ -110,9 +110,10 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool)
 
 
 def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Offer]) -> None:
-    """Serve the other pools of a line, because slots that were reserved there for the dispatched job are free for other claims now.
+    """Run the scheduler for the other pools of a line, because other claims may use slots that were reserved for the dispatched
+    job.
 
-    Reconcile the other environments of the queue, because they may have begun a launch for the job.
+    Also run the reconcilers of the other environments of the queue, because they may have begun a launch for the job.
     """
     for name, _ in line.pools:
         if name != pool and tx.store.fleet.pool(name).has_line():
@@ -139,7 +140,7 @@ def attempt_ended(tx: Tx[Store], job: Job) -> None:
 
 
 def _may_be_idle(tx: Tx[Store], job: Job) -> bool:
-    """Whether the instance of an ended attempt may run no other task now. An environment ends idle instances."""
+    """Whether the instance of an ended attempt may be idle now. An environment terminates idle instances."""
     task = tx.store.tasks.get(job.task_id)
     if task is None or task.instance_id is None or job.kind is JobKind.MULTI_NODE:
         return True
@@ -231,7 +232,7 @@ def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
 
 
 def _mark_pools(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
-    """Serve the pools in which lines have a claim."""
+    """Run the scheduler for the pools in which lines have a claim."""
     for line in lines:
         for pool, _ in line.pools:
             tx.mark(f"pool:{pool}")

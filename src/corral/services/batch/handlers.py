@@ -10,7 +10,6 @@ from corral.services.batch import (
     job_description,
     job_listing,
     job_requests,
-    many_jobs,
     queue_requests,
     queue_snapshot,
     resource_jobs,
@@ -22,7 +21,7 @@ from corral.services.batch import (
 
 HANDLERS: dict[str, Handler] = {
     "CancelJob": job_requests.cancel_job,
-    "CancelJobs": many_jobs.cancel_jobs,
+    "CancelJobs": job_requests.cancel_jobs,
     "CreateComputeEnvironment": compute_environments.create_compute_environment,
     "CreateConsumableResource": resource_requests.create_consumable_resource,
     "CreateJobQueue": queue_requests.create_job_queue,
@@ -48,7 +47,7 @@ HANDLERS: dict[str, Handler] = {
     "SubmitJob": submit.submit_job,
     "TagResource": resource_tags.tag_resource,
     "TerminateJob": job_requests.terminate_job,
-    "TerminateJobs": many_jobs.terminate_jobs,
+    "TerminateJobs": job_requests.terminate_jobs,
     "UntagResource": resource_tags.untag_resource,
     "UpdateComputeEnvironment": compute_environments.update_compute_environment,
     "UpdateConsumableResource": resource_requests.update_consumable_resource,
@@ -56,4 +55,4 @@ HANDLERS: dict[str, Handler] = {
     "UpdateSchedulingPolicy": scheduling_policies.update_scheduling_policy,
 }
 FETCH: dict[str, Fetch] = {"SubmitJob": image_configs.fetch}
-PIECES: dict[str, Split] = {"CancelJobs": many_jobs.split, "TerminateJobs": many_jobs.split}
+PIECES: dict[str, Split] = {"CancelJobs": job_requests.split, "TerminateJobs": job_requests.split}

@@ -157,7 +157,10 @@ def split_definition(region: str, given: str) -> tuple[str, int | None]:
     name, colon, revision = short(DEFINITION, region, given).partition(":")
     number = whole_number(revision, REVISION_MAX) if colon else None
     if not NAME.fullmatch(name) or (colon and not number):
-        raise ClientException(f"Provided name {given[:200]} is not supported pattern[a-zA-Z_0-9-]{{1,128}}")
+        raise ClientException(
+            f"Job definition '{given[:300]}' is not valid: give NAME, NAME:REVISION or its ARN in {region}, with a "
+            "number from 1 as the revision."
+        )
     return name, number
 
 

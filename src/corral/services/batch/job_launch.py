@@ -27,7 +27,7 @@ CACHED_REQUESTS_MAX = 1_000
 
 
 class _Cached(NamedTuple):
-    spec: JobSpec  # a reference keeps Python from giving the same id to another object
+    spec: JobSpec  # the cache key contains id(spec): this reference keeps the spec alive, so no other object can get the same id
     environment: ComputeEnvironment  # the same object while its document is unchanged
     request: LaunchRequest
 

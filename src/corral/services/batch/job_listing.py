@@ -30,7 +30,7 @@ READ_MAX = 400  # jobs per page in all other cases, so that a request does not d
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
 PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filters whose value may end with *: their columns
 TIME_MAX_MS = 10**15
-NUMBERED, TIMED = 1, 2  # the numbers in a cursor
+NUMBERED, TIMED = 1, 2  # how many numbers a cursor contains
 
 
 def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -49,7 +49,8 @@ def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str, kind: JobKind, limit: int) -> dict[str, Any]:
     parent = tx.store.jobs.get(job_id)
     if parent is None or parent.region != caller.region or parent.kind is not kind:
-        raise ClientException(f"Job {job_id[:200]} is not {'an array' if kind is JobKind.ARRAY else 'a multi-node'} job.")
+        what = "an array" if kind is JobKind.ARRAY else "a multi-node"
+        raise ClientException(f"Job {job_id[:200]} does not exist, or is not {what} job: give the id of {what} job.")
     after = _cursor(params, NUMBERED)
     found = tx.store.jobs.listed_children(parent, _state(params) or JobState.RUNNING, after, limit + 1)
     first = tx.store.jobs.get(found[0].id) if found and found[0].state is JobState.RUNNABLE else None
@@ -78,7 +79,8 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
     if name not in FILTERS:
         raise ClientException(f"The filter '{name[:100]}' does not exist: use one of {', '.join(FILTERS)}.")
     if len(values) != 1 or not values[0]:
-        raise ClientException(f"The filter {name} must have exactly one value, not {len(values)}.")
+        what = f"it has {len(values)} values" if len(values) != 1 else "the value is empty"
+        raise ClientException(f"The filter {name} must have exactly one value: {what}.")
     limit = min(limit, FILTERED_MAX)
     if name in PREFIXED and values[0].endswith("*") and not values[0].startswith("arn:"):
         found, rest = tx.store.jobs.matching(
@@ -98,7 +100,7 @@ def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[L
 
 
 def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], int]:
-    """The arguments of the store for a filter, and how many numbers its cursors have."""
+    """Return the arguments that make the store apply a filter, and how many numbers its cursors contain."""
     if name == "SHARE_IDENTIFIER":
         return {"share": value, "state": state}, NUMBERED
     if name == "JOB_NAME":
@@ -145,7 +147,7 @@ def _page(caller: Caller, found: list[ListedJob], limit: int, parent: Job | None
 
 
 def _response(caller: Caller, found: list[ListedJob], rest: Cursor, parent: Job | None = None) -> dict[str, Any]:
-    """The response with some jobs. `rest` is the position after which the next page begins, or ()."""
+    """Return the response with one page of jobs. `rest` is the cursor of the next page, or () if there is none."""
     jobs = [_summary(caller, job, parent) for job in found]
     return {"jobSummaryList": jobs, **LIST_PAGES.more(orjson.dumps(rest).decode() if rest else None)}
 

@@ -103,9 +103,9 @@ def child_state(tx: Tx[Store], parent: Job, index: int) -> JobState:
 
 
 def check(tx: Tx[Store], job: Job) -> None:
-    """Move a job on that waits for other jobs, if they have ended. If it was cancelled, it ends.
+    """If a job waits for other jobs and they have ended, make it RUNNABLE or end it. A cancelled job ends.
 
-    A child of a stopped array is stopped.
+    Stop a child whose array was stopped.
     """
     if job.kind is JobKind.CHILD:
         parent = parent_of(tx, job)
@@ -247,9 +247,9 @@ def check_children(tx: Tx[Store], parent: Job, first: int) -> None:
 
 
 def cancel(tx: Tx[Store], job: Job, reason: str) -> None:
-    """End a job that has not started. A started job continues. The children of an array are cancelled one by one.
+    """End a job that has not started. Do nothing if it has started. In an array, cancel each child that has not started.
 
-    As on AWS, a job that waits for other jobs ends when they have ended (`check` ends it). A whole array does not wait for them.
+    As on AWS, a job that waits for other jobs ends only when these jobs have ended: `check` ends it then. An array ends at once.
     """
     job = parent_of(tx, job) if job.kind is JobKind.NODE else job
     if job.kind is JobKind.ARRAY:

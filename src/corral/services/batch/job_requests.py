@@ -1,17 +1,27 @@
-"""CancelJob and TerminateJob. As on AWS, a request for a job that does not exist succeeds: the job may have been deleted."""
+"""CancelJob and TerminateJob, and the same for several jobs: CancelJobs and TerminateJobs.
+
+As on AWS, a request for a job that does not exist succeeds: the job may have been deleted. In a request for several jobs, an error
+for one job does not affect the others. The server runs these requests in parts, so that a request for many jobs does not delay
+other requests.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.core import Tx
+from corral.errors import ApiError
 from corral.model.job import Job
+from corral.services import Handler
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_progress import cancel, terminate
 from corral.services.caller import Caller
+from corral.services.stored_resources import Params
 from corral.store import Store
 
 REASON_MAX = 1024  # characters
+JOBS_MAX = 50
+JOBS_PER_PIECE = 5
 
 
 def cancel_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -39,3 +49,39 @@ def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job | None:
         )
     job = tx.store.jobs.get(params["jobId"])
     return job if job is not None and job.region == caller.region else None
+
+
+# Requests for several jobs
+
+
+def cancel_jobs(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _each(tx, params, caller, cancel_job)
+
+
+def terminate_jobs(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _each(tx, params, caller, terminate_job)
+
+
+def split(params: Params) -> list[Params]:
+    """Split a request into parts of a few jobs. A request with too many jobs stays whole, and its handler refuses it."""
+    jobs = params["jobs"]
+    if not 1 <= len(jobs) <= JOBS_MAX:
+        return [params]
+    return [{**params, "jobs": jobs[at : at + JOBS_PER_PIECE]} for at in range(0, len(jobs), JOBS_PER_PIECE)]
+
+
+def _each(tx: Tx[Store], params: Params, caller: Caller, handler: Handler) -> dict[str, Any]:
+    jobs = params["jobs"]
+    if not 1 <= len(jobs) <= JOBS_MAX:
+        raise ClientException(f"jobs must have 1 to {JOBS_MAX} job ids: it has {len(jobs)}.")
+    successful: list[str] = []
+    errors: list[dict[str, str]] = []
+    for job_id in jobs:
+        request = {"jobId": job_id, "reason": params["reason"]}
+        try:
+            tx.attempt(lambda request=request: handler(tx, request, caller))  # type: ignore[misc]
+        except ApiError as error:
+            errors.append({"job": job_id, "code": error.code, "message": error.message})
+        else:
+            successful.append(job_id)
+    return {"successful": successful, "errors": errors}

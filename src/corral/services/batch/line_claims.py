@@ -33,7 +33,7 @@ from corral.services.batch.scheduling_policies import FairShare, fair_share
 from corral.store import Store
 
 LOOK_AGAIN_S = 5.0  # how often a line that leaves capacity to other shares looks whether an unmanaged environment has grown
-RANKED_S = 1.0  # all claims of a pool are ranked at most this often; a dispatch ranks the claims of its own share at once
+RANKED_S = 1.0  # the ranks of all claims of a pool are computed at most once in this time. A dispatch updates its own share at once
 
 
 class Offer(Struct, frozen=True):

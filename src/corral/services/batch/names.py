@@ -21,7 +21,6 @@ from corral.store.stored_resources import Document
 SERVICE = "batch"
 QUEUE, ENVIRONMENT, DEFINITION, JOB = "job-queue", "compute-environment", "job-definition", "job"
 POLICY, RESOURCE = "scheduling-policy", "consumable-resource"
-KINDS = (QUEUE, ENVIRONMENT, DEFINITION, JOB, POLICY, RESOURCE)
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 CREATING, UPDATING, DELETING, VALID, INVALID = "CREATING", "UPDATING", "DELETING", "VALID", "INVALID"

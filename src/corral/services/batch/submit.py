@@ -127,7 +127,7 @@ def _check_share(tx: Tx[Store], queue: JobQueue, share: str | None) -> None:
 
 
 def _array_size(given: dict[str, Any], definition: JobDefinition) -> int:
-    """The number of children; 0 if the job is not an array job."""
+    """Return the number of children of an array job, or 0 for other jobs."""
     size: int | None = given.get("size")
     if size is None:
         return 0

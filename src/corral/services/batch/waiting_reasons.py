@@ -38,9 +38,9 @@ MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
 REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 CAPACITY = "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
 ACTION = "ACTION_REQUIRED"
-CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)  # of environments that take jobs; "": a job will end, and make room
-COUNTED_MAX = 10_000  # jobs before a job; more are shown as "more than"
-HOLDERS_READ_MAX = 100  # running jobs whose time limits are compared
+CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)  # for environments that accept jobs; "": the end of another job will make room
+COUNTED_MAX = 10_000  # the text counts up to this many jobs before a job; above this, it says "more than"
+HOLDERS_READ_MAX = 100  # the number of running jobs that are read to find the earliest time limit
 HOLDERS_NAMED_MAX = 3
 
 
@@ -108,7 +108,7 @@ def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Rea
     if not leaves_reservation(tx, line, queue):
         return Reason("", f"The share {line.share} leaves the rest of the capacity to shares without jobs (computeReservation)")
     found = [_offer_reason(tx, line, offer) for offer in usable]
-    codes = {each.code for each in found}  # a code that promises more than another one is the code of the job
+    codes = {each.code for each in found}  # the job gets the first of CODES that one of its environments has
     text = "; ".join(dict.fromkeys(each.text for each in found))
     return Reason(next(code for code in CODES if code in codes), text[:1].upper() + text[1:])
 
@@ -123,7 +123,7 @@ def _offer_reason(tx: Tx[Store], line: WaitingLine, offer: Offer) -> Reason:
     claim = tx.store.job_lines.claims_of(line.id).get(offer.pool)
     if claim is None:
         return Reason("", f"the compute environment {environment.name} is tried next")
-    waits = why_claim_waits(tx, offer.pool, claim).replace("; first in line", "")  # of the line; `_place` says it of the job
+    waits = why_claim_waits(tx, offer.pool, claim).replace("; first in line", "")  # `_place` describes the place of the job
     text, grows = f"environment {environment.name}: {waits}", why_no_room(tx, environment, line.demand)
     if grows:
         text += f"; {grows}"
@@ -151,7 +151,7 @@ def _fargate_reason(tx: Tx[Store], line: WaitingLine, environment: ComputeEnviro
 
 
 def _closed_environments(tx: Tx[Store], queue: JobQueue) -> str:
-    """Explain why no environment of a queue takes jobs."""
+    """Explain why no environment of a queue accepts jobs."""
     if queue.status != "VALID":
         return f"The job queue {queue.name} is {queue.status}"
     parts = []

@@ -1,6 +1,6 @@
-"""Resource types that are declared by the API operations that create, change and delete the resource.
+"""Declares CloudFormation resource types by the API operations that create, change and delete a resource.
 
-`api_type` makes a `TemplateType` from such a declaration. A `Setting` is a property that an operation of its own sets, and
+`api_type` makes a `TemplateType` from the names of these operations. A `Setting` is a property that a separate operation sets.
 `Tagging` has the operations that change tags. All operations run through `call`, so a stack needs the same permissions as a client.
 """
 
@@ -25,7 +25,7 @@ AlreadyExists = api_error("AlreadyExists")
 
 
 class Setting(Struct, frozen=True):
-    """A property with an operation of its own."""
+    """A property that a separate operation sets."""
 
     put: str  # the operation that sets the property
     request: Callable[[Any], Params]  # value → the members of the request, without the members that name the resource

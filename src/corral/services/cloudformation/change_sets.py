@@ -1,4 +1,4 @@
-"""Change sets: a request for a stack that shows its changes before it is executed."""
+"""Change sets. A change set is a stored request for a stack. It shows the changes of the request before the request is executed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     stack = _stack(tx, caller, params, type_)
     existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
     if existing is not None and (existing.status == FAILED or existing.execution_status == EXECUTE_IN_PROGRESS):
-        # It can not be executed again, so its name is free. `aws cloudformation deploy` needs this: two deployments in the same
-        # second give their change sets the same name.
+        # An executed change set cannot be executed again, so a new change set may have the same name. `aws cloudformation deploy`
+        # needs this: two deployments in the same second give their change sets the same name.
         tx.store.change_sets.drop(existing.id)
     elif existing is not None:
         if existing.request != request:
@@ -223,7 +223,7 @@ def _summary(tx: Tx[Store], found: ChangeSet) -> dict[str, Any]:
 
 
 def _execution_status(found: ChangeSet, stack: Stack) -> str:
-    """An executed change set has the outcome of its stack."""
+    """Return the execution status of a change set. After the execution, it depends on the status of the stack."""
     if found.execution_status != EXECUTE_IN_PROGRESS:
         return found.execution_status
     if stack.change_set_id != found.id or stack.status in SUCCEEDED:

@@ -164,9 +164,9 @@ def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting
 
 
 def _restore(tx: Tx[Store], caller: Caller, step: ResourceStep, stack: Stack) -> Waiting | None:
-    """Update a nested stack to the saved template, unless its own rollback has restored the version that had this template.
+    """Update a nested stack to the saved template. Do nothing if the nested stack has already rolled back to this template.
 
-    The object at the URL may have changed since, so the template was saved.
+    The template was saved because the object at its URL may have changed.
     """
     saved = tx.store.stored.get(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
     if saved is not None and saved["version"] != stack.version.number:
@@ -184,7 +184,7 @@ def _not_successful(step: ResourceStep, stack: Stack) -> ApiError:
 
 
 def _is_busy(stack: Stack) -> bool:
-    """Whether a nested stack cannot be deleted yet, because an update of it or its rollback is in progress."""
+    """Whether a nested stack cannot be deleted yet, because an update or a rollback of the nested stack is in progress."""
     return stack.status.in_progress and stack.status not in CAN_BE_DELETED and not stack.is_held
 
 

@@ -2,7 +2,7 @@
 
 For each step, the stack sends a request to the Lambda function or SNS topic in ServiceToken, and waits for the response. A request
 has a URL with a secret, to which the function sends its response, without other credentials (`server/wait_handles.py`). The
-response is stored in the step. It says the physical id and the attributes of the resource.
+response contains the physical id and the attributes of the resource. It is stored in the step.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: 
 
 
 def _delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """`_settled` sends the request."""
+    """Do nothing, because `_settled` sends the request to delete the resource."""
 
 
 def _no_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _timeout_s(properties: Properties) -> int | None:
 
 
 def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Send the request at the first call. Later, look for the response."""
+    """At the first call, send the request. At later calls, check whether the response has arrived."""
     token = _token(step.properties)
     if ":sns:" not in token:
         from corral.services.lambda_.functions import is_run, not_run  # imported with the first such resource
@@ -237,7 +237,7 @@ def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> No
 
 
 def _abandon(tx: Tx[Store], caller: Caller, memory: Mapping[str, Any]) -> None:
-    """Refuse the response to a request whose step has ended without one."""
+    """Delete the stored request, because its step has ended without a response. So a late response is refused."""
     if "secret" in memory:
         tx.store.stored.drop(SERVICE, REQUEST, caller.region, memory["secret"])
 

@@ -101,14 +101,16 @@ class TemplateType(Struct, frozen=True):
     # Returns unique id → signal, for the signals that Corral gives itself: an instance signals when it has joined its cluster.
     signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
     is_stored_only: bool = False
-    # Returns the changed properties that force a replacement, among those that the schema calls conditionally create-only. The
-    # parameters are the old and the new properties. None: every changed one forces it.
+    # Returns the changed properties that force a replacement. It is called with the old and the new properties, and decides about
+    # the properties that the schema calls conditionally create-only. If it is None, each change of such a property forces a
+    # replacement.
     replaces: Callable[[Properties, Properties], list[str]] | None = None
-    # Called when an update is rolled back that had replaced the resource: the parameters are its physical id and its properties.
+    # Called with the physical id and the properties of a resource that an update had replaced, when the update is rolled back.
     restore: Callable[[Tx[Store], Caller, str, Properties], None] | None = None
     # True if all functions run operations through `call`, which checks the caller's permissions. Otherwise `authorize_step` does.
     checks_permissions: bool = False
-    # Identifies what the properties refer to. If it changes, the resource is updated although its properties are the same.
+    # Returns a text that identifies a file or object to which the properties refer. If the text changes, the resource is updated,
+    # although its properties are the same.
     revision: Callable[[Tx[Store], Caller, Properties], str] | None = None
     # Called with the memory of a step that fails or is cancelled.
     abandon: Callable[[Tx[Store], Caller, Mapping[str, Any]], None] | None = None

@@ -236,7 +236,7 @@ def _converted(kind: str, value: Any) -> Any:
 
 
 def _integer(number: float) -> Any:
-    """Return a number as an integer, or WRONG if it is none, or has more than 64 bits: JSON cannot store it."""
+    """Return a number as an integer. Return WRONG if it is not whole, or if it has more than 64 bits, which JSON cannot store."""
     return int(number) if number.is_integer() and abs(number) <= INT64_MAX else WRONG
 
 
@@ -278,7 +278,7 @@ def tag_property(name: str) -> tuple[str, str] | None:
 def has_attribute(name: str, attribute: str) -> bool:
     """Return True if GetAtt accepts this attribute of the type."""
     if name.startswith("Custom::") or name == "AWS::CloudFormation::CustomResource":
-        return True  # the attributes are those that the resource's program returns
+        return True  # the program of a custom resource may return any attributes
     if attribute.startswith("Outputs.") and name in (
         "AWS::CloudFormation::Stack",
         "AWS::ServiceCatalog::CloudFormationProvisionedProduct",

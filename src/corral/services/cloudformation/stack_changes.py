@@ -1,4 +1,7 @@
-"""What an operation on a stack would change: for change sets, for `corral stack diff`, and to find out that nothing changes."""
+"""Computes the changes that an operation on a stack would make, for change sets and for `corral stack diff`.
+
+An update of a stack also uses the result: if nothing would change, the update is refused.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
         now = row.version if row is not None else None
         try:
             new = desired_version(tx, stack, evaluated, declared, now, ref, get_att, plans=True)
-        except (TemplateError, ApiError):  # an unknown value is in a place where a function needs it: the step decides
+        except (TemplateError, ApiError):  # a function needs a value that is not known yet, so only the step can evaluate it
             new = (now or ResourceVersion(declared.type)).but(properties={**declared.properties})
         if row is None or row.physical_id is None:
             unknown.add(logical_id)
@@ -104,7 +107,7 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
 
 
 def _in_order(dependencies: Mapping[str, frozenset[str]]) -> list[str]:
-    """Return the resources, each after those that it needs."""
+    """Return the resources in an order in which each resource follows the resources that it needs."""
     found: dict[str, None] = {}
     for first in dependencies:
         waiting = [first]

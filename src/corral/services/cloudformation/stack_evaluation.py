@@ -1,4 +1,4 @@
-"""The templates of stacks with the values of parameters, of other resources and of exports."""
+"""Evaluates the templates of stacks: inserts the values of parameters, of other resources and of exports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GetAtt = Callable[[str, str], Any]
 
 
 class Lookups:
-    """What a template reads from the store: exports, SSM parameters and zones. `tx` is the transaction that is running."""
+    """The values that a template reads from the store: exports, SSM parameters and zones. `tx` is the current transaction."""
 
     def __init__(self, tx: Tx[Store], caller: Caller) -> None:
         self.tx, self.caller = tx, caller
@@ -66,7 +66,7 @@ class Lookups:
 
 
 class StackWork:
-    """What the steps of one operation compute from rows and keep in memory, so that a template is compiled only once."""
+    """The values that the steps of one operation compute from rows. They stay in memory, so a template is compiled only once."""
 
     def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True) -> None:
         self.number, self.operation = stack.version.number, stack.operation
@@ -264,7 +264,7 @@ def desired_version(
 
 
 def _object(value: Any, path: str) -> dict[str, Any]:
-    """Return an evaluated part of a resource, which Fn::If may have made something else. AWS::NoValue becomes an empty object."""
+    """Return an evaluated part of a resource. Raise an error if it is not an object. AWS::NoValue becomes an empty object."""
     if value is None:
         return {}
     if not isinstance(value, dict):

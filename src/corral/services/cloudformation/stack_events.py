@@ -67,7 +67,7 @@ def _add(tx: Tx[Store], stack: Stack, event: StackEvent) -> None:
 
 
 def _event_at_s(tx: Tx[Store], stack: Stack) -> float:
-    """Return a time for the next event. It is later than that of the last event, because clients sort events by time."""
+    """Return a time for the next event. It is later than the time of the last event, because clients sort events by time."""
     last = tx.store.stacks.events(stack.id, limit=1)
     return max(tx.now_s, last[0][1].at_s + EVENT_GAP_S) if last else tx.now_s
 

@@ -33,7 +33,7 @@ USER_INITIATED = "User Initiated"
 
 
 class StackSpec(Struct, frozen=True):
-    """What a request says about a stack."""
+    """The settings of a stack that a request contains."""
 
     name: str
     template_text: str  # the text of the request
@@ -261,7 +261,7 @@ def planned_changes(tx: Tx[Store], caller: Caller, stack: Stack | None, spec: St
 
 
 def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -> bool:
-    """Whether an update would change anything: resources, outputs, or what the request says about the stack itself."""
+    """Whether an update would change anything: resources, outputs, or settings of the stack itself."""
     wanted = stack.but(version=_version(spec, 0))
     return _is_changed(
         tx, stack, wanted, spec, lambda: make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template)

@@ -1,4 +1,7 @@
-"""Requests that create, update and delete stacks. They become a StackSpec, which `stack_operations.py` executes."""
+"""Handlers of the requests that create, update and delete stacks.
+
+They make a `StackSpec` from a request. `stack_operations.py` then begins the operation.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +41,16 @@ TOKEN_S = 24 * 3600.0
 TAGS = TagRules(ValidationError)
 
 
-# What a request says about a stack
+# The settings of a stack in a request
 
 
 def stack_spec(
     tx: Tx[Store], caller: Caller, params: Mapping[str, Any], name: str, stack: Stack | None = None, *, expands: bool = True
 ) -> StackSpec:
-    """Return what a request says about a stack. Members that the request lacks stay as they are in `stack`.
+    """Return the settings of a stack from a request. If the request lacks a member, use the value of `stack`.
 
-    `expands`: a template with transforms needs a capability. A change set does not need it, because the caller can review it.
+    With `expands`, a template with transforms needs a capability. A change set needs no capability, because the caller can review
+    it.
     """
     source = _source(tx, params, stack)
     values = _parameter_values(tx, caller, source, _given_parameters(params), stack)
@@ -117,7 +121,10 @@ def _given_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_allowed_types(template: Template, params: Mapping[str, Any]) -> None:
-    """ResourceTypes limits the types that the template may contain: `AWS::*`, `AWS::EC2::*`, `AWS::EC2::VPC`, `Custom::*`."""
+    """Refuse a template with a type that ResourceTypes does not allow.
+
+    Its elements are types, or patterns such as `AWS::EC2::*`.
+    """
     allowed = params.get("ResourceTypes")
     if not allowed:
         return
@@ -202,7 +209,7 @@ def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 
 
 def _make_obsolete(tx: Tx[Store], stack: Stack) -> None:
-    """UpdateStack has changed the stack, so the changes that its change sets show are wrong now."""
+    """Mark the change sets of a stack as obsolete, because UpdateStack has changed the stack."""
     for each in tx.store.change_sets.listed(stack.id):
         if each.execution_status == AVAILABLE:
             tx.store.change_sets.put(each.but(execution_status=OBSOLETE))

@@ -50,7 +50,7 @@ def begin_update(tx: Tx[Store], stack: Stack, resource: StackResource, version: 
 
 
 def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion) -> None:
-    """Create a new resource that replaces another one. The other one exists until the update is complete."""
+    """Create a new resource that replaces an old resource. The old resource exists until the update is complete."""
     old, before, name = resource.version, _before(resource), resource_type(resource.type).name_property
     if name is not None and not version.generated_name and old.properties.get(name) == version.properties.get(name):
         refuse(tx, stack, resource.logical_id, resource.type, resource, NAMED.format(old.physical_id))
@@ -59,7 +59,7 @@ def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, vers
         tx, stack, resource, ResourceStatus.UPDATE_IN_PROGRESS, REPLACES, operation=stack.operation, before=before
     )
     if before is None or before.physical_id != old.physical_id:
-        leave_over(tx, stack, resource, old, is_new=True)  # an earlier update that failed has created it
+        leave_over(tx, stack, resource, old, is_new=True)  # an earlier update, which failed, has created the resource
     resource = resource.but(version=version, step=StackStep(CREATE, tx.now_s, old=old))
     tx.store.stacks.put_resource(resource)
     run_step(tx, stack, resource)
@@ -90,7 +90,7 @@ def refuse(tx: Tx[Store], stack: Stack, logical_id: str, type_: str, resource: S
 
 
 def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    """Update a resource in place to what it was before the update that is rolled back."""
+    """Update a resource in place, so that it has the properties from before the update that is rolled back."""
     assert resource.before is not None
     resource = set_resource(
         tx, stack, resource, ResourceStatus.UPDATE_IN_PROGRESS, operation=stack.operation, version=resource.before,

@@ -139,7 +139,7 @@ def _step_view(tx: Tx[Store], stack: Stack, resource: StackResource) -> Resource
         is_rollback=step.is_rollback,
         started_s=step.started_at_s,
         received=step.received,
-        memory=deepcopy(step.memory),  # a type changes lists in it, also in an attempt that fails
+        memory=deepcopy(step.memory),  # a copy, because a type may change lists in the memory and then fail
         key=resource.key,
         type=resource.type,
     )
@@ -210,7 +210,7 @@ def _with_physical_id(tx: Tx[Store], stack: Stack, resource: StackResource, phys
         leave_over(tx, stack, resource, resource.version, is_new=True)
         before = before.but(physical_id=physical_id) if before is not None else None
     elif step.action == UPDATE and (before is None or before.physical_id != old_id):
-        leave_over(tx, stack, resource, resource.version, is_new=True)  # an earlier update that failed has created it
+        leave_over(tx, stack, resource, resource.version, is_new=True)  # an earlier update, which failed, has created the resource
     return resource.but(version=resource.version.but(physical_id=physical_id), before=before)
 
 
@@ -255,7 +255,7 @@ def leave_over(tx: Tx[Store], stack: Stack, resource: StackResource, version: Re
 
 
 def restored(tx: Tx[Store], stack: Stack, resource: StackResource, *, shown: bool = True) -> None:
-    """Record that a resource is what it was before the update that is rolled back. If `shown` is set, write an event."""
+    """Record that a resource is in the state from before the update that is rolled back. If `shown` is set, write an event."""
     assert resource.before is not None
     version = resource.before.but(attributes=resource.version.attributes)
     reason = STORED_ONLY if resource.is_stored_only else ""

@@ -1,8 +1,9 @@
 """Resource types for which Corral has no service. A stack stores such a resource, but the resource has no effect.
 
-Other resources can refer to it, so it has a physical id and attributes of the right form. The schema of the type says which: an
-ARN, an id such as `fs-0123456789abcdef0`, a name, a URL or a number. `reference_values.py` lists the exceptions. Except for times,
-the values depend only on the physical id and the properties, so an update in place does not change them.
+Other resources can refer to such a resource, so it has a physical id and attributes. Their form comes from the schema of the type:
+an ARN, an id such as `fs-0123456789abcdef0`, a name, a URL or a number. `reference_values.py` lists the exceptions. Except for
+times, the values depend only on the physical id and the properties. So they stay equal if an update does not change these
+properties.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ STATES = ("ACTIVE", "AVAILABLE", "Active", "Available", "active", "available", "
 
 @lru_cache(maxsize=256)
 def stored_only_type(name: str) -> TemplateType:
-    """Return the type of a resource that only the stack knows."""
+    """Return the type for resources that are stored only in the stack."""
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         facts = schemas.facts(name)
@@ -177,7 +178,7 @@ class Values:
         return given if given is not None else self._generated(path, 0)
 
     def _is_omitted(self, path: str) -> bool:
-        """Return True if the template could have this property. The property has a default then, which the schema does not say."""
+        """Return True if a template can set this property. If the template omits it, its value is a default that is not known."""
         parts = path.split("/")
         starts = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         return path not in _name_properties(self.name) and not any(start in self.facts.read_only for start in starts)

@@ -124,7 +124,10 @@ def required_capabilities(template: Template) -> tuple[list[str], list[str]]:
 
 
 def require_capabilities(template: Template, given: Iterable[str], *, expands: bool) -> None:
-    """Raise an error if the caller has not acknowledged what a template does. `expands`: transforms need a capability too."""
+    """Raise an error if the request lacks a capability that the template needs.
+
+    With `expands`, transforms need a capability, too.
+    """
     acknowledged = set(given)
     if NAMED_IAM in acknowledged:
         acknowledged.add(IAM)
@@ -233,7 +236,7 @@ def _described_template(given: ParsedTemplate) -> Template:
 
 
 def _declared(raw: Any) -> Iterator[ResourceDeclaration]:
-    """The resources in the section Resources before the transforms of the template, with those inside of loops."""
+    """Yield the resources in the section Resources before the transforms, including resources inside of loops."""
     for name, each in raw.items() if isinstance(raw, dict) else ():
         if name.startswith(FOR_EACH):
             yield from _declared(each[-1]) if isinstance(each, list) and each else ()

@@ -44,7 +44,7 @@ class ObjectAddress(Struct, frozen=True):
 
 
 def object_of_url(tx: Tx[Store], url: str) -> ObjectAddress:
-    """Return the object that a URL names. The host is a host of S3, or Corral's own with any name.
+    """Return the object that a URL names. The URL must have a host of S3, or the port of Corral.
 
     The signature of a presigned URL is ignored, because the caller's own permissions apply.
     """

@@ -112,7 +112,7 @@ def delete_condition(tx: Tx[Store], caller: Caller, identity: str, properties: P
 
 
 def condition_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
-    """Data is a JSON object: unique id → the data of the signal."""
+    """Return the attributes of a wait condition. `Data` is a JSON object: unique id → the data of the signal."""
     document = tx.store.stored.get(SERVICE, CONDITION, caller.region, identity)
     signals = _signals(tx, document["handle"]) if document is not None else {}
     return {"Data": orjson.dumps({unique_id: signal["data"] for unique_id, signal in signals.items()}).decode()}
@@ -145,14 +145,14 @@ def condition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wait
     if tx.now_s >= ends_s:
         raise WaitConditionFailed(f"WaitCondition timed out. Received {signalled} conditions when expecting {count}")
     groups = [each for each in tx.store.stacks.resources(step.stack_id).values() if each.type == GROUP_TYPE and each.physical_id]
-    # The stack changes when it creates another instance or group, whose user data may contain the URL.
+    # Wait for changes of the stack, too: the user data of an instance or group that it creates later may contain the URL.
     keys = [_key(secret), f"stack:{step.stack_id}", *(f"instance:{instance.id}" for instance in instances)]
     keys += [f"group:{caller.region}/{group.physical_id}" for group in groups]
     return Waiting(tuple(keys), f"{signalled} of {count} signals have arrived.", ends_s)
 
 
 def _timeout_s(properties: Properties) -> int | None:
-    """The timeout in seconds. None: it is not valid."""
+    """Return the timeout in seconds. Return None if it is not valid."""
     return whole_number(str(properties.get("Timeout", TIMEOUT_MAX_S)), TIMEOUT_MAX_S)
 
 

@@ -23,7 +23,8 @@ HIGH_RESOLUTION_STEP_S = 10
 # Corral publishes these metrics once a second.
 OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/ECS/ManagedScaling", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE})
 CACHED_MAX = 10_000
-# The member of a stored alarm that says for what a target tracking policy has created it. Responses do not show it.
+# The member of a stored alarm that says whether a target tracking policy uses it for scale-outs or for scale-ins. It is not in
+# responses.
 TRACKS, TRACKS_OUT, TRACKS_IN = "_tracks", "out", "in"
 
 

@@ -1,1 +1,4 @@
-"""EC2's network resources. They are stored only: Corral does not route or filter packets by them."""
+"""Handlers of EC2: instances, launch templates, instance types, key pairs, images and network resources.
+
+Images and network resources are stored only: Corral starts no image, and does not route or filter packets.
+"""

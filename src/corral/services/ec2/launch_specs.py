@@ -134,7 +134,10 @@ def _read(raw: bytes, init: bytes) -> AgentSettings:
 
 
 def merged(template: LaunchTemplateVersion, given: Params) -> Params:
-    """Merge a launch template with a request. Members of the request win. Tags are merged by resource type."""
+    """Merge a launch template with a request.
+
+    Members of the request replace members of the template, and tags are merged by type.
+    """
     specifications: dict[str, Tags] = {}
     for each in (*template.data.get("TagSpecifications", ()), *given.get("TagSpecifications", ())):
         tags = {tag.get("Key", ""): tag.get("Value", "") for tag in each.get("Tags", ())}

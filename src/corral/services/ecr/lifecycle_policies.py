@@ -1,4 +1,4 @@
-"""Checks lifecycle policies by the rules in ECR's documentation. A policy is stored, but Corral deletes no images by it."""
+"""Checks lifecycle policies by the rules in ECR's documentation. Corral stores a policy, but does not apply it to images."""
 
 from __future__ import annotations
 

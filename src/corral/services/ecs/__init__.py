@@ -1,1 +1,1 @@
-"""Amazon ECS."""
+"""Handlers of Amazon ECS: clusters, task definitions, tasks, services and container instances."""

@@ -66,7 +66,7 @@ class Capacity(Struct, frozen=True):
     """The pools (sets of instances) in which the tasks of a request are placed, and whether the tasks wait for free capacity."""
 
     launch_type: str  # EC2 or FARGATE
-    pools: tuple[str, ...]  # tried in this order; a task that waits becomes a claim in one of them
+    pools: tuple[str, ...]  # tried in this order; a task without free capacity waits in one of them
     waits: bool  # False: a task that does not fit now fails
     providers: tuple[str, ...] = ()  # the capacity provider of each task; empty if the request has a launch type
     pool_of: Mapping[str, str] = field(default_factory=dict)  # provider → its pool, which its tasks use instead of `pools`
@@ -280,7 +280,7 @@ def capacity_of(
     cluster_details: dict[str, Any],
     count: int,
 ) -> Capacity:
-    """Return the capacity for a request. If the request has none, use the default strategy of the cluster.
+    """Return the capacity for a request. If the request has no launch type and no strategy, use the cluster's default strategy.
 
     With the launch type EC2, a task that does not fit now fails. With a capacity provider or on Fargate, the task waits.
     """

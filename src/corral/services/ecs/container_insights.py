@@ -58,7 +58,7 @@ CONTAINER_DIMENSIONS = (
 
 
 class UsedByRun(Struct, frozen=True):
-    """The resources that a container used in the last minute: the average of its CPU units, and the present values of the rest."""
+    """The resources that a container used: its average CPU units of the last minute, and its present memory and I/O."""
 
     cpu_units: float
     memory_mib: float
@@ -104,7 +104,10 @@ def cluster_events(tx: Tx[Store], cluster: InsightsCluster) -> PerformanceEvents
 
 
 def service_events(tx: Tx[Store], cluster: InsightsCluster, after: str) -> tuple[PerformanceEvents, str | None]:
-    """Return the events of the next services, and the name of the last one. The name is None if no services follow."""
+    """Return the events of the next services, and the name of the last of these services.
+
+    The name is None if no services follow.
+    """
     names = tx.store.ecs_services.listed(cluster.region, cluster.name, after, PIECE)
     events = [_json(event) for event in _service_events(tx, cluster, names, _minute_ms(tx))]
     return {"ServiceTelemetry": events} if events else {}, names[-1] if len(names) == PIECE else None
@@ -230,7 +233,7 @@ def _amounts(use: UsedByRun, cpu_reserved: int, memory_reserved_mib: int) -> dic
 
 
 def _percentages(prefix: str, use: UsedByRun, cpu_reserved: int, memory_reserved_mib: int) -> dict[str, float]:
-    """Return the use relative to what is reserved. Without a reservation there is no percentage."""
+    """Return the used parts of the reserved CPU and memory in percent. Omit a percentage if nothing is reserved."""
     found = {}
     if cpu_reserved:
         found[f"{prefix}CpuUtilization"] = round(100.0 * use.cpu_units / cpu_reserved, 3)

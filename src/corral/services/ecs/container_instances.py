@@ -30,7 +30,7 @@ from corral.services.ecs.tags import instance_tags
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
-ATTRIBUTES_MAX = 10  # the maximum number of custom attributes, not counting those that reserve GPUs
+ATTRIBUTES_MAX = 10  # the maximum number of custom attributes, without the attributes that reserve GPUs
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
 HOLD_REASON = re.compile(r"[^\x00-\x1f]{0,128}")
 BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")

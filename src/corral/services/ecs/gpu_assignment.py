@@ -33,8 +33,8 @@ def assign_free_gpus(
 ) -> tuple[Run, ...]:
     """Assign free GPUs to the runs of a Batch job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
 
-    A container that sets the variable gets the GPUs that the variable names. If no container of the task does, the images do, and
-    the first container gets all GPUs.
+    A container whose environment sets the variable gets the GPUs that the variable names. If no environment sets the variable, an
+    image sets it, and the first container gets all GPUs.
     """
     visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
     if not any(visible.values()):

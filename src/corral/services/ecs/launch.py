@@ -1,6 +1,7 @@
 """Task launches: creates the tasks of a `LaunchRequest`. Each task is placed at once, waits for capacity, or fails.
 
-A task that waits is called a claim. RunTask and StartTask build a `LaunchRequest` from their parameters.
+A claim is a task that waits for capacity. A pool is a set of instances on which tasks are placed. RunTask, StartTask, ECS services
+and Batch build a `LaunchRequest`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def launch_placed(
 ) -> Task:
     """Launch one task at a placement that the scheduler has found for a claim.
 
-    `free_gpus` are the GPUs for containers whose image asks for GPUs. None: no image does.
+    `free_gpus` are the GPUs for containers whose image sets NVIDIA_VISIBLE_DEVICES. It is None if no image sets this variable.
     """
     spec = task_spec(request.definition, request.overrides)
     _check_spec(tx, spec)
@@ -145,7 +146,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
 
 
 def _restricted(prototype: Task, scope: str, group: str) -> Task:
-    """The task with a rule that allows only the instances of an Auto Scaling group."""
+    """Return the task with a rule that allows only the instances of an Auto Scaling group."""
     if not group:
         return prototype
     rules = replace(prototype.demand.rules or PlacementRules(scope), instance_group=group)
@@ -155,9 +156,9 @@ def _restricted(prototype: Task, scope: str, group: str) -> Task:
 def _find_placement(
     tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
-    """Return the pool and the placement. If no slot has room, the placement is None for a task that waits.
+    """Return the pool and the placement. If no slot has room and the task can wait, return None instead of the placement.
 
-    For a task that does not wait, it is the reason from the first pool that has slots.
+    If the task cannot wait, return the reason from the first pool that has slots instead.
     """
     first = pools[0]
     if waits:
@@ -331,9 +332,9 @@ def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
 
 
 def _check_network(request: LaunchRequest) -> None:
-    """Check that a request has a network configuration if the network mode is awsvpc, and has none otherwise.
+    """Refuse a request without a network configuration if the network mode is awsvpc, and with one in all other modes.
 
-    The configuration is stored only.
+    The configuration is stored, but has no effect.
     """
     given: Mapping[str, Any] = request.network_configuration or {}
     if request.definition.get("networkMode") == "awsvpc":

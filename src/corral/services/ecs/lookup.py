@@ -1,4 +1,7 @@
-"""Names and ARNs of ECS, and functions that find clusters, their container instances (slots) and task definitions."""
+"""Names and ARNs of ECS, and functions that find clusters, their container instances and task definitions.
+
+A slot is the capacity of one container instance, total and free. A pool is a set of slots on which the scheduler places tasks.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Managed scaling of capacity providers: the inputs of its decisions, its metric, and the reason why a task of a provider waits.
 
-A member is an instance of an Auto Scaling group. A slot is the capacity of one instance, as the scheduler sees it. The reconciler
+A member is an instance of an Auto Scaling group. A slot is the capacity of one instance, total and free. The reconciler
 `capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
 """
 
@@ -48,15 +48,15 @@ class LaunchShape(Struct, frozen=True):
 
 
 class ScalingState(Struct, frozen=True):
-    """What the reconciler of a capacity provider stores between two runs."""
+    """The data that the reconciler of a capacity provider stores between two runs."""
 
     low_since_s: float | None = None  # since when the group has more capacity than needed
     launch: LaunchShape | None = None  # the instance that the group would have launched when tasks last waited
     refusal: str = ""  # why the group cannot launch an instance; empty: it can
     is_stepping: bool = False  # more instances are needed, but the instances of the last step still warm up
     desired: int | None = None  # the desired capacity after the last decision
-    is_lowered: bool = False  # since then a user or a policy has lowered it, and the group still terminates instances
-    paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later one continues
+    is_lowered: bool = False  # a user or a policy has lowered `desired`, and the group still terminates instances
+    paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later transaction continues
 
 
 class GroupProvider(Struct, frozen=True):
@@ -162,7 +162,7 @@ def has_other_tasks(slot: Slot, daemons: Iterable[str]) -> bool:
 
 
 class ManagedDraining:
-    """Which tasks must end before a group terminates an instance: with managed draining, all except daemon tasks.
+    """Finds the tasks that must end before a group terminates an instance: with managed draining, all tasks except daemon tasks.
 
     An object is used in one transaction, and reads the capacity provider and the DAEMON services once for all instances.
     """

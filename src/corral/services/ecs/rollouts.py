@@ -1,7 +1,7 @@
 """Service deployments of ECS: begin, fail, roll back, stop and complete the rollout of a service.
 
 A rollout moves a service to a new deployment (a service revision). Only the first deployment in the list of a service starts tasks.
-A rollback makes the last completed deployment the first one again, and keeps the tasks of that deployment that still run.
+A rollback moves the last completed deployment to the first place in the list. The tasks of this deployment that still run continue.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def put(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, **changes: 
 
 
 def complete_rollout(tx: Tx[Store], service: EcsService, rollout: ServiceRollout | None) -> EcsService:
-    """Complete the first deployment of a service. A later rollout that fails returns to it."""
+    """Complete the first deployment of a service. If a later rollout fails, the service returns to this deployment."""
     primary = replace(service.primary, rollout=COMPLETED, reason="", updated_at_s=tx.now_s)
     write_event(tx, service, f"(deployment {primary.id}) deployment completed.")
     if rollout is not None and rollout.is_ongoing:
@@ -92,7 +92,7 @@ def fail_rollout(
 ) -> EcsService:  # fmt: skip
     """Fail the first deployment of a service: it starts no more tasks.
 
-    With `rolls_back`, the service returns to the last completed deployment, if there is one and this is not a rollback already.
+    With `rolls_back`, the service returns to the last completed deployment, if it has one and this rollout is not a rollback.
     """
     write_event(tx, service, f"(deployment {service.primary.id}) deployment failed: {event}.")
     if rolls_back and not rollout.is_rollback and service.completed is not None and service.completed.id != service.primary.id:
@@ -105,7 +105,7 @@ def fail_rollout(
 
 
 def roll_back(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, reason: str, prefix: str) -> EcsService:
-    """Make the last completed deployment the first one of the service again."""
+    """Make the last completed deployment the first deployment in the list of the service again."""
     failed = replace(service.primary, rollout=FAILED, reason=reason, updated_at_s=tx.now_s)
     others = service.deployments[1:]
     assert service.completed is not None

@@ -1,7 +1,7 @@
 """The data that a host needs to start a container: command, environment, secrets, environment files and log stream.
 
-This data is an order to start. Secrets and environment files are read when the order is created, and are sent to the host in the
-order. No row of a task contains a secret.
+The server sends this data to the host as an order to start. It reads secrets and environment files when it creates the order. No
+row of a task contains a secret. A run is one container of a task on a host.
 """
 
 from __future__ import annotations
@@ -183,14 +183,15 @@ def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]
 
 
 def has_network(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
-    """Whether the containers of a task have a network of their own, and so an address that only Docker knows."""
+    """Whether the containers of a task do not use the network of the host. Then only Docker knows their address."""
     return spec.document.get("networkMode") not in ("host", "none") and has_containers(tx, task, spec)
 
 
 def main_node_address(tx: Tx[Store], task: Task, spec: TaskSpec) -> str:
-    """The address of the main node of a task's multi-node job; empty if the main node is a container that has not started.
+    """Return the address of the main node of a task's multi-node job.
 
-    The main node itself has no such variable, as on AWS. Its value is then empty, too.
+    Return "" if the main node is a container that has not started, and for the main node itself: as on AWS, it does not get the
+    variable with this address.
     """
     given: dict[str, str] = task.details.get("jobEnvironment", {})
     if MAIN_NODE_ADDRESS not in given or not has_network(tx, task, spec):
@@ -207,7 +208,7 @@ def waits_for_main_node(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
 
 
 def container_address(task: Task) -> str:
-    """The address of a task's containers; empty before the first one has started."""
+    """Return the address of a task's containers. Return "" before the first container has started."""
     return next((run.about["privateIpv4Address"] for run in task.runs if run.about and run.about.get("privateIpv4Address")), "")
 
 

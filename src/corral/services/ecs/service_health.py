@@ -61,7 +61,7 @@ def healthy_count(tx: Tx[Store], service: EcsService) -> int:
 
 
 def all_healthy(tx: Tx[Store], service: EcsService) -> bool:
-    """Return whether all running tasks of the primary deployment are healthy. The query ends at the first that is not."""
+    """Return whether all running tasks of the primary deployment are healthy. The query ends at the first unhealthy task."""
     if checked := _checked_containers(tx, service, service.primary):
         return not tx.store.ecs_services.has_not_healthy(service, checked)
     running = tx.store.tasks.deployment_counts.of(service).get(service.primary.id, TaskCount()).running

@@ -31,7 +31,7 @@ from corral.store import Store
 
 SERVICE_PAGES = Pagination(InvalidParameterException, default=10, largest=100)
 DESCRIBED_MAX = 10
-# Members of requests that are stored and described. Those in the second tuple have no effect.
+# Members of requests that are stored and described. The members in the second tuple have no effect.
 EFFECTIVE = (
     "placementConstraints", "placementStrategy", "deploymentConfiguration", "enableECSManagedTags", "propagateTags",
     "enableExecuteCommand", "healthCheckGracePeriodSeconds",
@@ -69,7 +69,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
     if strategy == DAEMON:
         _check_daemon(params)
-        params = {"launchType": "EC2", **params}  # not the default strategy of the cluster: daemons have no capacity provider
+        params = {"launchType": "EC2", **params}  # a daemon has no capacity provider, so the cluster's strategy does not apply
     settings = {} if external else deployment_settings(tx, params, about, caller, cluster)
     definition_arn = "" if external else definition_arn_of(tx, caller, params["taskDefinition"], settings)
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
@@ -204,7 +204,7 @@ def _write(tx: Tx[Store], service: EcsService) -> None:
 
 
 def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
-    """Apply a new deployment configuration to the rollout in progress. It keeps its alarms, which are watched, and its hooks."""
+    """Apply a new deployment configuration to the rollout in progress. The alarms and hooks of the rollout do not change."""
     rollout = current_rollout(tx, service)
     if rollout is not None and rollout.is_ongoing:
         given = service.details["deploymentConfiguration"]

@@ -26,7 +26,7 @@ def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True
 
 
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
-    """Why a claim still waits for capacity. The text names tasks and instances that hold the GPUs."""
+    """Return why a claim (a task that waits) still waits for capacity. The text names tasks and instances that hold the GPUs."""
     pool = tx.store.fleet.pool(pool_name)
     text = why_waiting(pool, claim)
     if claim.demand.gpus == ALL_GPUS or pool.free_gpus < claim.demand.gpus:
@@ -119,9 +119,9 @@ def task_arn_of(account: str, task: Task) -> str:
 
 
 def _pull_times(task: Task) -> tuple[float | None, float | None]:
-    """When the first image pull began and when the last one ended.
+    """Return when the first image pull began, and when the last image pull ended.
 
-    If no image was pulled, both are the time of placement.
+    If no image was pulled, both times are the time of placement.
     """
     about = [run.about for run in task.runs if run.about]
     if not about:

@@ -27,7 +27,7 @@ NOT_THROTTLED = {"periods": 0, "throttled_periods": 0, "throttled_time": 0}
 
 
 def unstopped_task(tx: Tx[Store], run_id: str) -> Task | None:
-    """The task of a run; None if the task has stopped. The endpoints of a stopped task answer no more requests."""
+    """Return the task of a run. Return None if the task has stopped: its endpoints refuse requests."""
     task = tx.store.tasks.of_run(run_id)
     return None if task is None or task.state is TaskState.STOPPED else task
 

@@ -93,8 +93,9 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if frees and before.instance_id is not None and before.instance_id in pool:
         slot = pool.slot(before.instance_id)
         if slot.draining or slot.withheld:
-            # Draining: a daemon task stops when it is the last task on the instance. Withheld: a process outside Corral uses the
-            # GPU of an ended run, so tasks do not get this GPU, and the slot may be too small for a daemon task.
+            # Run the DAEMON services for two reasons. On a draining instance, a daemon task stops when it is the last task. And if
+            # a process outside Corral uses the GPU of an ended run, tasks do not get this GPU, so a daemon task may not fit any
+            # more.
             tx.mark(f"daemons:{before.pool}")
 
 
@@ -110,7 +111,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
         tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
         tx.changed(f"task:{task.id}")
-        tx.mark(f"pool:{task.pool}")  # a slot that was reserved for this task is free for other claims now
+        tx.mark(f"pool:{task.pool}")  # run the scheduler, because other claims may use a slot that was reserved for this task
         mark_service(tx, task)
         mark_job(tx, task)
         mark_provider(tx, task)

@@ -1,9 +1,9 @@
 """Task protection: a protected task is not chosen when its service scales in.
 
-There are two APIs. A client calls UpdateTaskProtection of ECS. A task that protects itself calls ECS's agent
-(`ECS_AGENT_URI`). A protected task is also not stopped by a new deployment of its service, and an Auto Scaling group waits for it
-before it terminates the instance of the task (`services/leaving_tasks.py`). ECS protects only tasks of services;
-Corral accepts every task. As on ECS, StopTask also stops a protected task.
+There are two APIs. A client calls UpdateTaskProtection of ECS. A task that protects itself calls ECS's agent (`ECS_AGENT_URI`). A
+new deployment of the service does not stop a protected task either. An Auto Scaling group waits for protected tasks before it
+terminates their instance (`services/leaving_tasks.py`). ECS protects only tasks of services, but Corral protects every task. As on
+ECS, StopTask stops a protected task.
 """
 
 from __future__ import annotations

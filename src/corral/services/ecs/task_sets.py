@@ -68,7 +68,7 @@ def delete_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def update_service_primary_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Make a task set the primary one. Then descriptions of the service have the task definition of this task set."""
+    """Make a task set the primary task set. Then descriptions of the service have the task definition of this task set."""
     service, _ = _external(tx, params, caller)
     found = _find(service, params["primaryTaskSet"])
     if found.status == DRAINING:
