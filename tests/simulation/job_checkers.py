@@ -124,7 +124,8 @@ class JobCheckers:
     def _read(self) -> None:
         execute = self.world.store.execute
         rows = execute(
-            "SELECT id, kind, state, task_id, status_reason, attempts, runnable_at, number, cancelled OR terminated, expanded FROM job"
+            "SELECT id, kind, state, task_id, status_reason, attempts, runnable_at, number, cancelled OR terminated, expanded "
+            "FROM job"
         ).fetchall()
         self.rows = {row[0]: JobRow(*row) for row in rows}
         parents = {row.number: row for row in self.rows.values()}
@@ -288,7 +289,7 @@ class JobCheckers:
         if not launches:
             needs = [*self._needed(parent, row.id)]
             if row.state == "SUCCEEDED" or not (
-                excused or row.status_reason == DEPENDENCY_FAILED and any(self.state_of(each) == "FAILED" for each in needs)
+                excused or (row.status_reason == DEPENDENCY_FAILED and any(self.state_of(each) == "FAILED" for each in needs))
             ):
                 raise Violation(f"{row.id} is {row.state} without an attempt: {row.status_reason}")
             return
@@ -344,7 +345,7 @@ class JobCheckers:
             if line.queue != "grow" and not line.pools and not line.key.resources:
                 raise Violation(f"{line.head} waits, and has no claim")
         for job_id in job_ids[:1]:
-            if not self.world.run(lambda tx: waiting_reasons.reason(tx, tx.store.jobs.get(job_id))):
+            if not self.world.run(lambda tx, job_id=job_id: waiting_reasons.reason(tx, tx.store.jobs.get(job_id))):
                 raise Violation(f"{job_id} waits without a reason")
 
     # Now and then, and at the end

@@ -124,10 +124,13 @@ class JobGraphs(EnvironmentWorld):
         definition, gpus, nodes = rng.choice((("one", 1, 0), ("one", 1, 0), ("two", 2, 0), ("cpu", 0, 0), ("licensed", 1, 0)))
         if not size and rng.random() < 0.25:
             definition, gpus, nodes = rng.choice((("all", GPUS, 0), ("nodes", 1, 3)))
-        if queue == "grow" and gpus > 1 or queue == "fair" and self.is_about_shares:
+        if (queue == "grow" and gpus > 1) or (queue == "fair" and self.is_about_shares):
             definition, gpus, nodes = "one", 1, 0
         params: dict[str, Any] = {"jobName": "job", "jobQueue": queue, "jobDefinition": definition}
         needs = self._needs(size)
+        if queue == "fair" and self.is_about_shares:
+            size, needs = min(budget, 20), []  # so the shares compete for the GPUs
+            size = 0 if size < 2 else size
         if size:
             params["arrayProperties"] = {"size": size}
             if rng.random() < 0.3:

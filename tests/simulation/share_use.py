@@ -13,7 +13,7 @@ class ShareUses:
         self.weights, self.decay_s, self.now_s = weights, decay_s, 0.0
         self.tasks: dict[str, tuple[str, float]] = {}  # task id → its share, and the vCPUs that count
         self.used = dict.fromkeys(weights, 0.0)  # vCPU seconds, decayed
-        self.before: dict[str, float] = {}  # the levels before tasks of this commit ended
+        self.before: dict[str, float] = {}  # the levels as if no attempt had ended in this commit
 
     def released(self, now_s: float, active: Set[str]) -> None:
         """A commit ended the attempts of all tasks that are not active."""
@@ -22,11 +22,12 @@ class ShareUses:
             steady = self._held(share) * self.decay_s
             self.used[share] = steady + (self.used[share] - steady) * faded if self.now_s else 0.0
         self.now_s = now_s
-        self.before = {share: self.level(share) for share in self.weights}
+        self.before = {share: self.level(share) for share in self.weights}  # the server may launch before it ends attempts
         self.tasks = {task_id: taken for task_id, taken in self.tasks.items() if task_id in active}
 
     def taken(self, task_id: str, share: str, vcpus: float) -> None:
         self.tasks[task_id] = share, vcpus
+        self.before[share] += self.weights[share] * vcpus
 
     def is_fair(self, task_id: str, share: str, other: str) -> bool:
         """Whether a task may start before a task of another share that waits. Its own vCPUs do not count yet."""
