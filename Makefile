@@ -16,7 +16,9 @@ demo: .venv/.run .venv/.aws
 test: test-packages .venv/.test $(CDK)/.installed
 	@$(MAKE) --no-print-directory -j lint suite
 
+# Many processes start at once: without the first line each of them would compile the same modules.
 suite: .venv/.test
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 10
 
 # The inner loop: lint, and the tests that need neither a server nor an engine, at the same time.
