@@ -20,7 +20,7 @@ SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "12"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 CHUNK = 12
 SEEDS_MAX = 60
-EXPECTED = ("launch", "retry", "restart", "N_TO_N", "SEQUENTIAL", "nodes", "stop", "SUCCEEDED", "FAILED", 
+EXPECTED = ("launch", "retry", "restart", "N_TO_N", "SEQUENTIAL", "nodes", "stop", "SUCCEEDED", "FAILED",
             "lost instance", "dependency failed")  # fmt: skip
 
 # A seed that catches the fault, where that is not seed 0. The test tries it first, and then the others.
