@@ -17,15 +17,15 @@ _LABEL = re.compile(r"\{([^}]+)\}")
 
 
 class Route(Struct, frozen=True):
-    """The method, path and parameters of one operation. If several routes match, the most specific one is used."""
+    """The path and the parameters of one operation. If several routes match, the most specific one is used."""
 
     operation: str
     path: re.Pattern[str]
     labels: tuple[str, ...]
     literals: int  # the number of characters in the path outside of labels
     fixed: Mapping[str, str]  # query parameters that must have these values
-    queries: frozenset[str]  # the query parameters of required members
-    headers: frozenset[str]  # the headers of required members, in lower case
+    queries: frozenset[str]  # the query parameters of required members of the input; only for rest-xml
+    headers: frozenset[str]  # the headers of required members of the input, in lower case; only for rest-xml
     deprecated: bool  # in S3, a current and a deprecated operation can have the same method and path
 
 

@@ -51,7 +51,7 @@ def with_section(lines: FileLines, name: str, values: Mapping[str, str], *, keep
 
 
 def _is_ours(lines: FileLines, name: str, proof: Mapping[str, str]) -> bool:
-    """Return True if Corral wrote the section, or if the section does not exist."""
+    """Return True if Corral may write the section: it does not exist, has the comment `MARK`, or has all values of `proof`."""
     span = _span(lines, name)
     if span is None:
         return True

@@ -1,4 +1,5 @@
-"""Reads the data for `corral fleet`: an Auto Scaling group, the queue that its alarms watch, and its workers.
+"""Reads the data for `corral fleet`: an Auto Scaling group, the queue that its alarms watch, its instances and
+their tasks. The number of workers is the number of instances in service.
 
 The command uses AWS's APIs, so it also works on AWS. Corral's page `/_corral/fleet` adds facts that AWS does not report: when a
 message arrived in the empty queue, when a task received its first message, and how many messages a task holds.
@@ -32,7 +33,7 @@ QUEUE_METRICS = {
 }
 WINDOW_S = 600
 STEP_S, AWS_STEP_S = 10, 60
-CARRY_S = 120  # Corral publishes an unchanged value once a minute, so a value may be missing for almost two
+CARRY_S = 120  # Corral publishes an unchanged value once in each clock minute, so two values may be almost two minutes apart
 ACTIVITIES_MAX = 100
 TASKS_MAX = 100
 S3 = "s3.amazonaws.com"
@@ -114,7 +115,7 @@ def _user_data(endpoint: Endpoint, group: dict[str, Any]) -> str:
 
 
 def read_fleet(endpoint: Endpoint, fleet: QueueFleet) -> dict[str, Any]:
-    """Return the present state of a fleet, its last minutes, and the time line of its last scale-out."""
+    """Return the present state of a fleet, its history of ten minutes, and the time line of its last scale-out."""
     scaling, sqs = client(endpoint, "autoscaling"), client(endpoint, "sqs")
     reply = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet.group])
     if not reply["AutoScalingGroups"]:

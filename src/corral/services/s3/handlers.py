@@ -48,7 +48,8 @@ HANDLERS = {
     **bucket_configurations.HANDLERS,
 }
 
-# Operations that store a body as a blob. These functions check the head of a request before the body is received.
+# Operations that store bytes in a file, which is called a blob. These functions check a request before its body is received, or
+# before the bytes of another object are copied.
 ADMIT = {
     "PutObject": objects.admit_object,
     "PostObject": post_object.admit_form,
@@ -57,7 +58,7 @@ ADMIT = {
     "UploadPartCopy": multipart_uploads.admit_part_copy,
 }
 
-# Operations that may take too long for one command. These functions split a request. The responses are merged.
+# Operations that may take too long for one transaction. These functions split a request. The responses are merged.
 PIECES = {"DeleteObjects": objects.delete_batches}
 
 HEAVY = frozenset(
