@@ -1,4 +1,7 @@
-"""Finds the operation of a REST request by its method, path, query string and headers."""
+"""Finds the operation of a REST request by its method, path, query string and headers.
+
+A label is a variable part of a path, for example `{Bucket}` in `/{Bucket}/{Key+}`.
+"""
 
 from __future__ import annotations
 

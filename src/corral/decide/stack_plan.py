@@ -34,7 +34,7 @@ DELETING = {
     S.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS: (S.UPDATE_ROLLBACK_COMPLETE, S.UPDATE_ROLLBACK_COMPLETE),
 }
 CLEANUPS = frozenset({S.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS, S.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS})
-# The moves of a stack's status. The reconciler and the operations make no others; the tests check it.
+# The allowed changes of a stack's status. The reconciler of stacks and the handlers of requests make no others. Tests check this.
 MOVES: dict[StackStatus, frozenset[StackStatus]] = {
     S.REVIEW_IN_PROGRESS: frozenset({S.CREATE_IN_PROGRESS, S.DELETE_IN_PROGRESS}),
     S.CREATE_IN_PROGRESS: frozenset({S.CREATE_COMPLETE, S.CREATE_FAILED, S.ROLLBACK_IN_PROGRESS, S.DELETE_IN_PROGRESS}),
@@ -46,7 +46,8 @@ MOVES: dict[StackStatus, frozenset[StackStatus]] = {
     S.UPDATE_IN_PROGRESS: frozenset(
         {S.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS, S.UPDATE_FAILED, S.UPDATE_ROLLBACK_IN_PROGRESS, S.ROLLBACK_IN_PROGRESS}
     ),
-    # The other moves are those of a nested stack whose parent updates it again, rolls back, or is deleted.
+    # The first status is the normal end of a cleanup. The others are for nested stacks: the parent stack updates its nested stack
+    # again, rolls back, or is deleted.
     S.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS: frozenset(
         {S.UPDATE_COMPLETE, S.UPDATE_IN_PROGRESS, S.UPDATE_ROLLBACK_IN_PROGRESS, S.DELETE_IN_PROGRESS}
     ),
@@ -68,7 +69,7 @@ class Difference(Enum):
     """The action of an update on a resource."""
 
     NOTHING = "nothing"
-    RECORD = "record"  # only attributes of the declaration changed that have no effect now, for example DeletionPolicy
+    RECORD = "record"  # the only changes are in attributes that have no effect until later, for example DeletionPolicy
     METADATA = "metadata"  # only the metadata changed: the resource has an event, but nothing is done
     UPDATE = "update"
     REPLACE = "replace"
@@ -100,10 +101,11 @@ def next_forward(dependencies: Mapping[str, Collection[str]], done: set[str], bu
 def next_deleted(
     resources: Mapping[str, StackResource], remaining: Collection[str], busy: Collection[str], failed: Collection[str], most: int
 ) -> list[str]:
-    """Return the keys of resources to delete now. A resource is deleted after the resources that depend on it.
+    """Return the keys (`StackResource.key`) of resources to delete now. A resource is deleted after the resources that depend on it.
 
     `remaining` are the keys of all resources that must be deleted and still exist, also those that are `busy` or have `failed`.
-    After updates, the old and the new version of two resources can depend on each other. Then the order does not matter.
+    After updates of the template, two resources can depend on each other: A on B in one version, and B on A in another version. If
+    only such resources remain, they are deleted in any order.
     """
     needed: dict[str, int] = {}  # logical id → how many remaining resources depend on it
     for key in remaining:
@@ -141,8 +143,9 @@ def restoration(resource: StackResource) -> Restoration:
 def is_retained(resource: StackResource, *, on_create: bool) -> bool:
     """Whether a policy keeps the resource when its stack deletes it.
 
-    `on_create`: the operation that created the resource is rolled back. For a leftover, UpdateReplacePolicy decides if its resource
-    was replaced; a new resource whose creation is rolled back is never retained by it.
+    `on_create`: the operation that created the resource is rolled back. A leftover is a resource whose logical id
+    now belongs to another resource. If the leftover is the old resource of a replacement, its UpdateReplacePolicy decides. If it is
+    the new resource of a replacement that was rolled back, it is not retained.
     """
     if resource.leftover:
         return not resource.is_new and resource.version.update_replace_policy == "Retain"

@@ -23,7 +23,8 @@ class _Never:
     """A class that matches no value of a result."""
 
 
-# A value of exactly this class is written without conversion. Subclasses, such as StrEnum and IntEnum, are converted.
+# Shape type → the class whose values are written without a check. Values of other classes, also of subclasses such as StrEnum, are
+# checked first.
 _UNCHANGED = {"string": str, "character": str, "boolean": bool, "integer": int, "long": int}
 
 
@@ -37,7 +38,7 @@ def json_scalar(shape: Shape) -> JsonWriter:
 def json_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter = json_scalar) -> JsonWriter:
     """Return the writer of a shape.
 
-    `scalar` returns the writers of scalars. CBOR has other scalars, so it passes its own function.
+    `scalar` returns the writers of scalars. The CBOR protocol also uses this function, and passes its own function for scalars.
     """
     if shape.type_name not in _COMPOUND:
         return scalar(shape)
