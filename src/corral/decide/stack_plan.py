@@ -101,7 +101,7 @@ def next_forward(dependencies: Mapping[str, Collection[str]], done: set[str], bu
 def next_deleted(
     resources: Mapping[str, StackResource], remaining: Collection[str], busy: Collection[str], failed: Collection[str], most: int
 ) -> list[str]:
-    """Return the keys (`StackResource.key`) of resources to delete now. A resource is deleted after the resources that depend on it.
+    """Return the keys (`StackResource.key`) of resources to delete now. Resources that depend on a resource are deleted before it.
 
     `remaining` are the keys of all resources that must be deleted and still exist, also those that are `busy` or have `failed`.
     After updates of the template, two resources can depend on each other: A on B in one version, and B on A in another version. If
