@@ -28,6 +28,7 @@ LATER_S = 4_000_000_000
 TRUST_TASKS = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
 OPEN = {  # change it knowingly: every container may do this without a policy
     "application-autoscaling": "",
+    "batch": "",
     "autoscaling": "",
     "cloudformation": "",
     "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",

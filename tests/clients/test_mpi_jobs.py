@@ -68,10 +68,16 @@ def test_ranks_run_on_all_nodes_with_their_own_gpus(batch):
 
 def test_each_node_listens_at_its_own_address(batch):
     """All nodes use the same port of one machine. The main node's variable is not set in the main node itself."""
-    program = (
-        "import os, socket; own = os.environ['CORRAL_NODE_ADDRESS']; socket.create_server((own, 7070)); "
-        "main = os.environ.get('AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS'); print(own, main)"
-    )
+    program = """
+import os, socket, time
+own, main = os.environ["CORRAL_NODE_ADDRESS"], os.environ.get("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
+server = socket.create_server((own, 7070))
+print(own, main, flush=True)
+if main is None:
+    server.accept()  # the end of the main node stops the other node, so wait until the other node has printed
+while main is not None and socket.socket().connect_ex((main, 7070)):
+    time.sleep(0.01)
+"""
     job, logs = run_nodes(batch, [sys.executable, "-c", program], main=1)
     assert job["status"] == "SUCCEEDED", logs
     own, main = zip(*(log[-1].split() for log in logs))

@@ -139,7 +139,7 @@ def test_a_container_that_ends_at_once_is_not_restarted(run: Containers):
 
 
 def test_a_terminal(run: Containers):
-    assert run.printed(run(shell("test -t 1 && echo yes", pseudoTerminal=True))) == ["yes\r"]
+    assert run.printed(run(shell("test -t 1 && echo yes", pseudoTerminal=True))) == ["yes"]
 
 
 def test_the_image_host_is_a_plain_process(run: Containers):

@@ -19,6 +19,7 @@ from corral.store import Store
 from corral.store.job_dependencies import JobDependencies, Notice
 from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
+from corral.store.job_summaries import STATES, JobSummaries
 from corral.store.jobs import Jobs
 from simulation.job_graphs import JobParts
 from simulation.lanes import SimStore, with_part
@@ -88,13 +89,21 @@ def launch_again(tx: Tx[Store]) -> None:
             job_progress.make_runnable(tx, job, job.but(task_id="", environment=""))
 
 
-class KeepsRunningCount(Jobs):
+class KeepsRunningCount(JobSummaries):
     """The summary of an array still counts a retried child as RUNNING."""
 
-    def _count(self, number: int, before: JobState, after: JobState, count: int, now_s: float) -> None:
-        super()._count(number, before, after, count, now_s)
+    def move(self, number: int, before: JobState, after: JobState, count: int, now_s: float) -> None:
+        super().move(number, before, after, count, now_s)
         if after is JobState.RUNNABLE and before is JobState.RUNNING:
-            self._execute("UPDATE job_summary SET running = running + 1 WHERE job = ?", (number,))
+            summary = self.get(number)
+            counts = [old + count * (state is JobState.RUNNING) for state, old in zip(STATES, summary.counts)]
+            self._put(number, replace(summary, counts=tuple(counts)))
+
+
+class WithFaultySummaries(SimStore):
+    def _compose(self) -> None:
+        super()._compose()
+        self.jobs.summaries.__class__ = KeepsRunningCount
 
 
 def retry_terminated(tx: Tx[Store], job_id: str) -> None:
@@ -211,7 +220,7 @@ JOB_FAULTS: dict[str, JobParts] = {
     "the end of a child is not told": JobParts(store=_with_dependencies(LosesNotices)),
     "only one dependent job is told": JobParts(store=_with_dependencies(ForgetsOtherDependents)),
     "a job is launched twice after a restart": JobParts(after_restart=launch_again),
-    "the summary is not decremented by a retry": JobParts(store=with_part("jobs", KeepsRunningCount)),
+    "the summary is not decremented by a retry": JobParts(store=WithFaultySummaries),
     "a terminated job is retried": JobParts(reconcilers={**STATE, "job": retry_terminated}),
     "one attempt too many": JobParts(store=with_part("jobs", OneMoreAttempt)),
     "evaluateOnExit is ignored": JobParts(store=with_part("jobs", IgnoresExitRules)),

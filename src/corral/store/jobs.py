@@ -48,7 +48,7 @@ class Jobs:
         self._specs: dict[int, JobSpec] = {}  # number of the row → spec
         self._spec_numbers: dict[int, tuple[JobSpec, int]] = {}  # id() of a spec → the spec and the number of its row
         self.dependencies = JobDependencies(database)
-        self._summaries = JobSummaries(database)
+        self.summaries = JobSummaries(database)
         listing = JobListing(database)
         self.listed, self.listed_children, self.with_resource = listing.listed, listing.children, listing.with_resource
         self.matching = listing.matching
@@ -60,7 +60,7 @@ class Jobs:
         number = self._execute(INSERT_JOB, values_of_job(job, self._spec_number(job.spec))).lastrowid
         assert number is not None
         if job.kind is JobKind.ARRAY:
-            self._summaries.add(number, job.size, job.created_at_s)
+            self.summaries.add(number, job.size, job.created_at_s)
         self._evict_on_rollback(job.id)
         return self._cache(job.but(number=number))
 
@@ -85,8 +85,8 @@ class Jobs:
             "INSERT INTO job_child (job, position, state, created_at, runnable_at) VALUES (?, ?, ?, ?, ?)",
             [(child.number, child.index, child.state.value, now_s, child.runnable_at_s) for child in children],
         )
-        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, len(added) - runnable, now_s)
-        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.RUNNABLE, runnable, now_s)
+        self.summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, len(added) - runnable, now_s)
+        self.summaries.move(parent.number, JobState.SUBMITTED, JobState.RUNNABLE, runnable, now_s)
         for child in children:
             self._evict_on_rollback(child.id)
             self._cache(child)
@@ -96,7 +96,7 @@ class Jobs:
         """Add the row of one child before `add_children` reaches it, so that this child can be stopped. The child is PENDING."""
         sql = "INSERT INTO job_child (job, position, state, created_at) VALUES (?, ?, 'PENDING', ?)"
         self._execute(sql, (parent.number, index, now_s))
-        self._summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
+        self.summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
         self._evict_on_rollback(child_id(parent, index))
         return self.child(parent, index)
 
@@ -113,7 +113,7 @@ class Jobs:
             key = (before.number, before.index)
             changed = self._execute(f"UPDATE job_child SET {sql} WHERE job = ? AND position = ?", (*values, *key)).rowcount
             if after.state is not before.state and before.kind is JobKind.CHILD:
-                self._summaries.move(before.number, before.state, after.state, 1, now_s)
+                self.summaries.move(before.number, before.state, after.state, 1, now_s)
         assert changed == 1, f"job {before.id} has no row"
         return self._cache(after)
 
@@ -122,9 +122,9 @@ class Jobs:
 
         Return whether there are such children.
         """
-        count = self._summaries.get(parent.number).count(JobState.SUBMITTED)
+        count = self.summaries.get(parent.number).count(JobState.SUBMITTED)
         if count:
-            self._summaries.move(parent.number, JobState.SUBMITTED, JobState.FAILED, count, now_s)
+            self.summaries.move(parent.number, JobState.SUBMITTED, JobState.FAILED, count, now_s)
         return count > 0
 
     def set_tags(self, job: Job, tags: dict[str, str]) -> None:
@@ -181,7 +181,7 @@ class Jobs:
             if left <= 0:
                 return limit
             if is_array:
-                self._summaries.drop(number)
+                self.summaries.drop(number)
             self._execute("DELETE FROM job WHERE number = ?", (number,))
             self._drop_spec(spec)
             left -= 1
@@ -285,15 +285,15 @@ class Jobs:
 
     def summary(self, job: Job) -> dict[JobState, int]:
         """Return how many children of an array are in each state."""
-        return dict(zip(JobState, self._summaries.get(job.number).counts))
+        return dict(zip(JobState, self.summaries.get(job.number).counts))
 
     def summary_at_s(self, job: Job) -> float:
         """Return when the counts of an array last changed."""
-        return self._summaries.get(job.number).updated_at_s
+        return self.summaries.get(job.number).updated_at_s
 
     def ended_children(self, number: int) -> tuple[int, int]:
         """Return how many children of an array have succeeded and failed."""
-        summary = self._summaries.get(number)
+        summary = self.summaries.get(number)
         return summary.count(JobState.SUCCEEDED), summary.count(JobState.FAILED)
 
     def not_ended(self, region: str, queue: str, limit: int, *, terminated: bool) -> list[Job]:
