@@ -115,6 +115,11 @@ def test_a_function_drains_the_instance_that_leaves(own_corral: Callable[..., Co
     [instance] = eventually(instances, "the instance joins")
     ecs.register_task_definition(family="busy", containerDefinitions=[container(["sleep", "600"], gpus=1)])
     [task] = ecs.run_task(cluster="drained", taskDefinition="busy", launchType="EC2")["tasks"]
+
+    def status() -> str:
+        return ecs.describe_tasks(cluster="drained", tasks=[task["taskArn"]])["tasks"][0]["lastStatus"]
+
+    eventually(lambda: status() == "RUNNING", "the task runs")
     autoscaling.set_desired_capacity(AutoScalingGroupName="drained", DesiredCapacity=0)
     eventually(lambda: instances()[0]["status"] == "DRAINING", "the function drains the instance")
 
@@ -122,7 +127,7 @@ def test_a_function_drains_the_instance_that_leaves(own_corral: Callable[..., Co
         return autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=["drained"])["AutoScalingGroups"][0]["Instances"]
 
     assert [each["LifecycleState"] for each in member()] == ["Terminating:Wait"]  # the task still runs
-    assert ecs.describe_tasks(cluster="drained", tasks=[task["taskArn"]])["tasks"][0]["lastStatus"] == "RUNNING"
+    assert status() == "RUNNING"
     ecs.stop_task(cluster="drained", task=task["taskArn"])
     eventually(lambda: not member(), "the function completes the hook, and the instance leaves")
     logs = corral.client("logs").filter_log_events(logGroupName="/aws/lambda/drain")["events"]
