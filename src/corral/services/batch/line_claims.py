@@ -48,7 +48,7 @@ KnownQueues = dict[tuple[str, str], tuple[JobQueue | None, list[Offer]]]
 
 
 class Shortage(Struct, frozen=True):
-    """A consumable resource of which too little is available for a job."""
+    """A consumable resource whose available quantity is too small for a job."""
 
     name: str
     needed: int
@@ -95,7 +95,7 @@ def offers(tx: Tx[Store], queue: JobQueue | None) -> list[Offer]:
 
 
 def shortage(tx: Tx[Store], line: WaitingLine) -> Shortage | None:
-    """Return the first consumable resource of which too little is available for the first job of a line."""
+    """Return the first consumable resource whose available quantity is too small for the first job of a line."""
     for name, quantity in line.key.resources:
         resource = find_resource(tx, line.key.region, name)
         total = 0 if resource is None else resource.total
