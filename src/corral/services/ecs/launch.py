@@ -13,7 +13,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.placement import claim_rank, could_hold, is_reservable, place_newcomer, place_on, room_for_newcomer
+from corral.decide.placement import (
+    claim_rank,
+    could_hold,
+    is_reservable,
+    place_newcomer,
+    place_on,
+    room_for_newcomer,
+    why_never,
+)
 from corral.decide.slot_fit import amounts
 from corral.model.placement import Claim, Placement, Unplaceable
 from corral.model.task import Demand, PlacementRules, Task, TaskState
@@ -26,7 +34,7 @@ from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.run_spec import check_secrets, runs_containers
 from corral.services.ecs.task_progress import mark_provider, start_runs
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, longest_time_of, refuses_unfit, task_spec, time_limit_s
 from corral.store import Store
 
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
@@ -53,6 +61,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
+    attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -119,6 +128,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     if rules is not None:
         prototype = prototype.but(demand=replace(prototype.demand, rules=rules))
     draws = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
+    refuses, longest_s = refuses_unfit(request.tags), longest_time_of(prototype, spec)
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     capacity = request.capacity
@@ -131,8 +141,10 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
             prototypes[group] = _restricted(prototype, scope, group)
         task = prototypes[group]
         pool, found = unfit.get((pools, group)) or _find_placement(
-            tx, pools, task.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
+            tx, pools, task.demand, tx.ids.hex32() if draws else "", longest_s, waits=capacity.waits
         )
+        if found is None and refuses:
+            found = _why_never(tx, pools, task.demand)
         if not isinstance(found, Placement):
             unfit[pools, group] = pool, found
         if isinstance(found, Unplaceable):
@@ -141,7 +153,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
         else:
             provider = capacity.providers[at] if capacity.providers else None
             chosen = task if pool == task.pool else task.but(pool=pool)
-            tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found, roams=len(pools) > 1))
+            tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found, roams=len(pools) > 1, longest_s=longest_s))
     return LaunchResult(tasks, failures)
 
 
@@ -154,7 +166,7 @@ def _restricted(prototype: Task, scope: str, group: str) -> Task:
 
 
 def _find_placement(
-    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, *, waits: bool
+    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, longest_s: float | None, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
     """Return the pool and the placement. If no slot has room and the task can wait, return None instead of the placement.
 
@@ -163,7 +175,7 @@ def _find_placement(
     first = pools[0]
     if waits:
         for name in pools:
-            room = room_for_newcomer(tx.store.fleet.pool(name), demand, seed)
+            room = room_for_newcomer(tx.store.fleet.pool(name), demand, tx.now_s, seed=seed, longest_s=longest_s)
             if room is not None:
                 return name, room
         return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1]), None
@@ -171,11 +183,22 @@ def _find_placement(
     for name in pools:
         pool = tx.store.fleet.pool(name)
         if len(pool):
-            found = place_newcomer(pool, demand, seed)
+            found = place_newcomer(pool, demand, tx.now_s, seed=seed, longest_s=longest_s)
             if isinstance(found, Placement):
                 return name, found
             refused = refused or (name, found)
-    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, seed))
+    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, tx.now_s, seed=seed, longest_s=longest_s))
+
+
+def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
+    """Return why no host could ever hold a task, even without other tasks. Return None if a host could hold it, or is not known.
+
+    A capacity provider with an Auto Scaling group can launch instances, so its tasks are never refused.
+    """
+    if demand.rules is not None and demand.rules.instance_group:
+        return None
+    reasons = [why_never(tx.store.fleet.pool(name), demand) for name in pools if len(tx.store.fleet.pool(name))]
+    return None if not reasons or None in reasons else reasons[0]
 
 
 def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
@@ -188,7 +211,8 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
             failures.append(LaunchFailure(instance_id, None))
             continue
         pool = member[0]
-        found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id)
+        longest_s = longest_time_of(prototype, spec)
+        found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id, tx.now_s, longest_s=longest_s)
         if isinstance(found, Placement):
             tasks.append(_add_task(tx, prototype.but(pool=pool), spec, found))
         else:
@@ -205,13 +229,14 @@ def _add_task(
     roams: bool = False,
     claim: Claim | None = None,
     free_gpus: tuple[str, ...] | None = None,
+    longest_s: float | None = None,
 ) -> Task:
     """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim."""
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
-        tx.store.tasks.add(task, claim_rank(task.created_at_s), roams=roams)
+        tx.store.tasks.add(task, claim_rank(task.created_at_s), roams=roams, longest_s=longest_s)
         mark_provider(tx, task)
         return task
     if free_gpus is None:
@@ -278,6 +303,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "platformVersion": platform_version,
         "tags": request.tags,
         "jobEnvironment": request.job_environment,
+        "attemptTimeout": request.attempt_timeout_s,
     }
     return {name: value for name, value in details.items() if value}
 
@@ -361,7 +387,7 @@ def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
         if task.pool == pool_name or key in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
             continue
         is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(task.pool), claim)
-        if is_better or room_for_newcomer(pool, claim.demand, claim.id) is not None:
+        if is_better or room_for_newcomer(pool, claim.demand, tx.now_s, seed=claim.id, longest_s=claim.longest_s) is not None:
             tx.store.tasks.move_claim(task, pool_name)
             return True
         unfit.add(key)

@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from corral.core import Tx
+from corral.decide.backfill import longest_time_s
 from corral.decide.task_lifecycle import NO_RULES
 from corral.model.numbers import whole_number
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
@@ -30,6 +31,7 @@ MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
 TIME_LIMIT_TAG = "corral:time-limit"
+REFUSE_UNFIT_TAG = "corral:refuse-unfit"
 HOST_IMAGE = "corral/host"
 
 SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
@@ -265,6 +267,24 @@ def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
     if not 0 < limit_s < math.inf:
         raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} must be a positive number of seconds, not '{given}'.")
     return limit_s
+
+
+def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
+    """Return the longest time from the placement of a task until it has stopped. Return None if the task has no time limit.
+
+    When the time limit ends, the containers of the task are stopped, and each may need its whole stop timeout.
+    """
+    if task.limit_s is None:
+        return None
+    return longest_time_s(task.limit_s, sum(container.stop_grace_s for container in spec.containers.values()))
+
+
+def refuses_unfit(tags: Iterable[dict[str, str]]) -> bool:
+    """Whether a task that no host could ever hold is refused. Without this tag, such a task waits."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == REFUSE_UNFIT_TAG), "false")
+    if given not in ("true", "false"):
+        raise InvalidParameterException(f"The tag {REFUSE_UNFIT_TAG} must be 'true' or 'false', not '{given}'.")
+    return given == "true"
 
 
 def cpu_units(text: str) -> int:
