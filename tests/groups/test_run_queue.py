@@ -146,6 +146,19 @@ def test_ended_tasks_are_known_at_the_launch(world: RunQueueWorld) -> None:
         assert "which Corral does not know" in refused(lambda options=options: world.launch(**options)).message
 
 
+def test_tasks_that_ecs_has_forgotten_are_in_the_history(world: RunQueueWorld) -> None:
+    good, bad, first = world.launch_one(), world.launch_one(), world.launch_one(requeue="1")
+    world.ends(good)
+    world.ends(bad, first, code=1)
+    world.wait(2)
+    world.ends(world.successor(first))
+    world.clock.advance(3700)
+    world.run(lambda tx: tx.mark("sweep:"))
+    assert world.store.tasks.get(good) is None
+    assert world.state(world.launch_one(after=f"{good} {first}", after_any=bad)) == "PENDING"
+    assert "ended with an exit code that is not 0" in refused(lambda: world.launch(after=bad)).message
+
+
 def test_many_tasks_behind_one_are_informed_in_several_transactions(world: RunQueueWorld) -> None:
     for code, state in ((0, "PENDING"), (1, "STOPPED")):
         first = world.launch_one()

@@ -42,6 +42,13 @@ def outcome(task: Task) -> RunOutcome:
     return RunOutcome(first.exit_code == 0, f"ended with exit code {first.exit_code}")
 
 
+def recorded_outcome(stop_code: str | None, failed: bool) -> RunOutcome:
+    """Describe how a task has ended that only the task history still has."""
+    if stop_code != StopCode.ESSENTIAL_EXITED:
+        return RunOutcome(False, "was stopped")
+    return RunOutcome(not failed, "ended with an exit code that is not 0" if failed else "ended with exit code 0")
+
+
 def _end_order(run: Run) -> tuple[bool, float, int]:
     return not run.essential, run.stopped_at_s if run.stopped_at_s is not None else float("inf"), run.position
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank
-from corral.decide.run_eligibility import next_state, outcome
+from corral.decide.run_eligibility import next_state, outcome, recorded_outcome
 from corral.errors import ApiError
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
@@ -29,6 +29,7 @@ from corral.model.run_options import (
     NOT_BEFORE_TAG,
     PREFIX,
     REQUEUE_TAG,
+    REQUEUED_AS_TAG,
     RunOptionError,
     RunOptions,
     is_fixed_at_launch,
@@ -182,25 +183,33 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
 
 def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
     """Return the id of a task's chain. Return None if the chain has already ended in a way that counts."""
-    task = tx.store.tasks.get(task_id)
-    while task is not None and task.region == region:
-        run = tx.store.run_waits.get(task.id)
-        if run is not None:
+    following: str | None = task_id
+    while following is not None:
+        last, run, task = following, tx.store.run_waits.get(following), tx.store.tasks.get(following)
+        if task is None:
+            recorded = tx.store.tasks.history.get(following)
+            if recorded is None or recorded.region != region:
+                raise _unknown_task(task_id, any_end)
+            tags = {tag["key"]: tag["value"] for tag in recorded.record.tags}
+            ended, following = recorded_outcome(recorded.record.stop_code, recorded.failed), tags.get(REQUEUED_AS_TAG)
+        elif task.region != region:
+            raise _unknown_task(task_id, any_end)
+        elif run is not None:
             return run.chain
-        if task.state is not TaskState.STOPPED:
+        elif task.state is not TaskState.STOPPED:
             return task.id
-        if REQUEUED_AS not in task.details:
-            break
-        task = tx.store.tasks.get(task.details[REQUEUED_AS])
-    if task is None or task.region != region:
-        raise InvalidParameterException(
-            f"The tag {_tag(any_end)} names the task '{task_id}', which Corral does not know: give the id of a task that has not "
-            "ended, or that ended within the last hour."
-        )
-    ended = outcome(task)
+        else:
+            ended, following = outcome(task), task.details.get(REQUEUED_AS)
     if not ended.succeeded and not any_end:
-        raise _already_failed(f"the task {task.id}", ended.text)
+        raise _already_failed(f"the task {last}", ended.text)
     return None
+
+
+def _unknown_task(task_id: str, any_end: bool) -> ApiError:
+    return InvalidParameterException(
+        f"The tag {_tag(any_end)} names the task '{task_id}', which Corral does not know: give the id of a task that has not "
+        "ended, or that `corral history` shows."
+    )
 
 
 def _tag(any_end: bool) -> str:
