@@ -87,9 +87,9 @@ class Tasks:
     # Writing
 
     def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False, longest_s: float | None = None) -> None:
-        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank.
+        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank. `Claim` describes `longest_s`.
 
-        `Claim` describes `longest_s`.
+        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`).
         """
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
@@ -97,11 +97,15 @@ class Tasks:
         self._cache(task)
         self.deployment_counts.change(None, task)
         if task.state is TaskState.PROVISIONING:
-            assert rank is not None, "a task that waits needs a rank in its queue"
-            self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
+            if rank is not None:
+                self.enqueue(task, rank, roams=roams, longest_s=longest_s)
         else:
             assert task.state is TaskState.PENDING and task.instance_id is not None
             self._lease(task)
+
+    def enqueue(self, task: Task, rank: Rank, *, roams: bool, longest_s: float | None) -> None:
+        """Give a claim to a task that waits."""
+        self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
 
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """Grant the claim of a task. The task becomes PENDING, and its runs get their GPUs."""
@@ -177,7 +181,7 @@ class Tasks:
         if ended:
             self._journal.on_commit(partial(self._went_down, before.id))
             self.leaving.drop(before.id)
-            if before.instance_id is None:
+            if before.instance_id is None and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)
         if before.instance_id is not None and (freed or ended):
             self._give_back(before, before.instance_id, freed, ended=ended)
@@ -327,7 +331,8 @@ class Tasks:
         return dict(
             self._execute(
                 "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
-                "UNION ALL SELECT 'PROVISIONING', count(*) FROM claim WHERE kind = 'task' HAVING count(*) > 0 "
+                "UNION ALL SELECT 'PROVISIONING', count(*) FROM (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
+                "SELECT task_id FROM run_wait WHERE state != 'admitted') HAVING count(*) > 0 "
                 "UNION ALL SELECT 'STOPPED', count(*) FROM task WHERE state = 'STOPPED' HAVING count(*) > 0"
             ).fetchall()
         )

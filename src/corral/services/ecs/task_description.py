@@ -15,6 +15,7 @@ from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
 from corral.services.ecs.managed_scaling import why_provider_waits
+from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
 
@@ -78,7 +79,8 @@ def _why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
     if task.state is not TaskState.PROVISIONING:
         return None
     claim = tx.store.claims.get(TASK, task.id)
-    assert claim is not None, "a task that waits has a claim"
+    if claim is None:
+        return why_queued(tx, task)
     return reasons.reason(task.pool, claim)
 
 

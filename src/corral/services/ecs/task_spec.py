@@ -31,7 +31,6 @@ MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
 TIME_LIMIT_TAG = "corral:time-limit"
-REFUSE_UNFIT_TAG = "corral:refuse-unfit"
 HOST_IMAGE = "corral/host"
 
 SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
@@ -277,14 +276,6 @@ def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
     if task.limit_s is None:
         return None
     return longest_time_s(task.limit_s, sum(container.stop_grace_s for container in spec.containers.values()))
-
-
-def refuses_unfit(tags: Iterable[dict[str, str]]) -> bool:
-    """Whether a task that no host could ever hold is refused. Without this tag, such a task waits."""
-    given = next((tag.get("value", "") for tag in tags if tag.get("key") == REFUSE_UNFIT_TAG), "false")
-    if given not in ("true", "false"):
-        raise InvalidParameterException(f"The tag {REFUSE_UNFIT_TAG} must be 'true' or 'false', not '{given}'.")
-    return given == "true"
 
 
 def cpu_units(text: str) -> int:
