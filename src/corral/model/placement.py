@@ -200,6 +200,7 @@ class Pool(FreeSlots, Protocol):
     total_gpus: int
     connected: int  # number of slots that accept tasks
     lines_depending_on_tasks: int  # number of lines whose placement rules depend on the tasks that run on a slot
+    lines_with_limits: int  # number of lines whose claims have a time limit
 
     def groups_by_held(self) -> Iterable[SlotGroup]:
         """Yield the slots that have GPUs, grouped by the number of GPUs in use and then by the total number, fewest first."""
