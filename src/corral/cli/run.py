@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Mapping
 from pathlib import Path
-from queue import SimpleQueue
-from types import FrameType
 from typing import Any
 
 import click
@@ -18,9 +15,10 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
 from corral.cli.errors import CliError
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
+from corral.cli.notify import RunNotifications, notify_option
 from corral.cli.output import DURATION, print_json, print_line
 from corral.cli.run_names import check_name, default_name, family_of, name_tags
-from corral.cli.task_logs import Interrupt, TaskUpdates
+from corral.cli.run_signals import RunSignals
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
 CONTAINER = "main"
@@ -73,25 +71,31 @@ class RunCommand(click.Command):
 @click.option("--image", help=f"Default: {HOST_IMAGE}. Other images get neither this folder nor the environment.")
 @cluster_option("The cluster in which the task runs.")
 @click.option("--detach", "-d", is_flag=True, help="Print the task's id and return.")
+@click.option("--detach-on-hangup", is_flag=True, help="If the terminal closes, the task keeps running. Default: it is stopped.")
+@notify_option
 @click.option("--json", "as_json", is_flag=True, help="Print the task as JSON; its log is printed to stderr.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
 @click.pass_context
 def run(
     ctx: click.Context, data: DataFolder, gpus: str | None, cpu: int | None, memory: int | None, limit_s: int | None,
     interactive: bool, has_terminal: bool, name: str | None, extra: tuple[str, ...], image: str | None, cluster: str | None,
-    detach: bool, as_json: bool, command: tuple[str, ...],
+    detach: bool, detach_on_hangup: bool, notify: tuple[str, ...], as_json: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run a command as a task in the current folder and environment. Show its output, and exit with its exit code.
 
-    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C stops the task. A second Ctrl-C exits
-    without waiting until the task has stopped.
+    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C sends SIGINT to the program, the second
+    Ctrl-C sends SIGTERM, the third SIGKILL. A task that still waits is stopped at once. SIGTERM, and a terminal that closes, stop
+    the task.
 
     FILE.json contains a task definition in the format of register-task-definition. `corral run` registers it and runs a task.
     Options, and a command after --, override values of the task definition.
     """
+    signals = RunSignals(detach_on_hangup=detach_on_hangup)
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
     interactive = interactive or has_terminal
     _check(name, interactive, has_terminal, detach, is_file, image)
+    if interactive and detach_on_hangup:
+        raise click.UsageError("--detach-on-hangup cannot be used with -i and -t: the program loses its input with the terminal.")
     endpoint = find_endpoint(data)
     cluster = cluster or endpoint.cluster
     _check_endpoint(endpoint, limit_s, interactive, is_file, image or HOST_IMAGE)
@@ -109,19 +113,19 @@ def run(
             container = _container(image or HOST_IMAGE, wanted, gpus, cpu, memory, extra)
             name = name or default_name(command)
             definition = _definition(endpoint, family_of(name), container)
-        updates: TaskUpdates = SimpleQueue()
-        if not detach:
-            _queue_interrupts(updates)
         if terminal:
             terminal.listen()
         tags = name_tags(name) if name else []
         if limit_s is not None:
             tags.append({"key": TIME_LIMIT_TAG, "value": str(limit_s)})
-        task, registered = _start(endpoint, cluster, definition, override, tags)
+        task, registered = _start(signals, endpoint, cluster, definition, override, tags)
+        notifications = RunNotifications(notify, name or registered["family"], data, endpoint, cluster)
         if detach:
+            signals.submitted()
+            notifications.send_later([tasks.id_of(task)])
             print_json(task) if as_json else print_line(tasks.id_of(task))
             return
-        wait_in_foreground(ForegroundRun(endpoint, cluster, task, registered, updates, as_json, limit_s, terminal))
+        wait_in_foreground(ForegroundRun(endpoint, cluster, task, registered, signals, as_json, limit_s, terminal, notifications))
     finally:
         if terminal:
             terminal.close()
@@ -233,7 +237,12 @@ def _from_file(
 
 
 def _start(
-    endpoint: Endpoint, cluster: str, definition: dict[str, Any], override: dict[str, Any] | None, tags: list[dict[str, str]]
+    signals: RunSignals,
+    endpoint: Endpoint,
+    cluster: str,
+    definition: dict[str, Any],
+    override: dict[str, Any] | None,
+    tags: list[dict[str, str]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Register the definition and run a task. Pass no launch type, so that the task waits for free resources instead of failing."""
     ecs = client(endpoint, "ecs")
@@ -244,22 +253,8 @@ def _start(
     if not is_aws(endpoint):
         more["enableExecuteCommand"] = True  # `corral exec` needs it; not on AWS, where the task would need a role
     arn = registered["taskDefinitionArn"]
-    reply = ecs.run_task(cluster=cluster, taskDefinition=arn, startedBy="corral-run", **more)
+    reply = signals.run_task(ecs, {"cluster": cluster, "taskDefinition": arn, "startedBy": "corral-run", **more})
     if not reply["tasks"]:
         failure = reply["failures"][0]
         raise CliError(f"the task was not started: {failure.get('reason')} {failure.get('detail', '')}".strip())
     return reply["tasks"][0], registered
-
-
-def _queue_interrupts(updates: TaskUpdates) -> None:
-    """Put the first Ctrl-C into the queue, so that it does not interrupt a request. The second Ctrl-C raises KeyboardInterrupt."""
-    seen: list[int] = []
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-        updates.put(Interrupt())
-
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
