@@ -56,8 +56,8 @@ class SignalPage:
         self._state = state
         self._agents = agents
 
-    def exchange(self, request: aws.Request, request_id: str) -> SignalRequest:
-        return SignalRequest(request, request_id, self)
+    def exchange(self, request: aws.Request, request_id: str) -> TaskSignalRequest:
+        return TaskSignalRequest(request, request_id, self)
 
     async def send(self, given: TaskSignal, caller: Caller) -> dict[str, Any]:
         if given.signal not in SIGNALS:
@@ -68,7 +68,7 @@ class SignalPage:
         return {"task": target.task_id, "lastStatus": target.state, "signal": given.signal, "containers": list(target.runs)}
 
 
-class SignalRequest(Struct, eq=False):
+class TaskSignalRequest(Struct, eq=False):
     request: aws.Request
     request_id: str
     page: SignalPage

@@ -37,7 +37,7 @@ from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
-from corral.server.signal_page import SignalPage, SignalRequest
+from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
@@ -73,7 +73,7 @@ class StatusPages:
 
     def exchange(
         self, request: aws.Request, request_id: str
-    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | SignalRequest:
+    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | TaskSignalRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
