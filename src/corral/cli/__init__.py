@@ -34,6 +34,7 @@ from corral.cli.metrics import metrics
 from corral.cli.output import print_message
 from corral.cli.pipeline import pipeline
 from corral.cli.ps import ps
+from corral.cli.release import release
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
@@ -97,7 +98,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, wait, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost,
-    metrics, login, images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, wait, stop, release, top, hold, gpu, instances, spot, stack, fleet, pipeline,
+    cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)
