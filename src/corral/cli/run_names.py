@@ -23,7 +23,7 @@ import click
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
-from corral.cli.errors import CliError
+from corral.cli.errors import RunNotFound
 from corral.cli.output import print_message
 
 NAME_MAX = 255  # characters; this is also the limit of a family
@@ -133,7 +133,7 @@ def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> li
         matching = [task for task in _listed(ecs, cluster, wanted) if fnmatchcase(tasks.name(task), given)]
         if not matching:
             state = "that has not stopped " if unfinished else ""
-            raise CliError(f"no task {state}has a name that matches {given}: `corral ps --all` lists the tasks.")
+            raise RunNotFound(f"no task {state}has a name that matches {given}: `corral ps --all` lists the tasks.")
     else:
         matching = []
         for wanted in [["RUNNING"], ["STOPPED"]] if unfinished else [["RUNNING", "STOPPED"]]:
@@ -157,7 +157,7 @@ def _find_by_id(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> _Fou
         # A member that was requeued has several tasks. The last of them is the latest.
         member = next((task for task in reversed(tasks.describe(ecs, ids, cluster)) if tasks.array_index(task) == int(index)), None)
         if member is None:
-            raise CliError(f"{of_array} has no member with the index {index}: `corral ps --all {of_array}` lists its members.")
+            raise RunNotFound(f"{of_array} has no member with the index {index}: `corral ps --all {of_array}` lists its members.")
         return _Found(cluster, tasks.id_of(member))
     return _Found(*tasks.find(ecs, given, cluster))
 
