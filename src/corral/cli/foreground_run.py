@@ -48,7 +48,7 @@ class ForegroundRun:
     signals: RunSignals
     as_json: bool
     limit_s: int | None
-    terminal: RunTerminal | None  # set with -i or -t
+    terminal: RunTerminal | None  # set with -i
     notifications: RunNotifications
 
     @property

@@ -157,7 +157,7 @@ class RunSignals:
 
     def _end_before_following(self) -> None:
         number = self._received[0].number
-        for ecs, cluster, arn in self._started:
+        for ecs, cluster, arn in reversed(self._started):
             stop_task(ecs, cluster, arn, _reason(number))
         raise SystemExit(128 + number)
 
@@ -218,14 +218,16 @@ class RunSignals:
                 return
             if name == "SIGKILL":
                 self._stop("Ctrl-C was pressed three times in corral run: SIGKILL")
-            pending = run.pending()
-            waiting = [task_id for task_id in pending if not self._send(task_id, name)]
-            for task_id in reversed(waiting):  # the last one first, so that none starts when another one has stopped
-                stop_task(client(run.endpoint, "ecs"), run.cluster, task_id, "Ctrl-C was pressed in corral run")
+            running = 0
+            for task_id in reversed(run.pending()):  # waiting tasks first, so that none starts when another one has stopped
+                if self._send(task_id, name):
+                    running += 1
+                else:
+                    stop_task(client(run.endpoint, "ecs"), run.cluster, task_id, "Ctrl-C was pressed in corral run")
         except Exception as error:
             run.say(f"{name} could not be sent to {self._tasks()}: {error}; {following}")
             return
-        if len(waiting) < len(pending):
+        if running:
             run.say(f"sent {name} to {self._tasks()}; {following}")
         else:
             run.say(f"{self._tasks()} is not running and is stopped; {following}")
