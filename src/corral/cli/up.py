@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -24,9 +24,7 @@ from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.errors import CliError
 from corral.cli.output import print_json, print_line, print_message
-
-if TYPE_CHECKING:
-    from corral.configuration.file import ConfigurationFile
+from corral.data_folder import CONFIGURATION
 
 READY_S = 15.0
 TAIL_MAX_BYTES = 8 * 1024
@@ -73,7 +71,7 @@ def up(
         raise click.UsageError("--json requires --detach.")
     given = {name: value for name, value in options.items() if value is not None}
     remembered = [name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    chosen = _chosen(data, given, remembered)
+    chosen, stored = _chosen(data, given, remembered)
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--remember", ",".join(remembered)]
     for name, value in chosen.items():
         command += [_flag(name), str(value).lower() if isinstance(value, bool) else str(value)]
@@ -81,21 +79,24 @@ def up(
     if access_key and secret_key:  # not passed as arguments, because every user of the machine can read those
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:
+        _report_stored(data, stored)
         _run_in_foreground(command, data)
     about = _start_in_background(command, data)
     if as_json:
         print_json(about)
     else:
         print_line(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
+    _report_stored(data, stored)
     _report_missing(about, data)
     if chosen["runtime"] == "process":
         print_message("--runtime process: images are ignored, and every container runs as a process of this machine.")
 
 
-def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -> dict[str, Any]:
+def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return all options: those of the command line, else those of the environment, else those of corral.toml, else the defaults.
 
-    Raise an error if an option is not valid, or if the options cannot be stored in corral.toml. Change nothing.
+    Return those of corral.toml also separately. Raise an error if an option is not valid, or if the options cannot be stored in
+    corral.toml. Change nothing.
     """
     from corral.configuration.file import ConfigurationError, read_file, with_settings
     from corral.configuration.settings import UP, UP_OPTIONS
@@ -112,13 +113,12 @@ def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -
     chosen = {**{name: setting.default for name, setting in UP_OPTIONS.items()}, **stored, **given}
     if chosen["isolate"] and chosen["runtime"] == "process":
         raise click.UsageError("--isolate runs every task in a container, so it cannot be used with --runtime process.")
-    _report_stored(file, {name: value for name, value in stored.items() if name not in given})
-    return chosen
+    return chosen, {name: value for name, value in stored.items() if name not in given}
 
 
-def _report_stored(file: ConfigurationFile, stored: Mapping[str, Any]) -> None:
+def _report_stored(data: DataFolder, stored: Mapping[str, Any]) -> None:
     if stored:
-        print_message(f"options of {file.path}: {' '.join(_shown(name, value) for name, value in stored.items())}")
+        print_message(f"options of {data.path / CONFIGURATION}: {' '.join(_shown(name, value) for name, value in stored.items())}")
 
 
 def _shown(name: str, value: Any) -> str:
