@@ -314,7 +314,7 @@ class HttpProtocol(asyncio.Protocol):
             self._upgrading = request  # data_received opens the websocket
             return
         if is_upgrade and ("transfer-encoding" in self._headers or self._headers.get("content-length", "0") != "0"):
-            # The parser takes the body for bytes of the other protocol.
+            # The parser would pass on the body as bytes of the protocol in the header Upgrade, not as the body of this request.
             raise NotServed("Corral serves HTTP/1.1 and websockets only: send this request without the header Upgrade.")
         if len(self._requests) >= REQUESTS_MAX:
             raise NotServed(f"The connection has {REQUESTS_MAX} requests without a response.")
@@ -395,7 +395,7 @@ class HttpProtocol(asyncio.Protocol):
     def turn_away(self, error: ApiError) -> None:
         """Send an error that is not the response to a request, and close the connection."""
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # the client does not read, so it would keep a connection that is only closed
+            self.transport.abort()  # the client does not read, and `close` would wait until it has read everything
             return
         refusal = aws.serialize_refusal(aws.Request("POST", "/", "", {}, b""), error, "")
         self._close_with(refusal.status, refusal.headers, refusal.body)
@@ -421,7 +421,7 @@ class HttpProtocol(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if self._requests and self._requests[0].is_responding:
-            self.transport.abort()  # these bytes would become a part of the response that is being sent
+            self.transport.abort()  # the client would read the error as a part of the response that is being sent
             return
         connection = HttpConnection(self, aws.Request("POST", "/", "", {}, b""), keep_alive=False)
         self.transport.write(connection.head(status, headers, len(body)) + body)
