@@ -381,7 +381,7 @@ class HttpProtocol(asyncio.Protocol):
         """Close the connection if the client is too slow. The server calls this method once a second."""
         self._age_s += 1
         if self._stall_timer.tick(self.transport) or self._requests:
-            return  # a request is being served
+            return  # the client still reads a response, or a request is being served
         self._seconds += 1
         if self._in_head and self._seconds > HEAD_MAX_S:
             self.turn_away(HeadTimeout(f"The head of the request did not arrive within {HEAD_MAX_S} seconds."))
@@ -401,7 +401,7 @@ class HttpProtocol(asyncio.Protocol):
         self._close_with(refusal.status, refusal.headers, refusal.body)
 
     def shut_down(self) -> None:
-        """Close the connection after the response to the present request."""
+        """Close the connection after the responses to all requests that have arrived."""
         if self._requests:
             self._requests[-1].keep_alive = False
         else:
@@ -448,7 +448,7 @@ class HttpProtocol(asyncio.Protocol):
         protocol.connection_made(self.transport)
 
     def _head_grew(self, size: int) -> None:
-        """Count the bytes of a head that arrives in several segments. If it is too large, refuse it."""
+        """Count the bytes of a head that arrives in several segments. Refuse the head if it is too large, or if memory is short."""
         memory = self._limits.memory
         if not memory.try_take(size):
             self.turn_away(ServiceUnavailable("Corral is receiving too many incomplete requests. Retry later."))

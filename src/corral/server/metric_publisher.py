@@ -1,4 +1,4 @@
-"""Publishes Corral's own metrics once a second: metrics of queues, clusters and GPUs.
+"""Publishes Corral's own metrics once a second: metrics of queues, clusters, services, capacity providers and GPUs.
 
 When a message arrives in an empty queue, the metrics are published at once.
 
@@ -40,7 +40,7 @@ Points = Callable[[float, float], Iterable[Point]]  # (time, number of seconds t
 
 
 class Published(Struct, frozen=True):
-    """The last published value of a queue, cluster or GPU."""
+    """The last published value of a queue, cluster, capacity provider or GPU."""
 
     value: object
     points: Points
@@ -107,7 +107,7 @@ class MetricPublisher:
         """Whether there is nothing to publish.
 
         Values change when the state changes, when a GPU has a new sample, and when messages grow older. Unchanged values are
-        republished when a new minute begins.
+        republished at multiples of `_repeat_s`.
         """
         return (
             not self._has_messages
