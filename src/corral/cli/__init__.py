@@ -25,6 +25,7 @@ from corral.cli.errors import INTERRUPTED, error_line
 from corral.cli.exec import exec_
 from corral.cli.fleet import fleet
 from corral.cli.gpu import gpu
+from corral.cli.history import history
 from corral.cli.hold import hold
 from corral.cli.images import images
 from corral.cli.instances import instances
@@ -37,6 +38,7 @@ from corral.cli.ps import ps
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
+from corral.cli.show import show
 from corral.cli.spot import spot
 from corral.cli.stack import stack
 from corral.cli.status import status
@@ -97,7 +99,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, wait, stop, top, hold, gpu, instances, spot, stack, fleet, pipeline, cost,
-    metrics, login, images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, wait, stop, history, show, top, hold, gpu, instances, spot, stack, fleet,
+    pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -4,6 +4,7 @@
 `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
 `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for `corral gpu` (`gpu_page.py`).
 `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
+`/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
 from corral.server.gpu_page import GpuPage, GpuRequest
+from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
@@ -43,7 +45,6 @@ from corral.store import Store
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
 TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks are shown
-NAME_TAG = "corral:name"  # the tag of a task with the name that the user has chosen
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
@@ -52,7 +53,7 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke")
+PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history")
 
 
 class StatusPages:
@@ -78,6 +79,8 @@ class StatusPages:
             return PageRequest("corral:Fleet", request, request_id, partial(self._fleet, request))
         if request.path == "/_corral/cost":
             return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
+        if request.path == "/_corral/history":
+            return PageRequest("corral:History", request, request_id, partial(self._history, request))
         if request.path == "/_corral/metrics-token":
             return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
         if request.path == "/_corral/gpu":
@@ -124,6 +127,10 @@ class StatusPages:
             return cost_report(tx, max(0.0, tx.now_s - last_s) if last_s is not None else since_s)
 
         return await self._state.read(read, self._settings, self._ids)
+
+    async def _history(self, request: aws.Request) -> dict[str, Any]:
+        """Return recorded tasks. A filter may read many rows, so a reader thread does this."""
+        return await self._state.read(history_content(request.query), self._settings, self._ids)
 
 
 class PageRequest(Struct, eq=False):
@@ -234,7 +241,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "simulated": device["simulated"],
         "task": holder.id if holder else None,
         "taskDefinition": _definition(holder) if holder else None,
-        "taskName": _name(holder) if holder else None,
+        "taskName": holder.name if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -257,7 +264,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task), "taskName": _name(task)}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name}
 
 
 def _running(task: Task | None) -> dict[str, Any]:
@@ -265,12 +272,6 @@ def _running(task: Task | None) -> dict[str, Any]:
     state = "STOPPING" if task.desired.value == "STOPPED" else task.state.value
     gpu_ids = [gpu_id for run in task.runs for gpu_id in run.gpu_ids]
     return {**_task(task), "state": state, "sinceS": task.started_at_s or task.created_at_s, "gpuIds": gpu_ids}
-
-
-def _name(task: Task) -> str:
-    """Return the name that the user gave the task, which is in a tag, or the family of its task definition."""
-    tagged = next((tag["value"] for tag in task.details.get("tags", ()) if tag["key"] == NAME_TAG), "")
-    return tagged or _definition(task).rpartition(":")[0]
 
 
 def _definition(task: Task) -> str:
