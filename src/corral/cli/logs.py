@@ -52,7 +52,7 @@ class LoggedTask:
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container, task."
 )
-@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "STOPPED"))
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "WAITING", "STOPPED"))
 def logs(
     data: DataFolder, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
     cluster: str | None,
