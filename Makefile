@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More test processes than cores, because many tests wait for tasks and timers.
 JOBS ?= 4
 
-.PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages clean
+.PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages constraints clean
 demo: .venv/.run .venv/.aws
 	$(BIN)/python bench/demo.py
 
@@ -72,9 +72,17 @@ picture: .venv/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-.venv/.test: .venv/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+.venv/.test: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch .venv/.run $@
+
+# A new release of a dependency must not break the suite on its own day, so the suite uses fixed versions. This target writes the
+# newest versions to the list. Run the suite before you commit them.
+constraints:
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --disable-pip-version-check -e '.[test]'
+	sed -n '1p' constraints.txt > .venv-newest/list && .venv-newest/bin/pip freeze --exclude-editable >> .venv-newest/list
+	mv .venv-newest/list constraints.txt && rm -rf .venv-newest
 
 # The demonstration uses the aws command. A machine without one gets version 1 in .venv.
 .venv/.aws: .venv/.run

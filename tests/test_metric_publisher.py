@@ -18,12 +18,14 @@ from corral.ids import SeededIds
 from corral.model.metric import Metric, Point
 from corral.model.run import GpuDevice, GpuSample, Hello, Measured, Observed, Usage
 from corral.model.settings import Settings
+from corral.model.task_record import GpuUse
 from corral.reconcile import METRICS, STATE
 from corral.server.metric_publisher import MetricPublisher
 from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
 from corral.services.cloudwatch.metric_writes import record
 from corral.store import Store
+from corral.store.task_history import HistoryFilter
 from corral.telemetry import MetricStore
 from eventually import soon
 
@@ -260,6 +262,29 @@ def test_gpu_metrics_have_the_dimensions_of_the_service_the_task_and_the_contain
     of_task = {(cluster, ("TaskId", task_id)), (cluster, ("ContainerName", "main"), ("TaskId", task_id))}
     assert sets() == shared | of_task, "a short task has no series of its own"
     assert world.samples("DCGM_FI_DEV_SM_CLOCK", ServiceName="api")[-1] == (1500.0, 1.0)
+
+
+def test_samples_of_a_task_are_added_up_and_saved_once_a_minute(world: World) -> None:
+    task_id, run_id = service_task(world)
+    started_s = world.clock.now_s()
+    store = world.core.store
+
+    def sample(at_s: float, percent: float, memory_mib: int) -> None:
+        world.history.setdefault("GPU-0", deque()).append((at_s, GpuSample("GPU-0", percent, memory_mib)))
+        world.tick()
+
+    sample(started_s + 0.5, 99.0, 999)  # covers time before the start, when another task may have had the GPU
+    assert store.tasks.history.gpu_use(task_id) is None
+    sample(started_s + 1.5, 20.0, 100)
+    sample(started_s + 2.5, 20.0, 100)  # unchanged values are not published, but they count
+    sample(started_s + 3.5, 80.0, 300)
+    use = store.tasks.history.gpu_use(task_id)
+    assert use == GpuUse(3, 120.0, 80.0, 300) and store.execute("SELECT count(*) FROM task_gpu_use").fetchone() == (0,)
+    world.tick(60)
+    assert store.execute("SELECT samples, memory_max_mib FROM task_gpu_use").fetchall() == [(3, 300)]
+    world.run(lambda tx: hosts.report(tx, "h", [Observed(run_id, 1, started_s, world.clock.now_s(), 0)]))
+    [record] = store.tasks.history.listed(HistoryFilter("us-east-1"), 10)
+    assert record.record.gpu_use == use and store.execute("SELECT count(*) FROM task_gpu_use").fetchone() == (0,)
 
 
 def test_own_points_are_dropped_while_a_collector_writes_the_series() -> None:

@@ -18,6 +18,7 @@ import pytest
 from botocore import xform_name
 
 from command import UNTIL_TOLD
+from corral.cli import SUMMARIES, main
 from corral.cli.endpoint import Endpoint, signing_keys
 from corral.cli.errors import error_line
 from corral.cli.lean_client import SERVICES, ApiRefusal, LeanClient, operation_name
@@ -370,6 +371,11 @@ def test_other_urls_are_not_supported(url: str) -> None:
 
 
 # What commands import
+
+
+def test_the_table_of_commands_has_their_summaries() -> None:
+    assert {name: command.get_short_help_str(200) for name, command in main.commands.items()} == SUMMARIES
+
 
 PRINTS_MODULES = """
 import runpy, sys

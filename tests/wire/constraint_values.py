@@ -9,20 +9,13 @@ from corral.aws.constraints.check import violations
 from corral.aws.constraints.tables import Limit
 from corral.aws.constraints.tree import NUMBERS, ConstraintNode
 from corral.aws.shapes import Shape
+from wire.pattern_texts import texts_of
 
 Path = tuple[str, ...]
 
-# Texts to try with patterns. Each is also tried with its last character repeated up to the minimum length.
-TEXTS = (
-    "a", "aa", "/", "/a/", "1", "v1", "Name", "text", "abc", "123456789012", "arn:aws:iam::123456789012:role/a", "us-east-1",
-    "arn:aws:sns:us-east-1:123456789012:a", "String", "a/b", "a@b", "A", "*", "GET", "s3:ObjectCreated:*", "o-a", "p50",
-    "arn:aws:sqs:us-east-1:123456789012:a", "arn:aws:s3:::a/b.env", "ami-0",
-    "arn:aws:lambda:us-east-1:123456789012:function:a", "subnet-0", "sg-0", "/mnt/a", "lambda:a",
-    "arn:aws:lambda:us-east-1:123456789012:code-signing-config:csc-0123456789abcdef0",
-    "arn:aws:lambda:us-east-1:123456789012:capacity-provider:a", "arn:aws:lambda:us-east-1:123456789012:layer:a:1",
-    "arn:aws:elasticfilesystem:us-east-1:123456789012:access-point/fsap-0123456789abcdef0",
-    "arn:aws:application-autoscaling:us-east-1:123456789012:scalable-target/a",
-)  # fmt: skip
+# Texts to try before those that are made from patterns. Each is also tried with its last character repeated. The ARN has to match
+# two patterns.
+PLAIN_TEXTS = ("a", "abc", "1", "/", "text", "a@b", "arn:aws:s3:::a/b.env")
 WRONG_TEXTS = ("\x00", "", "!", ":", "é*:!\x07", "a b", "no such value", "?" * 30, ":" * 30, "\x00" * 30, "$" * 3)
 
 
@@ -116,11 +109,19 @@ def _text(node: ConstraintNode | None) -> str:
         if limit.enum is not None:
             return str(limit.enum[0])
     least = _least(node)
-    for text in TEXTS:
-        for candidate in (text, text + text[-1] * (least - len(text))):
-            if not violations(node, candidate):
-                return candidate
+    for candidate in _candidates(node, least):
+        if not violations(node, candidate):
+            return candidate
     raise AssertionError(f"no valid text for {node.shape.name}: {node.limits}")
+
+
+def _candidates(node: ConstraintNode, least: int) -> Iterator[str]:
+    for text in PLAIN_TEXTS:
+        yield text
+        yield text + text[-1] * (least - len(text))
+    for limit in node.limits:
+        if limit.pattern is not None:
+            yield from texts_of(limit.pattern, least)
 
 
 def _number(node: ConstraintNode | None) -> int:

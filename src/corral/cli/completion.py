@@ -96,6 +96,25 @@ def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[Su
     return found
 
 
+def complete_recorded(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """Suggest names of runs in the history."""
+    from click.shell_completion import CompletionItem
+
+    def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
+        from corral.cli.recorded_runs import recorded_names
+
+        return [CompletionItem(name) for name in recorded_names(endpoint, prefix) if " " not in name]
+
+    return without_errors(ctx, suggestions)
+
+
+def complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """Suggest tasks that ECS shows, and names of runs in the history."""
+    shown = complete_tasks("RUNNING", "WAITING", "STOPPED")(ctx, parameter, prefix)
+    names = {item.value for item in shown}
+    return shown + [item for item in complete_recorded(ctx, parameter, prefix) if item.value not in names]
+
+
 def complete_gpus(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 

@@ -32,6 +32,10 @@ class CliError(click.ClickException):
         print_message(self.message)
 
 
+class RunNotFound(CliError):
+    """ECS shows no such task. The history of Corral may have it."""
+
+
 class NotRunning(CliError):
     exit_code = 3
 

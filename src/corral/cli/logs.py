@@ -15,13 +15,13 @@ from zlib import crc32
 import click
 
 from corral.cli import tasks
-from corral.cli.completion import complete_tasks
+from corral.cli.completion import complete_runs
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.foreground_run import ProgressReporter
-from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, server_time, shorten_ids
-from corral.cli.run_names import find_runs
+from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, shorten_ids
+from corral.cli.recorded_runs import find_everywhere
 from corral.cli.task_logs import FollowedTask, LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
@@ -36,6 +36,7 @@ class LoggedTask:
     definition: dict[str, Any]
     containers: list[str]  # the names of the containers whose logs are printed
     container: str | None  # the value of --container
+    is_recorded: bool  # True: ECS has forgotten the task
 
     def streams(self, task: dict[str, Any]) -> list[TaskLogStream]:
         return log_streams(self.definition, task, self.container)
@@ -52,7 +53,7 @@ class LoggedTask:
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container, task."
 )
-@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "WAITING", "STOPPED"))
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_runs)
 def logs(
     data: DataFolder, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
     cluster: str | None,
@@ -61,25 +62,36 @@ def logs(
     """Print the logs of tasks. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest task.
 
     If there are several tasks, each line begins with the name of its task. With --follow, a task that waits is followed from its
-    start on. Until then, the reason why it waits is printed.
+    start on. Until then, the reason why it waits is printed. Tasks that have stopped are found as long as `corral history` lists
+    them.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = list(dict.fromkeys(run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster)))
+    found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster or endpoint.cluster)}
     if len(found) > TASKS_MAX:
         raise CliError(f"{len(found)} tasks are too many: name at most {TASKS_MAX} tasks.")
     logged, now = [], None
-    for of_cluster, task_id in found:
-        reply = ecs.describe_tasks(cluster=of_cluster, tasks=[task_id], include=["TAGS"])
-        task, now = tasks.only(reply["tasks"], task_id, of_cluster), server_time(reply)
-        definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
-        logged.append(LoggedTask(of_cluster, task, definition, _check(definition, task_id, container), container))
+    for task_id, run in found.items():
+        definition, now = ecs.describe_task_definition(taskDefinition=run.task["taskDefinitionArn"])["taskDefinition"], run.now
+        containers = _check(definition, task_id, container)
+        logged.append(LoggedTask(run.cluster, run.task, definition, containers, container, run.is_recorded))
     start = LogStart(tail, _since_ms(since, now))
     names = _names(logged)
     printer = LogPrinter(list(names.values()), timestamps=timestamps, as_json=as_json)
+    _print_events(endpoint, [each for each in logged if each.is_recorded or not following], start, names, printer)
     if following:
-        _follow(endpoint, logged, start, names, printer)
+        _follow(endpoint, [each for each in logged if not each.is_recorded], start, names, printer)
         return
+    for each in logged:
+        if tasks.state(each.task) == "WAITING":
+            waits = f"task {tasks.short(tasks.id_of(each.task))} has not started: {shorten_ids(tasks.reason(each.task))}"
+            print_message(waits)
+
+
+def _print_events(
+    endpoint: Endpoint, logged: list[LoggedTask], start: LogStart, names: dict[tuple[str, str], str], printer: LogPrinter
+) -> None:
+    """Print the events of all logs up to now, in the order of their times."""
     streams = []
     for each in logged:
         for stream in each.streams(each.task):
@@ -88,10 +100,6 @@ def logs(
     for stream, event in heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"]):
         printer.show(stream, [event], flush=False)
     sys.stdout.flush()
-    for each in logged:
-        if tasks.state(each.task) == "WAITING":
-            waits = f"task {tasks.short(tasks.id_of(each.task))} has not started: {shorten_ids(tasks.reason(each.task))}"
-            print_message(waits)
 
 
 def _names(logged: list[LoggedTask]) -> dict[tuple[str, str], str]:

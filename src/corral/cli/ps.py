@@ -40,7 +40,7 @@ LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
 Row = dict[str, str]
 
 
-@click.command()
+@click.command(short_help="List running and waiting tasks.")
 @data_option
 @click.option("--all", "-a", "everything", is_flag=True, help="Also list stopped tasks.")
 @cluster_option("The cluster.", "name")

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from corral.cli import tasks
-from corral.cli.errors import CliError
+from corral.cli.errors import RunNotFound
 from corral.cli.output import print_message
 
 NAME_MAX = 255  # characters; this is also the limit of a family
@@ -82,7 +82,7 @@ def find_runs(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -
         matching = [task for task in _listed(ecs, cluster, wanted) if fnmatchcase(tasks.name(task), given)]
         if not matching:
             state = "that has not stopped " if unfinished else ""
-            raise CliError(f"no task {state}has a name that matches {given}: `corral ps --all` lists the tasks.")
+            raise RunNotFound(f"no task {state}has a name that matches {given}: `corral ps --all` lists the tasks.")
     else:
         matching = []
         for wanted in [["RUNNING"], ["STOPPED"]] if unfinished else [["RUNNING", "STOPPED"]]:

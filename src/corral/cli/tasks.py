@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from corral.cli.errors import CliError
+from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import SHORT_ID, count
 
 DESCRIBE_MAX = 100
@@ -91,12 +91,12 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     if _WHOLE_ID.fullmatch(given.lower()):
         return cluster, given.lower()
     if not _PREFIX.fullmatch(given.lower()):
-        raise CliError(f"no task has the name '{given}': `corral ps --all` lists the tasks.")
+        raise RunNotFound(f"no task has the name '{given}': `corral ps --all` lists the tasks.")
     given = given.lower()
     listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
     matches = [task_id for task_id in listed if task_id.startswith(given)]
     if not matches:
-        raise CliError(f"no task has the name {given}, or an id that begins with it: `corral ps --all` lists the tasks.")
+        raise RunNotFound(f"no task has the name {given}, or an id that begins with it: `corral ps --all` lists the tasks.")
     if len(matches) > 1:
         named = ", ".join(matches[:AMBIGUOUS_NAMED_MAX]) + (", …" if len(matches) > AMBIGUOUS_NAMED_MAX else "")
         raise CliError(f"{len(matches)} task ids begin with {given}: {named}. Give more digits.")

@@ -19,6 +19,13 @@ class ScalingTimes(Struct, frozen=True):
     provisioning_wait_s: float = 0.0  # how long a task waits for an instance before it is stopped; 0: without a limit
 
 
+class HistorySettings(Struct, frozen=True):
+    """The table [history] of corral.toml: how long `corral history` shows stopped tasks."""
+
+    days: float = 30.0
+    tasks: int = 1_000_000  # the oldest tasks above this number are deleted earlier; a task needs about 400 bytes
+
+
 class Settings(Struct, frozen=True):
     """The settings. `repr` does not show the keys."""
 
@@ -34,6 +41,7 @@ class Settings(Struct, frozen=True):
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
     scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
+    history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:

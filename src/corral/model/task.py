@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from corral.model.run import RunState, attempt_id
 
+NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a task
+
 
 class TaskState(StrEnum):
     PROVISIONING = "PROVISIONING"  # waits for capacity
@@ -152,3 +154,11 @@ class Task(Changeable, frozen=True):
     def group_key(self) -> str:
         """A name of the task's group that is unique across all clusters and regions."""
         return f"{self.region}/{self.cluster}/{self.group}"
+
+    @property
+    def name(self) -> str:
+        """The name that the user has chosen, which is in a tag, or the family of the task definition."""
+        for tag in self.details.get("tags", ()):
+            if tag["key"] == NAME_TAG and tag.get("value"):
+                return str(tag["value"])
+        return self.family

@@ -1,6 +1,6 @@
 """Reconcilers of tasks.
 
-They enforce time limits, and delete stopped tasks and deleted task definitions that need not be shown any longer.
+They enforce time limits, and delete stopped tasks, old records of tasks, and deleted task definitions.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from corral.store import Store
 
 SWEEP_EVERY_S = 60.0
 STOPPED_TASKS_S = 3600.0  # ECS shows a stopped task for an hour
+DAY_S = 86_400.0
 ROWS_MAX = 500
 
 
@@ -29,9 +30,14 @@ def reconcile_task(tx: Tx[Store], task_id: str) -> None:
 
 
 def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:
-    """Delete a limited number of stopped tasks and expired client tokens."""
-    dropped = tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX) + tx.store.tokens.drop_expired(tx.now_s, ROWS_MAX)
-    tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)
+    """Delete a limited number of stopped tasks, of old records of tasks, and of expired client tokens."""
+    kept = tx.settings.history
+    dropped = (
+        tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX),
+        tx.store.tasks.history.drop_oldest(tx.now_s, kept.days * DAY_S, kept.tasks, ROWS_MAX),
+        tx.store.tokens.drop_expired(tx.now_s, ROWS_MAX),
+    )
+    tx.due("sweep:", tx.now_s if max(dropped) >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)
 
 
 def drop_deleted_definitions(tx: Tx[Store], _: str) -> None:

@@ -32,6 +32,7 @@ from corral.telemetry import MetricStore
 SECOND_S = 1.0
 EARLY_S = 0.9  # a value that was published so recently counts for the seconds since then, not for a whole second
 MINUTE_S = 60.0
+SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
 MEASURE_EVERY_S = 5.0  # measuring the processes of tasks takes a host a few milliseconds
 
 log = logging.getLogger("corral")
@@ -59,6 +60,8 @@ class MetricPublisher:
         self._published_s = 0.0
         self._changes = 0  # the value of `Lane.changes` of the state lane before the last publication
         self._has_messages = False
+        self._has_unsaved_use = False  # whether samples of tasks were added since the last `_save_gpu_use`
+        self._saved_s = clock.now_s()
         self._repeat_s = MINUTE_S  # unchanged values are republished at multiples of this time
 
     async def run(self) -> None:
@@ -98,6 +101,9 @@ class MetricPublisher:
         if now_s // MINUTE_S != self._published_s // MINUTE_S:  # all values are published, so the periods of all alarms are known
             self._repeat_s = MINUTE_S
         self._published_s, self._changes = now_s, changes
+        if now_s // MINUTE_S != self._saved_s // MINUTE_S and self._has_unsaved_use:
+            self._saved_s, self._has_unsaved_use = now_s, False
+            await self._state.submit(_save_gpu_use)
         if points:
             shortest_s: int | None = await self._metrics.submit(partial(record, points=points, own=True))
             self._repeat_s = min(self._repeat_s, shortest_s or MINUTE_S)
@@ -176,7 +182,14 @@ class MetricPublisher:
         fresh = {gpu_id: sample for gpu_id, (at_s, sample) in latest.items() if at_s > self._sampled_s.get(gpu_id, 0.0)}
         self._sampled_s = {gpu_id: at_s for gpu_id, (at_s, _) in latest.items()}
         for gpu in own_metrics.gpu_readings(tx, fresh):
+            self._add_to_task(tx, gpu, latest[gpu.sample.gpu_id][0])
             yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
+
+    def _add_to_task(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
+        """Add a sample to the GPU use of the task, unless the sample covers time before the task's start."""
+        if gpu.task_id is not None and gpu.started_at_s is not None and at_s >= gpu.started_at_s + SAMPLED_S:
+            tx.store.tasks.history.add_sample(gpu.task_id, gpu.sample)
+            self._has_unsaved_use = True
 
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
         """Return the points of a value if the value has changed or must be republished.
@@ -198,6 +211,10 @@ class MetricPublisher:
 
 def _call_on_wake(tx: Tx[Store], wake: Callable[[], object]) -> None:
     tx.store.queues.on_wake = wake
+
+
+def _save_gpu_use(tx: Tx[Store]) -> None:
+    tx.store.tasks.history.save_gpu_use()
 
 
 def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:

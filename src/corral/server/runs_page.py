@@ -18,6 +18,7 @@ from msgspec import Struct
 from corral.core import Tx
 from corral.errors import api_error
 from corral.model.placement import TASK, Claim
+from corral.model.run_options import HOLD_TAG
 from corral.model.task import Demand, Task, TaskState
 from corral.server.lanes import Lane
 from corral.services.ecs.lookup import is_active_cluster, pools_of
@@ -28,8 +29,6 @@ WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request 
 LISTED_MAX = 5_000  # running tasks, and waiting tasks, on the page
 SCANNED_MAX = 20_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
 CHUNK = 25  # tasks that one command describes
-NAME_TAG = "corral:name"  # the tag of a task with the name that the user has chosen
-HOLD_TAG = "corral:hold"  # a task with this tag does not start until the tag is removed
 
 UnknownCluster = api_error("ClusterNotFound", 400)
 
@@ -107,7 +106,7 @@ def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str
     return {
         "task": task.id,
         "taskDefinition": task.definition_arn.rpartition("/")[2],
-        "taskName": name_of(task),
+        "taskName": task.name,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
         "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],
@@ -121,9 +120,3 @@ def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str
 def needs_of(demand: Demand) -> dict[str, int]:
     """Return what a demand needs. -1 GPUs means all GPUs of a host."""
     return {"gpus": demand.gpus, "cpuUnits": demand.cpu_units, "memoryMiB": demand.memory_mib}
-
-
-def name_of(task: Task) -> str:
-    """Return the name that the user gave the task, which is in a tag, or the family of its task definition."""
-    tagged = next((tag["value"] for tag in task.details.get("tags", ()) if tag["key"] == NAME_TAG), "")
-    return tagged or task.definition_arn.rpartition("/")[2].rpartition(":")[0]

@@ -4,7 +4,7 @@
 (`runs_page.py`). `/_corral/instances` is for `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet`
 (`fleet_page.py`). `/_corral/cost` is for `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for
 `corral gpu` (`gpu_page.py`). `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke`
-(`session_revocation.py`).
+(`session_revocation.py`). `/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from corral.model.task import Demand, Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
 from corral.server.gpu_page import GpuPage, GpuRequest
+from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
-from corral.server.runs_page import WAITING_DEFAULT, name_of, needs_of, runs_page
+from corral.server.runs_page import WAITING_DEFAULT, needs_of, runs_page
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
@@ -56,7 +57,7 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke")
+PAGES = ("health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history")
 
 
 class StatusPages:
@@ -84,6 +85,8 @@ class StatusPages:
             return PageRequest("corral:Fleet", request, request_id, partial(self._fleet, request))
         if request.path == "/_corral/cost":
             return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
+        if request.path == "/_corral/history":
+            return PageRequest("corral:History", request, request_id, partial(self._history, request))
         if request.path == "/_corral/metrics-token":
             return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
         if request.path == "/_corral/gpu":
@@ -140,6 +143,10 @@ class StatusPages:
             return cost_report(tx, max(0.0, tx.now_s - last_s) if last_s is not None else since_s)
 
         return await self._state.read(read, self._settings, self._ids)
+
+    async def _history(self, request: aws.Request) -> dict[str, Any]:
+        """Return recorded tasks. A filter may read many rows, so a reader thread does this."""
+        return await self._state.read(history_content(request.query), self._settings, self._ids)
 
 
 class PageRequest(Struct, eq=False):
@@ -278,7 +285,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "simulated": device["simulated"],
         "task": holder.id if holder else None,
         "taskDefinition": _definition(holder) if holder else None,
-        "taskName": name_of(holder) if holder else None,
+        "taskName": holder.name if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -301,7 +308,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task), "taskName": name_of(task)}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name}
 
 
 def _running(task: Task | None) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class GpuReading(Struct, frozen=True):
     sample: GpuSample
     memory_mib: int
     targets: tuple[Target, ...]
+    task_id: str | None = None  # the task that has the GPU
+    started_at_s: float | None = None  # when this task started
 
 
 class Utilization(Struct, frozen=True):
@@ -224,7 +226,8 @@ def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[Gp
                     clusters.append((task.region, task.cluster))
             for namespace in (GPU_NAMESPACE, COLLECTOR_NAMESPACE):
                 targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
-            yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(targets))
+            holder = (task.id, task.started_at_s) if task is not None else (None, None)
+            yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(targets), *holder)
 
 
 def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:

@@ -32,9 +32,9 @@ from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
 SCHEMA = (
-    "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql",
-    "job_lines.sql",
+    "schema.sql", "task_history.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql",
+    "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql",
+    "job_definitions.sql", "job_lines.sql",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from corral.store.deployment_counts import DeploymentCounts
 from corral.store.fleet import Fleet
 from corral.store.instances import Instances
 from corral.store.leaving_tasks import LeavingTasks
+from corral.store.task_history import TaskHistory
 from corral.store.task_rows import (
     INSERT_RUN,
     INSERT_TASK,
@@ -56,6 +57,7 @@ class Tasks:
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
         self.leaving = LeavingTasks(database)
+        self.history = TaskHistory(database)
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
@@ -183,6 +185,7 @@ class Tasks:
         self._cache(after)
         if ended:
             self._just_stopped[before.id] = after
+            self.history.add(after)
 
     def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], *, ended: bool) -> None:
         """Return the GPUs of ended runs to the slot. If the task has ended, also return its CPU and memory."""
@@ -368,7 +371,9 @@ class Tasks:
         ).rowcount
         if changed == 0:
             raise Conflict(task.id)
-        return self._cache(task.but(details=details))
+        after = task.but(details=details)
+        self.history.change(after)
+        return self._cache(after)
 
 
 def _counts(task: Task) -> tuple[int, int, int]:

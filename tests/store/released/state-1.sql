@@ -685,6 +685,23 @@ CREATE TABLE task_definition_family (
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 INSERT INTO "task_definition_family" VALUES('r','train',1);
+CREATE TABLE task_gpu_use (
+    task_id         TEXT PRIMARY KEY REFERENCES task (id) ON DELETE CASCADE,
+    samples         INTEGER NOT NULL CHECK (samples > 0),
+    utilization_sum REAL NOT NULL,
+    utilization_max REAL NOT NULL,
+    memory_max_mib  INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE task_history (
+    number     INTEGER PRIMARY KEY,
+    id         TEXT NOT NULL,
+    region     TEXT NOT NULL,
+    cluster    TEXT NOT NULL,
+    name       TEXT NOT NULL,               -- the tag corral:name, or the family of the task definition
+    failed     INTEGER NOT NULL CHECK (failed IN (0, 1)),
+    stopped_at REAL NOT NULL,
+    record     BLOB NOT NULL                -- JSON: see TaskRecord
+);
 CREATE TABLE upload (
     content INTEGER PRIMARY KEY REFERENCES content (id),
     id TEXT NOT NULL UNIQUE,
@@ -721,6 +738,9 @@ CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 CREATE INDEX client_token_expiry ON client_token (expires_at);
+CREATE INDEX task_history_id ON task_history (substr(id, 1, 8));
+CREATE INDEX task_history_name ON task_history (name);
+CREATE INDEX task_history_failed ON task_history (number) WHERE failed = 1;
 CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
 CREATE INDEX instance_usage_billed ON instance_usage (billed_until);
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;

@@ -80,7 +80,10 @@ class Matcher(Struct, frozen=True):
 
 @cache
 def matcher(pattern: str) -> Matcher | None:
-    """Return the functions that match a pattern against a whole value. Return None if the pattern is not checked."""
+    """Return the functions that match a pattern against a whole value. Return None if the pattern is not checked.
+
+    A release of botocore can be newer than `REPLACEMENTS`. A new pattern that RE2 does not support is not checked.
+    """
     supported = REPLACEMENTS.get(pattern, pattern)
     if supported is None:
         return None
@@ -91,7 +94,8 @@ def matcher(pattern: str) -> Matcher | None:
             return Matcher(re.compile(_for_ascii(bare), re.ASCII).fullmatch, _late_re2(supported))
         except re.error:
             pass  # Python's syntax does not allow some classes, such as [\w-_]
-    return Matcher(None, _re2(supported))
+    found = _re2(supported)
+    return None if found is None else Matcher(None, found)
 
 
 def matches(matcher: Matcher, value: str) -> bool:
@@ -99,12 +103,16 @@ def matches(matcher: Matcher, value: str) -> bool:
     return match(value) is not None
 
 
-def _re2(pattern: str) -> PatternMatch:
+def _re2(pattern: str) -> PatternMatch | None:
+    """Return the function that matches a pattern, or None if RE2 does not support the pattern."""
     import re2  # imported here, because the import takes milliseconds and few requests need it
 
     options = re2.Options()
     options.log_errors = False
-    found: PatternMatch = re2.compile(_UNICODE_ESCAPE.sub(r"\\x{\1}", pattern), options).fullmatch
+    try:
+        found: PatternMatch = re2.compile(_UNICODE_ESCAPE.sub(r"\\x{\1}", pattern), options).fullmatch
+    except re2.error:
+        return None
     return found
 
 
@@ -113,7 +121,7 @@ def _late_re2(pattern: str) -> PatternMatch:
 
     def match(value: str) -> Any:
         if not compiled:
-            compiled.append(_re2(pattern))
+            compiled.append(_re2(pattern) or bool)  # `bool` matches every value
         return compiled[0](value)
 
     return match

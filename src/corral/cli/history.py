@@ -1,0 +1,128 @@
+"""`corral history` lists runs that have ended, also those that ECS has forgotten."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from typing import Any
+
+import click
+
+from corral.cli import tasks
+from corral.cli.completion import complete_recorded
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import find_endpoint, is_aws
+from corral.cli.errors import CliError
+from corral.cli.output import (
+    DURATION,
+    age,
+    console,
+    format_duration,
+    parse_time,
+    print_json,
+    print_line,
+    print_message,
+    shorten_ids,
+)
+from corral.cli.recorded_runs import recorded_runs
+
+DEFAULT_LIMIT = 30
+LIMIT_MAX = 100_000
+WIDE = 120  # columns of a screen that has room for longer names, the waiting time, the commit and the folder
+WIDE_NAME, NARROW_NAME = 32, 16
+RIGHT = ("EXIT", "WAITED", "RAN", "GPUS", "MEMORY", "LOAD")
+GPU_COLUMNS = ("GPUS", "MEMORY", "LOAD")
+
+
+@click.command(short_help="List the runs that have ended.")
+@data_option
+@click.option("--failed", is_flag=True, help="Only runs that failed: an exit code other than 0, the time limit, or no start.")
+@click.option("--since", metavar="TIME", help="Only runs that ended since this time: 2d or 12h ago, or 2026-01-31T08:00:00Z.")
+@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=DEFAULT_LIMIT, show_default=True, help="The number of runs.")
+@click.option("--cluster", help="Only runs of this cluster (default: all clusters).")
+@click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON, in the form of DescribeTasks with more members.")
+@click.argument("name", required=False, shell_complete=complete_recorded)
+def history(
+    data: DataFolder, failed: bool, since: str | None, limit: int, cluster: str | None, as_json: bool, name: str | None
+) -> None:
+    """List the latest runs that have ended, oldest first. NAME is a name or a glob, and selects the runs with this name.
+
+    Corral keeps ended runs for 30 days (`[history] days` in corral.toml). EXIT is the exit code. RAN is the time from the start to
+    the end. MEMORY is the highest memory use of one GPU. LOAD is the mean utilization of the GPUs.
+    """
+    endpoint = find_endpoint(data)
+    if is_aws(endpoint):
+        raise CliError("`corral history` lists runs of a Corral. AWS shows a stopped task for an hour: use `corral ps --all`.")
+    filters = {"name": name, "cluster": cluster, "failed": "1" if failed else None, **_since(since)}
+    found, has_more, now = recorded_runs(endpoint, limit, **{key: value for key, value in filters.items() if value})
+    found.reverse()
+    if as_json:
+        print_json(found)
+    elif found:
+        _print(found, now)
+        if has_more:
+            print_message(f"there are older runs: --limit {2 * limit} shows more, and --since and --failed select runs.")
+    else:
+        print_line(_nothing(name, failed=failed, since=since))
+
+
+def _since(text: str | None) -> dict[str, str]:
+    """Return the parameter of the request. An age such as 2d is sent in seconds, and the server subtracts it from its own time."""
+    if text is None:
+        return {}
+    at = parse_time(text)
+    if at is None:
+        return {"last": str(DURATION.convert(text, None, None))}
+    return {"since": str(max(0, int(at.timestamp())))}
+
+
+def _nothing(name: str | None, *, failed: bool, since: str | None) -> str:
+    kind = "failed run" if failed else "run"
+    named = f" with the name {name}" if name else ""
+    ended = f" that ended since {since}" if since else " that has ended"
+    return f"No {kind}{named}{ended}. `corral ps` lists the tasks that run or wait."
+
+
+def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
+    from rich.table import Table
+
+    out = console()
+    is_wide = out.width >= WIDE
+    rows = [_row(task, now, is_wide=is_wide) for task in found]
+    empty = {column for column in (*GPU_COLUMNS, "GIT") if not any(row.get(column) for row in rows)}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in (names := [column for column in rows[0] if column not in empty]):
+        table.add_column(
+            column, no_wrap=True, overflow="ellipsis", justify="right" if column in RIGHT else "left",
+            min_width=None if column in ("NAME", "COMMAND") else max(len(column), *(len(row[column]) for row in rows)),
+        )  # fmt: skip
+    table.columns[1].max_width = WIDE_NAME if is_wide else NARROW_NAME
+    for row in rows:
+        table.add_row(*(row[column] for column in names))
+    out.print(table)
+
+
+def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[str, str]:
+    use = task.get("gpuUse")
+    row = {
+        "ID": tasks.short(tasks.id_of(task)),
+        "NAME": task["name"],
+        "ENDED": age(task["stoppedAt"], now),
+        "EXIT": str(task["exitCode"]) if "exitCode" in task else "-",
+        **({"WAITED": duration(task.get("waitingSeconds"))} if is_wide else {}),
+        "RAN": duration(task.get("wallSeconds")),
+        "GPUS": str(task["gpus"] or ""),
+        "MEMORY": gib(use["peakMemoryMiB"]) if use else "",
+        "LOAD": f"{use['meanUtilizationPercent']:.0f}%" if use else "",
+        **({"GIT": task.get("git", "")} if is_wide else {}),
+    }
+    # The reason is empty if the exit code is the only reason.
+    return {**row, "COMMAND": shorten_ids(tasks.reason(task)) or shlex.join(task.get("command", ()))}
+
+
+def duration(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(round(seconds))
+
+
+def gib(mib: int) -> str:
+    return f"{mib / 1024:.1f}G" if mib >= 1024 else f"{mib}M"

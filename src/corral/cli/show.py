@@ -1,0 +1,165 @@
+"""`corral show` prints everything about one run: a task that waits, runs, or has ended."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+
+from corral.cli import tasks
+from corral.cli.completion import complete_runs
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
+from corral.cli.gpu_graph import GpuLoad, bars, gpu_load
+from corral.cli.history import duration, gib
+from corral.cli.output import age, console, format_duration, print_json, shorten_ids
+from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_command
+from corral.cli.task_logs import has_log
+
+GRAPH_MAX = 60  # columns of the graph
+LABEL = 10  # columns of the labels
+GIT_TAG = "corral:git"
+OPTIONS = {  # tag → the option of `corral run` that sets it
+    "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
+    "corral:after": "--after", "corral:after-any": "--after-any", "corral:array": "--array", "corral:requeue": "--requeue",
+}  # fmt: skip
+LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
+
+
+@click.command(short_help="Show everything about one run.")
+@data_option
+@cluster_option("The cluster of the run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run as JSON.")
+@click.argument("given", metavar="RUN", shell_complete=complete_runs)
+def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> None:
+    """Show one run: its state, command, folder, times, GPUs and options, and a graph of its GPU utilization.
+
+    RUN is a name, an id, the beginning of an id, a glob, or an ARN. It is found among the tasks that wait, run or have just ended,
+    and then in the history. A name means its latest run.
+    """
+    endpoint = find_endpoint(data)
+    run = _with_facts(endpoint, find_one(endpoint, given, cluster or endpoint.cluster))
+    out = console()
+    load = _load(endpoint, run, max(10, min(GRAPH_MAX, out.width - LABEL)))
+    if as_json:
+        print_json({**run.task, **({"gpuLoad": load.described()} if load else {})})
+        return
+    for label, text in _lines(run, load):
+        out.print(f"{label:<{LABEL}}{text}", soft_wrap=True)
+
+
+def _with_facts(endpoint: Endpoint, run: NamedRun) -> NamedRun:
+    """Add the members that only recorded runs have, to a task that ECS describes. A stopped task has them in the history."""
+    if run.is_recorded:
+        return run
+    if tasks.is_stopped(run.task) and not is_aws(endpoint):
+        recorded = find_recorded(endpoint, tasks.id_of(run.task))
+        if recorded:
+            return NamedRun(run.cluster, {**recorded[0].task, **run.task}, False, run.now)
+    return NamedRun(run.cluster, {**run.task, "name": tasks.name(run.task), **_program(endpoint, run.task)}, False, run.now)
+
+
+def _program(endpoint: Endpoint, task: dict[str, Any]) -> dict[str, Any]:
+    """Return the command, the folder and the GPUs of a task, which its definition and its overrides contain."""
+    reply = client(endpoint, "ecs").describe_task_definition(taskDefinition=task["taskDefinitionArn"])
+    definition = reply["taskDefinition"]
+    main = tasks.first_essential(definition)
+    container = next(each for each in definition["containerDefinitions"] if each["name"] == main)
+    overrides = task.get("overrides", {}).get("containerOverrides", ())
+    container = {**container, **next((each for each in overrides if each.get("name") == main), {})}
+    needs = [need["value"] for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
+    return {
+        "command": plain_command([*container.get("entryPoint", ()), *container.get("command", ())]),
+        "folder": container.get("workingDirectory"),
+        "gpus": next(iter(needs), 0),
+        "hasLog": any(map(has_log, definition["containerDefinitions"])),
+    }
+
+
+def _load(endpoint: Endpoint, run: NamedRun, columns: int) -> GpuLoad | None:
+    begin, now = run.task.get("startedAt"), run.now
+    if begin is None or now is None or not tasks.gpu_ids(run.task) or is_aws(endpoint):
+        return None
+    return gpu_load(endpoint, run.cluster, tasks.id_of(run.task), begin, run.task.get("stoppedAt") or now, now, columns)
+
+
+def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each line."""
+    task, now = run.task, run.now
+    definition = task["taskDefinitionArn"].rpartition("/")[2]
+    yield "Run", f"{task['name']}  {tasks.id_of(task)}"
+    yield "State", _state(task)
+    if reason := shorten_ids(tasks.reason(task)):
+        yield "Reason", reason
+    if "command" in task:
+        yield "Command", shlex.join(task["command"])
+    elif run.is_recorded:
+        yield "Command", f"unknown, because the task definition {definition} was deleted"
+    if task.get("folder"):
+        yield "Folder", task["folder"]
+    if git := task.get("git") or _tag(task, GIT_TAG):
+        yield "Git", git
+    yield "Created", _time(task["createdAt"], now)
+    if "startedAt" in task:
+        yield "Started", f"{_time(task['startedAt'], now)}, after {_span(task['createdAt'], task['startedAt'])}"
+    if "stoppedAt" in task:
+        ran = f", ran {_span(task['startedAt'], task['stoppedAt'])}" if "startedAt" in task else ", has not started"
+        yield "Ended", _time(task["stoppedAt"], now) + ran
+    yield "Needs", f"{task.get('gpus') or 0} GPUs, {task['cpu']} CPU units, {task['memory']} MiB"
+    if ids := tasks.gpu_ids(task):
+        yield "GPUs", " ".join(ids)
+    if text := _use(task, load):
+        yield "GPU use", text
+    if load is not None:
+        yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
+    if options := [f"{flag} {_tag(task, key)}" for key, flag in OPTIONS.items() if _tag(task, key)]:
+        yield "Options", "  ".join(options)
+    for key, label in LINKS.items():
+        if _tag(task, key):
+            yield label, shorten_ids(_tag(task, key))
+    if "jobId" in task:
+        index = f", index {task['arrayIndex']}" if "arrayIndex" in task else ""
+        yield "Batch job", f"{task['jobId']}{index}, attempt {task['attempt']}"
+    others = [f"{tag['key']}={tag['value']}" for tag in task.get("tags", ()) if not tag["key"].startswith("corral:")]
+    if others:
+        yield "Tags", "  ".join(others)
+    yield "Task", f"{definition} in cluster {run.cluster}, started by {task.get('startedBy') or 'RunTask'}"
+    if len(task["containers"]) > 1:
+        for container in task["containers"]:
+            ended = f", exit code {container['exitCode']}" if "exitCode" in container else ""
+            yield "Container", f"{container['name']}: {container['lastStatus']}{ended}"
+
+
+def _state(task: dict[str, Any]) -> str:
+    if not tasks.is_stopped(task):
+        return tasks.state(task)
+    code = task.get("exitCode", next(iter(tasks.exit_codes(task)), None))
+    ended = "has ended" if not task.get("failed", code != 0) else "has failed"
+    return f"{ended}, exit code {code}" if code is not None else f"{ended}, no exit code"
+
+
+def _use(task: dict[str, Any], load: GpuLoad | None) -> str:
+    """Return the use of the GPUs: from the history if the run has ended, else from CloudWatch."""
+    use = task.get("gpuUse")
+    if use is not None:
+        peak_mib, mean, highest = use["peakMemoryMiB"], use["meanUtilizationPercent"], use["maxUtilizationPercent"]
+    elif load is not None and load.utilization is not None:
+        peak_mib, mean, highest = load.peak_memory_mib or 0, load.utilization, load.highest or 0.0
+    else:
+        return ""
+    return f"utilization {mean:.0f} % on average, {highest:.0f} % at most; memory of one GPU {gib(round(peak_mib))} at most"
+
+
+def _tag(task: dict[str, Any], key: str) -> str:
+    return next((str(tag["value"]) for tag in task.get("tags", ()) if tag["key"] == key), "")
+
+
+def _time(at: datetime, now: datetime | None) -> str:
+    return f"{at.astimezone().strftime('%Y-%m-%d %H:%M:%S')} ({age(at, now)} ago)"
+
+
+def _span(begin: datetime, end: datetime) -> str:
+    return duration(max(0.0, (end - begin).total_seconds()))

@@ -1,0 +1,104 @@
+"""`corral history`, `show`, `rerun` and `logs` of runs that ECS has forgotten."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from datetime import UTC, datetime
+
+import pytest
+
+from clients.test_cli_machine import completed
+from clients.test_cli_run import AWS
+from command import UNTIL_TOLD, Cli
+from corral.cli.gpu_graph import PERIODS_S, bars, period_of
+from corral.cli.recorded_runs import plain_command
+from eventually import eventually
+
+UP = ("up", "--detach", "--gpus", "sim:2", "--port", "0")
+
+
+def forget(own: Cli) -> None:
+    """Restart the server two hours later, as far as stopped tasks are concerned. ECS shows them for one hour."""
+    own("down")
+    with sqlite3.connect(own.data / "state.db") as database:
+        database.execute("UPDATE task SET stopped_at = stopped_at - 7200 WHERE state = 'STOPPED'")
+    database.close()
+    own(*UP)
+    eventually(lambda: own.client("ecs").list_tasks(desiredStatus="STOPPED")["taskArns"] == [])
+
+
+def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
+    own(*UP)
+    assert own("history").stdout == "No run that has ended. `corral ps` lists the tasks that run or wait.\n"
+    busy = own("run", "--detach", "--gpus", "2", "--name", "lr0.1", "--time", "1h", "--", "sh", "-c", "echo working; sleep 4")
+    own("run", "--name", "bad", "--", "sh", "-c", "echo first >&2; exit 3", code=3)
+    own("run", "--name", "bad", "--", "sh", "-c", "echo second; exit 4", code=4)
+    held = own.start_task("--", "sh", "-c", UNTIL_TOLD, family="held")
+    own("stop", "held")
+    task_id = busy.stdout.strip()
+    running = own.json("show", "lr0.1")
+    assert (running["command"], running["folder"]) == (["sh", "-c", "echo working; sleep 4"], str(own.home))
+    assert "State     RUNNING" in own("show", "lr0.1").stdout
+    own("wait", "lr0.1")
+    eventually(lambda: own.task(held)["lastStatus"] == "STOPPED")
+    shown = own("show", "bad").stdout
+    assert "State     has failed, exit code 4" in shown and "Command   sh -c 'echo second; exit 4'" in shown, "also within the hour"
+
+    forget(own)
+    assert own("ps", "--all").stdout == "No tasks.\n"
+    table = own("history", env={"COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, table)) <= 80 and table[0].split()[:4] == ["ID", "NAME", "ENDED", "EXIT"]
+    assert [line.split()[1] for line in table[1:]][:2] == ["bad", "bad"], "oldest first"
+    assert {line.split()[1]: line.split()[3] for line in table[1:]} == {"bad": "4", "held": "7", "lr0.1": "0"}
+    assert [row["name"] for row in own.json("history", "--failed")] == ["bad", "bad"]
+    assert [row["exitCode"] for row in own.json("history", "bad")] == [3, 4]
+    assert [row["exitCode"] for row in own.json("history", "--limit", "1", "bad")] == [4]
+    assert "there are older runs" in own("history", "--limit", "1").stderr
+    assert own.json("history", "--since", "1h", "h*")[0]["stoppedReason"] == "Task stopped by user"
+    tomorrow = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 86_400, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert own("history", "bad", "--since", tomorrow).stdout.startswith(f"No run with the name bad that ended since {tomorrow}.")
+    assert set(completed(own, "history", "")) == {"bad", "held", "lr0.1"} and completed(own, "show", "lr") == ["lr0.1"]
+
+    assert own("logs", task_id[:7]).stdout == "working\n" == own("logs", "-f", "lr0.1").stdout
+    latest = own("logs", "bad")
+    assert latest.stdout == "second\n"
+    assert re.search(r"2 runs in the history have the name bad: using the latest, \w{8}", latest.stderr)
+    assert set(own("logs", "bad", "lr*").stdout.splitlines()) == {"bad   | second", "lr0.1 | working"}
+    assert "no task has the name 'nothing'" in own("logs", "nothing", code=1).stderr
+    assert "there is no run" in own("show", "f" * 32, code=1).stderr
+
+    seen = own.json("show", "lr0.1")
+    assert seen["gpuUse"]["samples"] >= 2 and seen["gpuLoad"]["meanUtilizationPercent"]
+    text = own("show", task_id).stdout
+    lines = f"Run       lr0.1  {task_id}", "State     has ended, exit code 0", f"Folder    {own.home}", "Options   --time 3600"
+    for line in lines:
+        assert line in text, text
+    assert re.search(r"^Ended .*ago\), ran [4-9]s$", text, re.MULTILINE) and "  1s per column" in text
+
+
+def test_history_is_not_a_command_for_aws(cli: Cli) -> None:
+    assert "AWS shows a stopped task for an hour" in cli("history", env=AWS, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "age_s", "period_s"),
+    [
+        (5, 10, 1), (58, 60, 1), (59, 61, 1), (60, 100, 5), (3_000, 3_000, 60), (30, 4 * 3600, 60), (86_400, 86_400, 1_800),
+        (30, 20 * 86_400, 300), (30, 100 * 86_400, 3_600), (30, 1000 * 86_400, 3_600),
+    ],
+)  # fmt: skip
+def test_the_graph_fits_its_columns(duration_s: float, age_s: float, period_s: int) -> None:
+    assert period_of(duration_s, age_s, 60) == period_s
+    assert all(duration / period_of(duration, duration, 60) <= 60 for duration in range(1, 400 * 86_400, 99_999))
+    assert list(PERIODS_S) == sorted(PERIODS_S)
+
+
+def test_bars() -> None:
+    assert bars([0.0, 50.0, 100.0, None, 3.0, 120.0]) == "▁▅█·▁█"
+
+
+def test_the_command_of_an_interactive_run_is_shown_without_its_relay() -> None:
+    relay = ["/usr/bin/python", "-I", "-S", "/x/corral/channel/command_relay.py", "tty", "/tmp/s", "--"]
+    assert plain_command([*relay, "bash", "-l"]) == ["bash", "-l"]
+    assert plain_command(["python", "a.py"]) == ["python", "a.py"] and plain_command(relay) == relay
