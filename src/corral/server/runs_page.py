@@ -3,7 +3,8 @@
 ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page returns the first waiting
 tasks in the order in which they will start, each with its place in line, and counts the others. A claim is a task, an instance
 launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The place of a task is the number of
-its claim in its pool, counted from 1. The page is made in several commands, so that no command keeps the lane busy for long.
+its claim in its pool, counted from 1. The page is made in several commands, so that no command keeps the lane busy for long, and
+another thread counts the tasks.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from msgspec import Struct
 
 from corral.core import Tx
 from corral.errors import api_error
+from corral.ids import Ids
 from corral.model.placement import TASK, Claim
 from corral.model.run_options import HOLD_TAG
+from corral.model.settings import Settings
 from corral.model.task import Demand, Task, TaskState
 from corral.server.lanes import Lane
 from corral.services.ecs.lookup import is_active_cluster, pools_of
@@ -36,20 +39,21 @@ UnknownCluster = api_error("ClusterNotFound", 400)
 class RunList(Struct, frozen=True):
     running: Sequence[str]  # ids of tasks
     waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that is held has no place
-    counts: dict[str, int]
+    jobs: int  # the number of waiting Batch jobs
     gpu_indexes: dict[str, int]  # GPU id → its number on the host; empty if there are several hosts
 
 
-async def runs_page(state: Lane[Store], region: str, cluster: str, limit: int) -> dict[str, Any]:
+async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: str, cluster: str, limit: int) -> dict[str, Any]:
     found: RunList = await state.submit(lambda tx: list_runs(tx, region, cluster, limit))
+    counts = await state.read(lambda tx: tx.store.tasks.unfinished_counts(region, cluster), settings, ids)
     places = dict(found.waiting)
     rows: list[dict[str, Any]] = []
-    ids = [*found.running, *places]
-    for start in range(0, len(ids), CHUNK):
-        rows += await state.submit(_describing(ids[start : start + CHUNK], places))
+    listed = [*found.running, *places]
+    for start in range(0, len(listed), CHUNK):
+        rows += await state.submit(_describing(listed[start : start + CHUNK], places))
     return {
         "cluster": cluster,
-        "counts": found.counts,
+        "counts": {**counts, "jobs": found.jobs},
         "gpuIndexes": found.gpu_indexes,
         "running": [row for row in rows if row["state"] != "WAITING"],
         "waiting": [row for row in rows if row["state"] == "WAITING"],
@@ -66,13 +70,12 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
         raise UnknownCluster(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
     pools = pools_of(tx, region, cluster)
     jobs = {line.id: line.count for pool in pools for line in tx.store.job_lines.in_pool(pool)}
-    counts = {**tx.store.tasks.unfinished_counts(region, cluster), "jobs": sum(jobs.values())}
     hosts = tx.store.hosts.all()
     gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
     return RunList(
         running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
         waiting=first_in_line(tx, region, cluster, min(limit, LISTED_MAX)),
-        counts=counts,
+        jobs=sum(jobs.values()),
         gpu_indexes={gpu.gpu_id: gpu.index for gpu in gpus},
     )
 

@@ -110,7 +110,8 @@ class StatusPages:
         if not region or not cluster:
             raise InvalidQuery(f"region or cluster is missing: name both, as in {example}.")
         limit = _whole_number(request, "limit", example)
-        return await runs_page(self._state, region, cluster, WAITING_DEFAULT if limit is None else limit)
+        limit = WAITING_DEFAULT if limit is None else limit
+        return await runs_page(self._state, self._settings, self._ids, region, cluster, limit)
 
     async def _metrics_token(self) -> dict[str, Any]:
         return {"token": metrics_token(self._settings.session_key, self._settings.sessions.of_root)}
