@@ -27,11 +27,13 @@ class World(InstancesWorld):
             container = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 6, **required}
             self.call("RegisterTaskDefinition", family=f"gpus-{gpus}", containerDefinitions=[container])
 
-    def start(self, gpus: int, name: str = "", **more: Any) -> str:
+    def start(self, gpus: int, name: str = "", *, count: int = 1, **options: str) -> Any:
+        """Run tasks with queue options. Return the id of the task, or a list of ids."""
         self.clock.advance(1.0)
-        tags = [{"key": "corral:name", "value": name}] if name else []
-        [task] = self.call("RunTask", taskDefinition=f"gpus-{gpus}", tags=tags, **more)["tasks"]
-        return str(task["taskArn"].rpartition("/")[2])
+        tags = [{"key": f"corral:{key}", "value": value} for key, value in {"name": name, **options}.items() if value]
+        tasks = self.call("RunTask", taskDefinition=f"gpus-{gpus}", tags=tags, count=count)["tasks"]
+        ids = [task["taskArn"].rpartition("/")[2] for task in tasks]
+        return ids if count > 1 else ids[0]
 
     def listed(self, limit: int = 100, cluster: str = "default") -> RunList:
         found: RunList = self.run(lambda tx: list_runs(tx, REGION, cluster, limit))
@@ -84,6 +86,21 @@ def test_tasks_of_other_clusters_have_places_but_no_rows() -> None:
         assert len(world.listed(limit).waiting) == min(limit, 2)
     assert world.run(lambda tx: first_in_line(tx, "eu-west-1", "default", 10)) == []
     assert world.counts("train")["WAITING"] == 0
+
+
+def test_tasks_that_are_held_back_come_after_the_line() -> None:
+    world = World()
+    running = world.start(4, "train")
+    held = world.start(1, "held", hold="true")
+    after = world.start(1, "after", after=running)
+    waiting = world.start(2)
+    members = world.start(1, "array", count=3, array="a1b2 0 1 1")
+    assert world.listed().waiting == [(waiting, 1), (members[0], 2), *((each, None) for each in [*members[1:], held, after])]
+    assert [len(world.listed(limit).waiting) for limit in range(7)] == list(range(7))
+    rows = {row["task"]: row for row in world.rows()}
+    assert rows[held]["held"] and rows[held]["reason"] == f"held: `corral release {held[:8]}` releases it"
+    assert not rows[after]["held"] and rows[after]["reason"] == f"waits for run train ({running[:8]})"
+    assert rows[members[1]]["reason"] == "1 of 1 tasks of the array run" and world.counts()["WAITING"] == 6
 
 
 def test_an_unknown_cluster_is_an_error_with_its_name() -> None:

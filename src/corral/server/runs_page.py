@@ -38,7 +38,7 @@ UnknownCluster = api_error("ClusterNotFound", 400)
 
 class RunList(Struct, frozen=True):
     running: Sequence[str]  # ids of tasks
-    waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that is held has no place
+    waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that is held back by its queue options has no place
     jobs: int  # the number of waiting Batch jobs
     gpu_indexes: dict[str, int]  # GPU id → its number on the host; empty if there are several hosts
 
@@ -72,9 +72,12 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
     jobs = {line.id: line.count for pool in pools for line in tx.store.job_lines.in_pool(pool)}
     hosts = tx.store.hosts.all()
     gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
+    limit = min(limit, LISTED_MAX)
+    waiting = first_in_line(tx, region, cluster, limit)
+    behind = tx.store.run_waits.first_not_admitted(region, cluster, limit - len(waiting))
     return RunList(
         running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
-        waiting=first_in_line(tx, region, cluster, min(limit, LISTED_MAX)),
+        waiting=[*waiting, *((task_id, None) for task_id in behind)],
         jobs=sum(jobs.values()),
         gpu_indexes={gpu.gpu_id: gpu.index for gpu in gpus},
     )
