@@ -181,6 +181,14 @@ def test_timeout_with_sigint_sends_one_sigint(cli: Cli) -> None:
     assert (code, out) == (5, "INT\n") and err.count("sent SIG") == 1, err
 
 
+def test_a_program_that_ctrl_c_has_ended_is_not_requeued(cli: Cli) -> None:
+    running = cli.begin("run", "--requeue", "--name", "once", "--", "sh", "-c", POLITE)
+    running.until("stdout", "ready")
+    running.interrupt()
+    assert running.end()[0] == 9
+    assert len(tasks_named(cli, "once")) == 1
+
+
 # the end of the client
 
 

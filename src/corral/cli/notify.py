@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -120,6 +121,9 @@ class RunNotifications:
             from corral.cli.notify_process import notify_later
 
             notify_later(self, task_ids, os.environ)
+
+
+NO_NOTIFICATIONS = RunNotifications((), "", DataFolder(Path(), chosen=False), Endpoint(), "")
 
 
 def check_notifications(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

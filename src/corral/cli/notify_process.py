@@ -40,7 +40,6 @@ POLL_S = 5.0  # the server delays its response for this time, unless all tasks h
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 30.0
 THREADS = 8
 LOG_MAX_BYTES = 1_000_000
-REQUEUED_TAG = "corral:requeued-as"  # the task was replaced by the task with this id
 LOST = "the server has no record of the task any more"
 
 
@@ -162,7 +161,7 @@ def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[P
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))  # AWS has no long polls
         for path, record in of_cluster.items():
             known = [described[task_id] for task_id in record["tasks"] if task_id in described]
-            successors = {tasks.id_of(task): tag["value"] for task in known for tag in task["tags"] if tag["key"] == REQUEUED_TAG}
+            successors = {tasks.id_of(task): after for task in known if (after := tasks.tag_value(task, tasks.REQUEUED_TAG))}
             if successors:
                 _store(path, {**record, "tasks": [successors.get(task_id, task_id) for task_id in record["tasks"]]})
             elif not known:

@@ -13,7 +13,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.git_commit import GitCommit
-from corral.cli.notify import RunNotifications
+from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications
 from corral.cli.output import print_json, print_line, server_time
 from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
 from corral.cli.run_environment import variables, with_environment
@@ -106,10 +106,11 @@ def submit_and_wait(
     as_json: bool,
     limit_s: int | None,
     terminal: RunTerminal | None = None,
-    signals: RunSignals,
-    notifications: RunNotifications,
+    signals: RunSignals | None = None,
+    notifications: RunNotifications = NO_NOTIFICATIONS,
 ) -> None:
     """Run the task or the array. With `detach`, print its id. Otherwise wait for its end, and exit with its exit code."""
+    signals = signals or RunSignals()
     if array is not None:
         members = submit_array(submission, array, signals)
         if detach:

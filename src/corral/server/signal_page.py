@@ -1,9 +1,9 @@
 """The page `/_corral/signal`. `corral run` uses it to send a signal, for example SIGINT after Ctrl-C, to the program of a task.
 
 ECS has no such operation: StopTask always sends SIGTERM, and SIGKILL after the stop timeout. The signal goes to the process group
-of each running container of the task, or to the first process of a Docker container (`docker kill --signal`). It does not change
-the task: if the program ends, the task stops with the exit code of the program. The response names the containers that were
-running. If it names none, the task waits or has stopped, and no signal was sent.
+of each running container of the task, or to the first process of a Docker container (`docker kill --signal`). If the program ends,
+the task stops with the exit code of the program, and is not requeued after a signal that usually ends a program. The response names
+the containers that were running. If it names none, the task waits or has stopped, and no signal was sent.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecs.lookup import find_cluster, short
+from corral.services.ecs.run_queue import forbid_requeue
 from corral.services.ecs.task_progress import host_of
 from corral.store import Store
+
+CONTINUES = ("SIGUSR1", "SIGUSR2")  # after these signals, a program usually continues
 
 SignalDenied = api_error("AccessDenied", 403)
 InvalidSignalRequest = api_error("InvalidRequest", 400)
@@ -62,7 +65,7 @@ class SignalPage:
     async def send(self, given: TaskSignal, caller: Caller) -> dict[str, Any]:
         if given.signal not in SIGNALS:
             raise InvalidSignalRequest(f"signal '{given.signal[:32]}' is not valid: use one of {', '.join(SIGNALS)}.")
-        target: SignalTarget = await self._state.submit(partial(_target, given=given, caller=caller), read_only=True)
+        target: SignalTarget = await self._state.submit(partial(_target, given=given, caller=caller))
         if target.runs and not self._agents.signal(target.host_id, SignalOrder(list(target.runs.values()), given.signal)):
             raise SignalNotReachable("The agent of the host is not connected. Try again when it is: see `corral status`.")
         return {"task": target.task_id, "lastStatus": target.state, "signal": given.signal, "containers": list(target.runs)}
@@ -104,4 +107,6 @@ def _target(tx: Tx[Store], given: TaskSignal, caller: Caller) -> SignalTarget:
     running = {run.container: run.attempt_id for run in task.runs if run.state is RunState.RUNNING}
     if not running:
         return SignalTarget(task.id, task.state.value)
+    if given.signal not in CONTINUES:
+        forbid_requeue(tx, task)
     return SignalTarget(task.id, task.state.value, host_of(tx, task), running)

@@ -36,7 +36,7 @@ from corral.store.tasks import Tasks
 SCHEMA = (
     "schema.sql", "task_history.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql",
     "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql",
-    "job_definitions.sql", "job_lines.sql", "run_waits.sql", "run_environments.sql",
+    "job_definitions.sql", "job_lines.sql", "run_environments.sql", "run_waits.sql",
 )  # fmt: skip
 
 
