@@ -9,9 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.model.run import RunState, attempt_id
-
-NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a task
-
+from corral.model.run_options import run_name
 
 class TaskState(StrEnum):
     PROVISIONING = "PROVISIONING"  # waits for capacity
@@ -158,7 +156,4 @@ class Task(Changeable, frozen=True):
     @property
     def name(self) -> str:
         """The name that the user has chosen, which is in a tag, or the family of the task definition."""
-        for tag in self.details.get("tags", ()):
-            if tag["key"] == NAME_TAG and tag.get("value"):
-                return str(tag["value"])
-        return self.family
+        return run_name(self.details.get("tags", ())) or self.family
