@@ -3,7 +3,7 @@
 The relay is a separate process, `python command_relay.py`. This file imports only the standard library, so that the relay starts
 quickly. The relay must be the leader of a Unix session. It has two modes:
 
-For `corral run -i` and `-it`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies
+For `corral run -i`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies
 the command's output to its own standard output, which becomes the task's log. The relay exits with the command's exit code.
 
 For ExecuteCommand (mode `exec`), the agent starts the relay with an open connection to the server. The relay sends the command's

@@ -43,7 +43,7 @@ class ForegroundRun:
     updates: TaskUpdates
     as_json: bool
     limit_s: int | None
-    terminal: RunTerminal | None  # set with -i or -t
+    terminal: RunTerminal | None  # set with -i
 
     @property
     def task_id(self) -> str:

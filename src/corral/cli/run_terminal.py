@@ -1,4 +1,4 @@
-"""Connects this terminal to the task of `corral run -i` or `-it`. The task connects to a socket of this process."""
+"""Connects this terminal to the task of `corral run -i`. The task connects to a socket of this process."""
 
 from __future__ import annotations
 

@@ -90,6 +90,8 @@ class RunSpec(Struct, frozen=True):
     command: list[str]  # entryPoint and command together; never empty for a run that becomes a process
     environment: dict[str, str]  # all variables, except those of environment files and those that the host adds (PATH, HOME, GPUs)
     gpu_ids: list[str]
+    # The indexes of these GPUs on the host, if the run wants indexes in CUDA_VISIBLE_DEVICES. Otherwise it gets the ids.
+    gpu_indexes: list[int] = field(default_factory=list)
     working_directory: str | None = None  # None: the host creates a new folder for the run
     stop_grace_s: float = STOP_GRACE_S
     ships_logs: bool = False  # True: the host sends the output to the core, which stores it in a log stream

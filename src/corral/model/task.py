@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from corral.model.run import RunState, attempt_id
 from corral.model.run_options import run_name
 
+
 class TaskState(StrEnum):
     PROVISIONING = "PROVISIONING"  # waits for capacity
     PENDING = "PENDING"  # placed on an instance; its GPUs are reserved for it

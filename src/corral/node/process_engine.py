@@ -58,6 +58,9 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
+    if spec.gpu_indexes:
+        # CUDA numbers the GPUs by their speed, unless this variable asks for the order of nvidia-smi.
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indexes)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return environment
 
 

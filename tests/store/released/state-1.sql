@@ -538,6 +538,11 @@ CREATE TABLE run (
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+CREATE TABLE run_environment (
+    key        TEXT PRIMARY KEY,             -- of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- that refer to the object and have not ended
+    kept_until REAL NOT NULL                 -- without such tasks, the object is deleted at this time
+) WITHOUT ROWID;
 CREATE TABLE scaling_activity (
     number   INTEGER PRIMARY KEY,               -- in the order in which they began
     id       TEXT NOT NULL UNIQUE,

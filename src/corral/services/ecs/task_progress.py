@@ -17,6 +17,7 @@ from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.private_environments import release_private_objects
 from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
 from corral.services.leaving_tasks import mark_leaving
@@ -87,6 +88,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
     if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees):
         tx.mark(f"pool:{before.pool}")
+    if stopped and before.state is not TaskState.STOPPED:
+        release_private_objects(tx, before)
     if stopped and before.pool != HOST_POOL:
         tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
         mark_provider(tx, before, before.instance_id)
@@ -111,6 +114,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
         tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
         tx.changed(f"task:{task.id}")
+        release_private_objects(tx, task)
         tx.mark(f"pool:{task.pool}")  # run the scheduler, because other claims may use a slot that was reserved for this task
         mark_service(tx, task)
         mark_job(tx, task)
