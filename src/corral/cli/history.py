@@ -99,8 +99,13 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
     widths["COMMAND"] = max(COMMAND_MIN, min(widths["COMMAND"], out.width - others))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in names:
-        justify = "right" if column in RIGHT else "left"
-        table.add_column(column, no_wrap=True, overflow="ellipsis", justify=justify, width=widths[column])
+        table.add_column(
+            column,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if column in RIGHT else "left",
+            width=widths[column],
+        )
     for row in rows:
         table.add_row(*(row[column] for column in names))
     out.print(table)

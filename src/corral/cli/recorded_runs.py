@@ -60,7 +60,8 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedR
 
 def _described(endpoint: Endpoint, ids: list[RunId]) -> dict[str, tuple[dict[str, Any], datetime | None]]:
     """Return the tasks that ECS shows, by id, each with the server's time."""
-    ecs, found = client(endpoint, "ecs"), {}
+    ecs = client(endpoint, "ecs")
+    found: dict[str, tuple[dict[str, Any], datetime | None]] = {}
     for cluster in dict.fromkeys(of_cluster for of_cluster, _ in ids):
         of_cluster = [task_id for each, task_id in ids if each == cluster]
         for start in range(0, len(of_cluster), tasks.DESCRIBE_MAX):
