@@ -23,7 +23,7 @@ import click
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
-from corral.cli.errors import CliError, RunNotFound
+from corral.cli.errors import RunNotFound
 from corral.cli.output import print_message
 
 NAME_MAX = 255  # characters; this is also the limit of a family
@@ -157,7 +157,7 @@ def _find_by_id(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> _Fou
         # A member that was requeued has several tasks. The last of them is the latest.
         member = next((task for task in reversed(tasks.describe(ecs, ids, cluster)) if tasks.array_index(task) == int(index)), None)
         if member is None:
-            raise CliError(f"{of_array} has no member with the index {index}: `corral ps --all {of_array}` lists its members.")
+            raise RunNotFound(f"{of_array} has no member with the index {index}: `corral ps --all {of_array}` lists its members.")
         return _Found(cluster, tasks.id_of(member))
     return _Found(*tasks.find(ecs, given, cluster))
 

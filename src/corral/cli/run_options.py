@@ -35,7 +35,7 @@ REFUSE_UNFIT_TAG = "corral:refuse-unfit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GIT_TAG = "corral:git"
 TAG_MAX = 256  # characters of a tag's value
-DEPENDENCY_TAGS_MAX = 20  # ECS allows 50 tags in all
+DEPENDENCIES_MAX = 100  # tasks and arrays that one task can wait for
 TRUE = "true"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -229,8 +229,9 @@ def dependency_tags(key: str, dependencies: Sequence[str]) -> dict[str, str]:
             values[-1] = longer
         else:
             values.append(each)
-    if len(values) > DEPENDENCY_TAGS_MAX:
-        raise CliError(f"{len(dependencies)} tasks are too many for --{key.partition(':')[2]}: name an array, or fewer tasks.")
+    if len(dependencies) > DEPENDENCIES_MAX:
+        flag = f"--{key.partition(':')[2]}"
+        raise CliError(f"{len(dependencies)} tasks are too many for {flag}: name an array, or at most {DEPENDENCIES_MAX} tasks.")
     return {key if at == 1 else f"{key}:{at}": value for at, value in enumerate(values, 1) if value}
 
 
