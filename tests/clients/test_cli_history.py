@@ -73,7 +73,8 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert latest.stdout == "second\n"
     assert re.search(r"2 runs in the history have the name bad: using the latest, \w{8}", latest.stderr)
     assert set(own("logs", "bad", "lr*").stdout.splitlines()) == {"bad   | second", "lr0.1 | working"}
-    assert len(own("logs", "sweep").stdout.splitlines()) == 3, "all members of the array"
+    assert sorted(line.partition("| ")[2] for line in own("logs", "sweep").stdout.splitlines()) == ["index 4", "index 5", "index 6"]
+    assert own("logs", "sweep:5").stdout == "index 5\n"
     assert "no task has the name 'nothing'" in own("logs", "nothing", code=1).stderr
     assert "there is no run" in own("show", "f" * 32, code=1).stderr
 
@@ -92,7 +93,7 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     # The same command, name, GPUs and time limit again, with the environment of now
     assert own("rerun", "env", env={"COLOUR": "blue"}).stdout == "blue\n"
     assert own("rerun", "env", "-e", "SIZE=2", env={"COLOUR": "blue"}).stdout == "blue 2\n", "the latest run is in ECS now"
-    assert own("rerun", "bad", code=4).stdout == "second\n"
+    assert own("rerun", "bad", code=4).stdout == "second\n" and own("rerun", "sweep:5").stdout == "index 5\n"
     task = own.json("rerun", "lr0.1")
     tags = {tag["key"]: tag["value"] for tag in task["tags"]}
     assert (tags["corral:name"], tags["corral:time-limit"]) == ("lr0.1", "3600")

@@ -59,8 +59,8 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(cli: Cli) -> None:
     for finding in findings:
         by_check.setdefault(finding["check"], []).append(finding)
     assert set(by_check) == {
-        "version", "data folder", "server", "port", "nvidia driver", "docker", "cgroups", "limits", "proxy", "aws environment",
-        "aws command",
+        "version", "data folder", "configuration", "server", "port", "start at boot", "nvidia driver", "docker", "cgroups",
+        "limits", "proxy", "aws environment", "aws command",
     }  # fmt: skip
     assert "responds in" in by_check["server"][0]["found"] and "differ by 0 s" in by_check["server"][1]["found"]
     assert not any("could not be checked" in finding["found"] for finding in findings)

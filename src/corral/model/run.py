@@ -18,7 +18,7 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"quit": "why"}             the agent must exit; its runs continue
 
 On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
-Then it passes the connection to a relay process, which runs the command. From now on the connection carries the frames of
+Then it passes the connection to a relay process, which runs the command. From then on, the connection carries the frames of
 `channel/command_relay.py`. When the connection closes, the command is ended.
 
 After the core has acknowledged the stop of a run, the host may delete its data about the run. The core acknowledges a report with

@@ -9,7 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.model.run import RunState, attempt_id
-from corral.model.run_options import run_name
+
+NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a task
 
 
 class TaskState(StrEnum):
@@ -72,9 +73,9 @@ class Demand(Struct, frozen=True):
 
 
 class Changeable(Struct, frozen=True):
-    """The base class of Task and Run.
+    """The base class of records such as Task, Run and Job.
 
-    Every change of a task copies these objects. Copying a Struct is ten times as fast as copying a dataclass.
+    Every change of a task copies its records. Copying a Struct is ten times as fast as copying a dataclass.
     """
 
     def but(self, **changes: Any) -> Self:
@@ -157,4 +158,7 @@ class Task(Changeable, frozen=True):
     @property
     def name(self) -> str:
         """The name that the user has chosen, which is in a tag, or the family of the task definition."""
-        return run_name(self.details.get("tags", ())) or self.family
+        for tag in self.details.get("tags", ()):
+            if tag["key"] == NAME_TAG and tag.get("value"):
+                return str(tag["value"])
+        return self.family

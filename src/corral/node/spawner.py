@@ -328,7 +328,8 @@ class Spawner:
     def _signal(self, run: SpawnedRun, number: signal.Signals) -> None:
         """Send a signal to the whole process group.
 
-        The spawner has not waited for its leader yet, so the pid cannot have been reused.
+        The pid cannot have been reused: the spawner has not waited for the leader of the group yet, or `is_same_process` compares
+        the start time of the leader.
         """
         assert run.pid is not None
         if run.pid in self._by_pid or is_same_process(run):

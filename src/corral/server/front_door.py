@@ -170,7 +170,7 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page, of the metrics, of a URL of a stack or of a task endpoint.
+        """Return the exchange of a status page, of the metrics, of a URL that a stack has given out, or of a task endpoint.
 
         Return None for all other paths.
         """

@@ -27,6 +27,7 @@ from corral.store.parameters import Parameters
 from corral.store.queues import Queues
 from corral.store.revisions import Revisions
 from corral.store.run_environments import RunEnvironments
+from corral.store.run_waits import RunWaits
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
@@ -35,7 +36,7 @@ from corral.store.tasks import Tasks
 SCHEMA = (
     "schema.sql", "task_history.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql",
     "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql",
-    "job_definitions.sql", "job_lines.sql", "run_environments.sql",
+    "job_definitions.sql", "job_lines.sql", "run_environments.sql", "run_waits.sql",
 )  # fmt: skip
 
 
@@ -59,6 +60,7 @@ class Store(Database):
         self.instances = Instances(self, self.fleet, self.claims)
         self.hosts = Hosts(self, self.instances)
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
+        self.run_waits = RunWaits(self)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
         self.job_definitions = Revisions(self, "job_definition")
