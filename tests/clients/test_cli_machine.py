@@ -126,7 +126,7 @@ def completed(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[
 def test_verbs_options_tasks_and_gpus_are_completed(cli: Cli) -> None:
     task_id = cli.start_task("--", "sh", "-c", UNTIL_TOLD)
     assert {"run", "top", "doctor", "hold"} <= set(completed(cli, ""))
-    assert {"--gpus", "--time", "--tty"} <= set(completed(cli, "run", "--"))
+    assert {"--gpus", "--time", "--array"} <= set(completed(cli, "run", "--"))
     assert completed(cli, "stop", task_id[:4]) == [task_id]
     assert task_id in completed(cli, "logs", "-f", "")
     assert completed(cli, "hold", "") == ["0", "1"]

@@ -10,6 +10,7 @@ A run is a task that a user starts with `corral run` or RunTask. Each option is 
 - `corral:array`: `ID FIRST STEP LIMIT`. The tasks of the request are the members FIRST, FIRST + STEP, ... of the array ID. At most
   LIMIT members of the array run at once (0: no limit). The tag of each member has its own index: `ID INDEX 1 LIMIT`.
 - `corral:requeue`: how often a new task is launched after the task has failed, or was lost with its host.
+- `corral:refuse-unfit`: `true`. RunTask refuses the task if no instance could ever hold it.
 
 A tag value has at most 256 characters. So a longer list continues in the tags `corral:after:2`, `corral:after:3`, and so on, and in
 the same way in `corral:after-any:2`.
@@ -34,14 +35,14 @@ AFTER_TAG = "corral:after"
 AFTER_ANY_TAG = "corral:after-any"
 ARRAY_TAG = "corral:array"
 REQUEUE_TAG = "corral:requeue"
-NAME_TAG = "corral:name"
+REFUSE_UNFIT_TAG = "corral:refuse-unfit"
 REQUEUED_AS_TAG = "corral:requeued-as"
 REQUEUE_OF_TAG = "corral:requeue-of"
 
 PREFIX = "corral:"
 ARRAY_PREFIX = "array:"  # before the id of an array in AFTER_TAG
 PRIORITY_MAX = 1_000
-REQUEUES_MAX = 1_000
+REQUEUES_MAX = 100
 TIME_MAX_S = 253_402_300_799  # the last second of the year 9999
 NEEDED_MAX = 100  # tasks and arrays that one task can wait for
 INDEX_MAX = 2**31 - 1
@@ -79,6 +80,7 @@ class RunOptions(Struct, frozen=True):
     after_any: tuple[str, ...] = ()  # task ids and array:ID; each must end. No element is also in `after`
     array: ArrayMembers | None = None
     requeues: int = 0  # how many more tasks are launched after failures
+    refuse_unfit: bool = False
 
     @property
     def waits(self) -> bool:
@@ -100,12 +102,13 @@ def run_options(tags: Iterable[Mapping[str, str]], count: int = 1) -> RunOptions
     after = _needed(given, AFTER_TAG)
     options = RunOptions(
         priority=_priority(given),
-        held=_held(given),
+        held=_is_true(given, HOLD_TAG, "remove the tag to release the task"),
         not_before_s=_not_before_s(given),
         after=after,
         after_any=tuple(each for each in _needed(given, AFTER_ANY_TAG) if each not in after),
         array=_array(given, count),
         requeues=_requeues(given),
+        refuse_unfit=_is_true(given, REFUSE_UNFIT_TAG, "remove the tag to let the task wait"),
     )
     if len(options.after) + len(options.after_any) > NEEDED_MAX:
         raise RunOptionError(
@@ -113,11 +116,6 @@ def run_options(tags: Iterable[Mapping[str, str]], count: int = 1) -> RunOptions
             f"task can wait for at most {NEEDED_MAX}: wait for an array (array:ID) instead of each of its tasks."
         )
     return options if options != NO_OPTIONS else NO_OPTIONS
-
-
-def run_name(tags: Iterable[Mapping[str, str]]) -> str:
-    """Return the name that `corral run` gave to a task. Return "" if the task has none."""
-    return next((tag.get("value", "") for tag in tags if tag["key"] == NAME_TAG), "")
 
 
 def is_fixed_at_launch(key: str) -> bool:
@@ -135,10 +133,10 @@ def _priority(given: Mapping[str, str]) -> int:
     return -number if text.startswith("-") else number
 
 
-def _held(given: Mapping[str, str]) -> bool:
-    text = given.get(HOLD_TAG)
+def _is_true(given: Mapping[str, str], tag: str, hint: str) -> bool:
+    text = given.get(tag)
     if text not in (None, "true"):
-        raise _wrong(HOLD_TAG, text, "`true`; remove the tag to release the task")
+        raise _wrong(tag, text, f"`true`; {hint}")
     return text is not None
 
 

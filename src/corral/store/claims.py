@@ -12,7 +12,7 @@ from functools import partial
 import orjson
 
 from corral.database import Database
-from corral.model.placement import Claim
+from corral.model.placement import Claim, Rank
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
@@ -64,6 +64,18 @@ class Claims:
             self._database.journal.on_rollback(partial(insort, self.roaming, claim))
         self._fleet.leave_line(pool, claim)
         self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
+
+    def change_rank(self, claim: Claim, rank: Rank) -> None:
+        """Move a claim to another place in its queue."""
+        pool, roams = self._waiting[claim.kind, claim.id][0], self.roams(claim.kind, claim.id)
+        self.remove(claim.kind, claim.id)
+        self.add(pool, claim._replace(rank=rank), roams=roams)
+
+    def roams(self, kind: str, id: str) -> bool:
+        """Whether a claim may also get capacity of another pool."""
+        claim = self.get(kind, id)
+        at = bisect_left(self.roaming, claim) if claim is not None else len(self.roaming)
+        return at < len(self.roaming) and self.roaming[at] == claim
 
     def _stop_roaming(self, claim: Claim) -> bool:
         at = bisect_left(self.roaming, claim)

@@ -43,7 +43,7 @@ class Conflict(Exception):
 
 
 class Tasks:
-    """The tasks in the state store. When a task takes or returns resources, the fleet index changes too."""
+    """The tasks in the state store. When a task takes or returns resources, the free capacity changes too (`store/fleet.py`)."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
         self._execute, self._executemany = database.execute, database.executemany
@@ -87,18 +87,25 @@ class Tasks:
     # Writing
 
     def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False) -> None:
-        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank."""
+        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank.
+
+        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`).
+        """
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
         self._evict_on_rollback(task.id)
         self._cache(task)
         self.deployment_counts.change(None, task)
         if task.state is TaskState.PROVISIONING:
-            assert rank is not None, "a task that waits needs a rank in its queue"
-            self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand), roams=roams)
+            if rank is not None:
+                self.enqueue(task, rank, roams=roams)
         else:
             assert task.state is TaskState.PENDING and task.instance_id is not None
             self._lease(task)
+
+    def enqueue(self, task: Task, rank: Rank, *, roams: bool) -> None:
+        """Give a claim to a task that waits."""
+        self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand), roams=roams)
 
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """Grant the claim of a task. The task becomes PENDING, and its runs get their GPUs."""
@@ -172,7 +179,7 @@ class Tasks:
         if ended:
             self._journal.on_commit(partial(self._went_down, before.id))
             self.leaving.drop(before.id)
-            if before.instance_id is None:
+            if before.instance_id is None and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)
         if before.instance_id is not None and (freed or ended):
             self._give_back(before, before.instance_id, freed, ended=ended)
@@ -313,7 +320,8 @@ class Tasks:
         return dict(
             self._execute(
                 "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
-                "UNION ALL SELECT 'PROVISIONING', count(*) FROM claim WHERE kind = 'task' HAVING count(*) > 0 "
+                "UNION ALL SELECT 'PROVISIONING', count(*) FROM (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
+                "SELECT task_id FROM run_wait WHERE state != 'admitted') HAVING count(*) > 0 "
                 "UNION ALL SELECT 'STOPPED', count(*) FROM task WHERE state = 'STOPPED' HAVING count(*) > 0"
             ).fetchall()
         )

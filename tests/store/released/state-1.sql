@@ -538,6 +538,48 @@ CREATE TABLE run (
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+CREATE TABLE run_array (
+    key        TEXT PRIMARY KEY,            -- REGION/ID
+    max_active INTEGER NOT NULL CHECK (max_active >= 0),    -- 0: no limit
+    waiting    INTEGER NOT NULL CHECK (waiting >= 0),
+    admitted   INTEGER NOT NULL CHECK (admitted >= 0),
+    succeeded  INTEGER NOT NULL CHECK (succeeded >= 0),
+    failed     INTEGER NOT NULL CHECK (failed >= 0),
+    changed_at REAL NOT NULL,
+    CHECK (max_active = 0 OR admitted <= max_active)
+) WITHOUT ROWID;
+CREATE TABLE run_dependency (
+    needed    TEXT NOT NULL,                -- the id of a chain, or array:KEY
+    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 0: it must end with exit code 0
+    dependent TEXT NOT NULL REFERENCES run_wait (task_id),  -- SQLite's quick_check needs the columns in the order of the key
+    PRIMARY KEY (needed, any_end, dependent)
+) WITHOUT ROWID;
+CREATE TABLE run_end (
+    needed    TEXT PRIMARY KEY,
+    succeeded INTEGER NOT NULL CHECK (succeeded IN (0, 1)),
+    final     INTEGER NOT NULL CHECK (final IN (0, 1)),     -- 0: a member of an array has failed, others have not ended
+    reason    TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE run_environment (
+    key        TEXT PRIMARY KEY,             -- of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- that refer to the object and have not ended
+    kept_until REAL NOT NULL                 -- without such tasks, the object is deleted at this time
+) WITHOUT ROWID;
+CREATE TABLE run_wait (
+    task_id    TEXT PRIMARY KEY,
+    chain      TEXT NOT NULL,               -- the first task of the requeues
+    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
+    held       INTEGER NOT NULL CHECK (held IN (0, 1)),
+    not_before REAL,                        -- NULL: no time, or it has passed
+    unmet      INTEGER NOT NULL CHECK (unmet >= 0),  -- the number of its rows in run_dependency
+    array      TEXT NOT NULL,               -- run_array.key; empty: none
+    position   INTEGER NOT NULL,            -- the index in the array
+    requeues   INTEGER NOT NULL CHECK (requeues >= 0),
+    attempt    INTEGER NOT NULL,
+    roams      INTEGER NOT NULL CHECK (roams IN (0, 1)),
+    CHECK (state = 'waiting' OR (held = 0 AND unmet = 0)),
+    CHECK (state != 'ready' OR array != '')
+) WITHOUT ROWID;
 CREATE TABLE scaling_activity (
     number   INTEGER PRIMARY KEY,               -- in the order in which they began
     id       TEXT NOT NULL UNIQUE,
@@ -801,6 +843,12 @@ CREATE INDEX job_stopped ON job (stopped_at) WHERE stopped_at IS NOT NULL;
 CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);
 CREATE INDEX job_holding_environment ON job_holding (region, environment);
 CREATE INDEX blocked_job_queue ON blocked_job (region, queue);
+CREATE INDEX run_wait_of_chain ON run_wait (chain);
+CREATE INDEX run_wait_not_admitted ON run_wait (state) WHERE state != 'admitted';
+CREATE INDEX run_wait_ready ON run_wait (array, position) WHERE state = 'ready';
+CREATE INDEX run_wait_by_time ON run_wait (not_before) WHERE not_before IS NOT NULL;
+CREATE INDEX run_dependency_of ON run_dependency (dependent);
+CREATE INDEX run_array_ended ON run_array (changed_at) WHERE waiting = 0 AND admitted = 0;
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.decide.placement import claim_rank, could_hold, is_reservable, place_newcomer, place_on, room_for_newcomer
 from corral.decide.slot_fit import amounts
-from corral.model.placement import Claim, Placement, Unplaceable
+from corral.model.placement import Claim, Placement, Rank, Unplaceable
+from corral.model.queued_run import QueueState
+from corral.model.run_options import NO_OPTIONS, RunOptions
 from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
@@ -24,9 +26,11 @@ from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
 from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.private_environments import use_private_objects
+from corral.services.ecs.run_queue import open_queue
 from corral.services.ecs.run_spec import check_secrets, runs_containers
 from corral.services.ecs.task_progress import mark_provider, start_runs
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
 
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
@@ -53,6 +57,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
+    options: RunOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -125,23 +130,36 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     prototypes: dict[str, Task] = {}  # Auto Scaling group of a capacity provider → the task, restricted to its instances
     # If one of equal tasks does not fit, neither do the others.
     unfit: dict[tuple[tuple[str, ...], str], tuple[str, Unplaceable | None]] = {}
+    queue = open_queue(tx, request.region, request.options, may_wait=capacity.waits)
     for at in range(request.count):
         pools, group = capacity.pools_of_task(at), capacity.group_of_task(at)
         if group not in prototypes:
             prototypes[group] = _restricted(prototype, scope, group)
         task = prototypes[group]
-        pool, found = unfit.get((pools, group)) or _find_placement(
-            tx, pools, task.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
-        )
-        if not isinstance(found, Placement):
-            unfit[pools, group] = pool, found
+        entry = queue.entry(at, tx.now_s, roams=len(pools) > 1) if queue is not None else None
+        in_line = entry is None or entry.state is QueueState.ADMITTED
+        if in_line:
+            pool, found = unfit.get((pools, group)) or _find_placement(
+                tx, pools, task.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
+            )
+            if not isinstance(found, Placement):
+                unfit[pools, group] = pool, found
+        else:
+            pool, found = _waiting_pool(tx, pools, task.demand), None
         if isinstance(found, Unplaceable):
             tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # as on ECS, a failure contains one of the instances
             failures.append(LaunchFailure(tried.id if tried else None, found))
         else:
             provider = capacity.providers[at] if capacity.providers else None
-            chosen = task if pool == task.pool else task.but(pool=pool)
-            tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found, roams=len(pools) > 1))
+            chosen = _with_provider(task if pool == task.pool else task.but(pool=pool), provider)
+            if queue is not None:
+                chosen = chosen.but(details=queue.details(at, chosen.details))
+            rank = claim_rank(tx.now_s, request.options.priority) if in_line else None
+            tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1))
+            if queue is not None and entry is not None:
+                queue.add(tx, entry, tasks[-1].id)
+    if queue is not None:
+        queue.close(tx)
     return LaunchResult(tasks, failures)
 
 
@@ -166,7 +184,7 @@ def _find_placement(
             room = room_for_newcomer(tx.store.fleet.pool(name), demand, seed)
             if room is not None:
                 return name, room
-        return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1]), None
+        return _waiting_pool(tx, pools, demand), None
     refused: tuple[str, Unplaceable] | None = None
     for name in pools:
         pool = tx.store.fleet.pool(name)
@@ -176,6 +194,11 @@ def _find_placement(
                 return name, found
             refused = refused or (name, found)
     return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, seed))
+
+
+def _waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
+    """Return the pool in which a task waits: the first that could hold it."""
+    return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1])
 
 
 def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
@@ -202,17 +225,25 @@ def _add_task(
     spec: TaskSpec,
     found: Placement | None,
     *,
+    rank: Rank | None = None,
     roams: bool = False,
     claim: Claim | None = None,
     free_gpus: tuple[str, ...] | None = None,
 ) -> Task:
-    """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim."""
+    """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim with this rank.
+
+    Without a placement and a rank, its queue options hold it back, and it gets its claim later.
+    """
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
-        tx.store.tasks.add(task, claim_rank(task.created_at_s), roams=roams)
-        mark_provider(tx, task)
+        tx.store.tasks.add(task, rank, roams=roams)
+        use_private_objects(tx, task)
+        if rank is not None:
+            mark_provider(tx, task)
+            if any(head.rank > rank for head in tx.store.fleet.pool(task.pool).heads()):
+                tx.mark(f"pool:{task.pool}")  # its priority puts it before a claim that may have reserved a slot
         return task
     if free_gpus is None:
         runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim)
@@ -220,6 +251,7 @@ def _add_task(
         runs = assign_free_gpus(tx, runs, found.slot_id, free_gpus, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
     tx.store.tasks.add(task)
+    use_private_objects(tx, task)
     start_runs(tx, task, spec)
     mark_provider(tx, task, found.slot_id)
     return task
@@ -236,6 +268,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
+    wants_gpu_indexes(request.tags)  # refuses other values of the tag
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)

@@ -17,6 +17,7 @@ from corral.services.ecs.errors import (
     ResourceNotFoundException,
 )
 from corral.services.ecs.lookup import REVISION_REQUIRED, exists_without_row, split_definition
+from corral.services.ecs.run_queue import tags_changed
 from corral.services.tags import TagRules
 from corral.store import Store
 
@@ -144,10 +145,12 @@ def _task(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     if task is None or (task.region, task.cluster) != (region, cluster or task.cluster):
         return None
 
-    def put(tags: list[Tag]) -> None:
-        tx.store.tasks.set_details(task, {**task.details, "tags": tags})
+    before: list[Tag] = task.details.get("tags", [])
 
-    return TaggedResource(task.details.get("tags", []), put)
+    def put(tags: list[Tag]) -> None:
+        tags_changed(tx, tx.store.tasks.set_details(task, {**task.details, "tags": tags}), before)
+
+    return TaggedResource(before, put)
 
 
 def _service(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:

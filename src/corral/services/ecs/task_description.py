@@ -14,6 +14,7 @@ from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
 from corral.services.ecs.managed_scaling import why_provider_waits
+from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
 
@@ -50,7 +51,8 @@ def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Demand, boo
     if task.state is not TaskState.PROVISIONING:
         return None
     claim = tx.store.claims.get(TASK, task.id)
-    assert claim is not None, "a task that waits has a claim"
+    if claim is None:
+        return why_queued(tx, task)
     key = (task.pool, task.demand, tx.store.fleet.pool(task.pool).head(task.demand) == claim)
     if key not in reasons:
         reasons[key] = why_claim_waits(tx, task.pool, claim)

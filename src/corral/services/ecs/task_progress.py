@@ -13,10 +13,11 @@ from corral.model.ecs_service import STARTED_BY, service_key
 from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
-from corral.model.placement import Claim, Placement
+from corral.model.placement import TASK, Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.private_environments import release_private_objects
 from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
 from corral.services.leaving_tasks import mark_leaving
@@ -84,9 +85,13 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if progress.next_check_at_s is not None:
         tx.due(f"task:{before.id}", progress.next_check_at_s)
     pool, stopped = tx.store.fleet.pool(before.pool), progress.task.state is TaskState.STOPPED
+    if stopped:
+        mark_queued(tx, before)  # before the pool, because the next member of its array may get in line
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
     if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees):
         tx.mark(f"pool:{before.pool}")
+    if stopped and before.state is not TaskState.STOPPED:
+        release_private_objects(tx, before)
     if stopped and before.pool != HOST_POOL:
         tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
         mark_provider(tx, before, before.instance_id)
@@ -109,9 +114,13 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
     stopping = task.but(desired=TaskState.STOPPED, stopping_at_s=tx.now_s, stop_code=code.value, stopped_reason=reason)
     if task.state is TaskState.PROVISIONING:
         runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
+        in_line = tx.store.claims.get(TASK, task.id) is not None
         tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
         tx.changed(f"task:{task.id}")
-        tx.mark(f"pool:{task.pool}")  # run the scheduler, because other claims may use a slot that was reserved for this task
+        release_private_objects(tx, task)
+        mark_queued(tx, task)
+        if in_line:
+            tx.mark(f"pool:{task.pool}")  # run the scheduler, because other claims may use a slot that was reserved for this task
         mark_service(tx, task)
         mark_job(tx, task)
         mark_provider(tx, task)
@@ -124,6 +133,12 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
 
 def _frees_capacity(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
     return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))
+
+
+def mark_queued(tx: Tx[Store], task: Task) -> None:
+    """Reconcile the run queue after the end of a task, if the task is in the queue or other tasks wait for it."""
+    if tx.store.run_waits.concerns(task.id):
+        tx.mark(f"run:{task.id}")
 
 
 def mark_provider(tx: Tx[Store], task: Task, instance_id: str | None = None) -> None:

@@ -13,6 +13,7 @@ import orjson
 
 from corral.core import Tx, Wait
 from corral.model.numbers import whole_number
+from corral.model.run_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, capacity_of
@@ -20,6 +21,7 @@ from corral.services.ecs.errors import ClientException, ConflictException, Inval
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, pools_of, short
 from corral.services.ecs.placement_constraints import failure_reason
+from corral.services.ecs.run_queue import check_start_options, read_options
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_progress import begin_stop
@@ -40,10 +42,12 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
         return previous
     count = params.get("count", 1)
     launch_type, strategy = params.get("launchType"), params.get("capacityProviderStrategy")
+    common = _common(tx, params, caller, cluster)
     launched = launch(
         tx,
         LaunchRequest(
-            **_common(tx, params, caller, cluster),
+            **common,
+            options=read_options(common["tags"], count) if common["tags"] else NO_OPTIONS,
             capacity=capacity_of(tx, launch_type, strategy, caller.region, cluster, about, count),
             count=count,
             platform_version=params.get("platformVersion"),
@@ -61,10 +65,13 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     _check_overrides(params)
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     instances = params["containerInstances"]
+    common = _common(tx, params, caller, cluster)
+    if common["tags"]:
+        check_start_options(common["tags"])
     launched = launch(
         tx,
         LaunchRequest(
-            **_common(tx, params, caller, cluster),
+            **common,
             capacity=Capacity("EC2", pools_of(tx, caller.region, cluster), waits=False),
             instance_ids=[short(instance) for instance in instances],
         ),

@@ -1,0 +1,124 @@
+"""Reconcilers of the run queue: tasks that are held, too early, behind other tasks or over the limit of their array.
+
+`run` requeues an ended task or removes it from the queue. `run-end` informs the tasks that wait for an ended chain or array.
+`array` admits the next members of an array. `run-times` admits tasks whose time has come. `run-arrays` deletes old arrays. A chain
+is a task and the tasks that replace it after failures. To admit a task is to give it a claim: a place in line for capacity. Each
+run of a reconciler handles a limited number of tasks, because any number of tasks can wait for one task. Later transactions
+handle the rest.
+"""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.decide.run_eligibility import RunOutcome, outcome, requeue_at_s
+from corral.model.durations import DAY_S
+from corral.model.queued_run import QueuedRun, QueueState, RunEnd, needed_array
+from corral.model.task import StopCode, Task, TaskState
+from corral.services.ecs.queue_reasons import failure_text, member_failure_text
+from corral.services.ecs.requeue import requeue
+from corral.services.ecs.run_queue import ARRAYS, TIMES, array_reconciler, settle
+from corral.services.ecs.task_progress import begin_stop
+from corral.store import Store
+
+ADMITTED_MAX = 40  # tasks that one run admits or stops: about 5 ms of work
+ARRAYS_KEPT_S = 30.0 * DAY_S  # the tags corral:after and corral:after-any can name an array for this time after its end
+ARRAYS_MAX = 500
+SWEEP_EVERY_S = 3600.0
+
+
+def reconcile_run(tx: Tx[Store], task_id: str) -> None:
+    """If a task has ended, replace it or remove it from the queue. Otherwise admit it, if nothing holds it back."""
+    task, run = tx.store.tasks.get(task_id), tx.store.run_waits.get(task_id)
+    if task is not None and task.state is not TaskState.STOPPED:
+        if run is not None and run.state is not QueueState.ADMITTED:
+            settle(tx, run)
+        return
+    at_s = requeue_at_s(run, task, tx.now_s) if task is not None and run is not None else None
+    if task is not None and run is not None and at_s is not None:
+        requeue(tx, task, run, at_s)
+        _change_array(tx, run, requeued=True)
+        return
+    ended = outcome(task) if task is not None else RunOutcome(False, "was deleted before its end was handled")
+    if run is not None:
+        tx.store.run_waits.remove(task_id)
+        _change_array(tx, run, ended)
+    chain = run.chain if run is not None else task_id
+    if tx.store.run_waits.is_needed(chain):
+        _announce(tx, RunEnd(chain, ended.succeeded, True, failure_text(task_id, task, ended)))
+
+
+def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None, *, requeued: bool = False) -> None:
+    """Count the end or the requeue of a member, inform the tasks that wait for the array, and admit the next member."""
+    array = tx.store.run_waits.array(run.array) if run.array else None
+    if array is None:
+        return
+    was_admitted = run.state is QueueState.ADMITTED
+    array = array.but(admitted=array.admitted - was_admitted, waiting=array.waiting - (not was_admitted) + requeued)
+    if ended is not None:
+        array = array.but(succeeded=array.succeeded + ended.succeeded, failed=array.failed + (not ended.succeeded))
+    tx.store.run_waits.put_array(array, tx.now_s)
+    needed = needed_array(array.key)
+    if ended is not None and tx.store.run_waits.is_needed(needed) and (array.has_ended or not ended.succeeded):
+        _announce(tx, RunEnd(needed, array.failed == 0, array.has_ended, member_failure_text(run.task_id, run, ended)))
+    if array.has_ended:
+        tx.due(ARRAYS, tx.now_s + ARRAYS_KEPT_S)
+    else:
+        tx.mark(array_reconciler(array.key))
+
+
+def _announce(tx: Tx[Store], end: RunEnd) -> None:
+    tx.store.run_waits.add_end(end)
+    tx.mark(f"run-end:{end.needed}")
+
+
+def reconcile_end(tx: Tx[Store], needed: str) -> None:
+    """Inform the tasks that wait for a chain or an array. A failure stops the tasks for which it must not fail."""
+    waits = tx.store.run_waits
+    end = waits.end(needed)
+    if end is None:
+        return
+    informed = waits.dependents(end, ADMITTED_MAX)
+    for task_id, any_end in informed:
+        run, task = waits.meet(needed, task_id), tx.store.tasks.get(task_id)
+        if end.succeeded or any_end:
+            settle(tx, run)
+        elif task is not None:
+            _fail(tx, task, end)
+    if len(informed) < ADMITTED_MAX:
+        waits.drop_end(needed)
+    else:
+        tx.due(f"run-end:{needed}", tx.now_s)
+
+
+def _fail(tx: Tx[Store], task: Task, end: RunEnd) -> None:
+    """Stop a task that can never start. Its end is then announced to the tasks that wait for it."""
+    if task.state is TaskState.PROVISIONING:
+        begin_stop(tx, task, StopCode.FAILED_TO_START, end.reason)
+
+
+def reconcile_array(tx: Tx[Store], key: str) -> None:
+    """Admit the READY members with the smallest indexes, up to the limit of the array."""
+    for _ in range(ADMITTED_MAX):
+        array, run = tx.store.run_waits.array(key), tx.store.run_waits.next_ready(key)
+        if array is None or run is None or not array.has_room:
+            return
+        if settle(tx, run) is not QueueState.ADMITTED:
+            return  # its task has just ended: the reconciler of the task runs next, and marks the array again
+    tx.due(array_reconciler(key), tx.now_s)
+
+
+def admit_by_time(tx: Tx[Store], _: str) -> None:
+    """Admit tasks whose time has come."""
+    for run in tx.store.run_waits.whose_time_has_come(tx.now_s, ADMITTED_MAX):
+        settle(tx, run)
+    next_s = tx.store.run_waits.next_time_s()
+    if next_s is not None:
+        tx.due(TIMES, max(next_s, tx.now_s))
+
+
+def drop_ended_arrays(tx: Tx[Store], _: str) -> None:
+    """Delete arrays that ended long ago."""
+    dropped = tx.store.run_waits.drop_arrays(tx.now_s - ARRAYS_KEPT_S, ARRAYS_MAX)
+    oldest_s = tx.store.run_waits.oldest_ended_array_s()
+    if oldest_s is not None:
+        tx.due(ARRAYS, tx.now_s if dropped >= ARRAYS_MAX else max(oldest_s + ARRAYS_KEPT_S, tx.now_s + SWEEP_EVERY_S))

@@ -1,0 +1,66 @@
+"""Reasons why a task of the run queue waits, for containers[].reason of DescribeTasks and for stoppedReason.
+
+`model/queued_run.py` defines the terms of the run queue.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from corral.core import Tx
+from corral.decide.run_eligibility import RunOutcome
+from corral.model.queued_run import QueuedRun, QueueState
+from corral.model.run_options import AFTER_TAG, ARRAY_PREFIX
+from corral.model.task import Task
+from corral.store import Store
+
+NAMED_MAX = 3  # tasks and arrays that a reason names
+SHORT = 8  # digits of a task id that the command line shows
+
+
+def why_queued(tx: Tx[Store], task: Task) -> str:
+    """Return why a task has no claim yet: each thing that holds it back."""
+    run = tx.store.run_waits.get(task.id)
+    assert run is not None, "a task that waits has a claim, or is in the run queue"
+    reasons = [f"held: `corral release {task.id[:SHORT]}` releases it"] if run.held else []
+    if run.unmet:
+        reasons.append(_why_behind(tx, run))
+    if run.not_before_s is not None:
+        requeued = f" (requeue {run.attempt} after a failure)" if run.attempt else ""
+        reasons.append(f"waits until {datetime.fromtimestamp(run.not_before_s, UTC):%Y-%m-%d %H:%M:%S} UTC{requeued}")
+    array = tx.store.run_waits.array(run.array) if run.state is QueueState.READY else None
+    if array is not None:
+        reasons.append(f"{array.admitted} of {array.limit} tasks of the array run")
+    return "; ".join(reasons) or "waits for its place in line"
+
+
+def _why_behind(tx: Tx[Store], run: QueuedRun) -> str:
+    needs = tx.store.run_waits.needs_of(run.task_id, NAMED_MAX)
+    more = f" and {run.unmet - len(needs)} more" if run.unmet > len(needs) else ""
+    return f"waits for {', '.join(_name_of_needed(tx, needed) for needed, _ in needs)}{more}"
+
+
+def _name_of_needed(tx: Tx[Store], needed: str) -> str:
+    if needed.startswith(ARRAY_PREFIX):
+        array = tx.store.run_waits.array(needed.removeprefix(ARRAY_PREFIX))
+        assert array is not None, "a task waits for an array that does not exist"
+        return f"array {array.id} ({array.succeeded + array.failed} of {array.size} tasks have ended)"
+    current = tx.store.tasks.get(tx.store.run_waits.of_chain(needed) or needed)
+    return name_of_run(current) if current is not None else f"run {needed[:SHORT]}"
+
+
+def name_of_run(task: Task) -> str:
+    """Return the name of a task in messages, such as `run train (1a2b3c4d)`."""
+    return f"run {task.name} ({task.id[:SHORT]})" if task.name else f"run {task.id[:SHORT]}"
+
+
+def failure_text(task_id: str, task: Task | None, ended: RunOutcome) -> str:
+    """Return the stoppedReason of the tasks that wait for a task which has failed."""
+    name = name_of_run(task) if task is not None else f"run {task_id[:SHORT]}"
+    return f"Dependency failed: {name}, which {AFTER_TAG} names, {ended.text}"
+
+
+def member_failure_text(task_id: str, run: QueuedRun, ended: RunOutcome) -> str:
+    """Return the stoppedReason of the tasks that wait for an array of which a member has failed."""
+    array_id = run.array.partition("/")[2]
+    return f"Dependency failed: task {run.index} ({task_id[:SHORT]}) of array {array_id}, which {AFTER_TAG} names, {ended.text}"

@@ -1,0 +1,70 @@
+"""Requeues: a task with the tag `corral:requeue` that has failed, or was lost with its host, is replaced by a new task.
+
+The new task has the same definition, overrides, tags, group and array index. Tasks that wait for the failed task wait for the new
+task.
+"""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.model.queued_run import QueuedRun, QueueState
+from corral.model.run_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, run_options
+from corral.model.task import Task, TaskState
+from corral.services.ecs.run_queue import REQUEUED_AS, TIMES
+from corral.services.ecs.task_spec import spec_of
+from corral.store import Store
+
+ENDED_MEMBERS = frozenset({REQUEUED_AS, "protectedUntil"})  # members of Task.details that concern only the ended task
+
+
+def requeue(tx: Tx[Store], task: Task, run: QueuedRun, not_before_s: float) -> Task:
+    """Add the task that replaces a stopped task. The new task takes its place in the run queue, and starts at `not_before_s`."""
+    task_id = tx.ids.hex32()
+    tags: list[dict[str, str]] = task.details.get("tags", [])
+    changed = {REQUEUE_TAG: str(run.requeues - 1), REQUEUE_OF_TAG: run.chain}
+    details = {name: value for name, value in task.details.items() if name not in ENDED_MEMBERS}
+    details["tags"] = _with_tags(tags, changed)
+    fresh = spec_of(tx, task).runs
+    successor = Task(
+        id=task_id,
+        region=task.region,
+        cluster=task.cluster,
+        definition_arn=task.definition_arn,
+        pool=task.pool,
+        state=TaskState.PROVISIONING,
+        desired=TaskState.RUNNING,
+        demand=task.demand,
+        created_at_s=tx.now_s,
+        family=task.family,
+        group=task.group,
+        started_by=task.started_by,
+        details=details,
+        runs=tuple(
+            each.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id, gpus=0 if task.launch_type == "FARGATE" else each.gpus)
+            for each in fresh
+        ),
+        plain=task.plain,
+        time_limit_s=task.time_limit_s,
+        launch_type=task.launch_type,
+    )
+    tx.store.tasks.add(successor)
+    tx.store.tasks.set_details(task, {**task.details, "tags": _with_tags(tags, {REQUEUED_AS_TAG: task_id}), REQUEUED_AS: task_id})
+    tx.store.run_waits.remove(task.id)
+    tx.store.run_waits.add(
+        run.but(
+            task_id=task_id,
+            state=QueueState.WAITING,
+            held=run_options(tags).held,
+            not_before_s=not_before_s,
+            requeues=run.requeues - 1,
+            attempt=run.attempt + 1,
+        )
+    )
+    tx.due(TIMES, not_before_s)
+    return successor
+
+
+def _with_tags(tags: list[dict[str, str]], changed: dict[str, str]) -> list[dict[str, str]]:
+    """Return tags with some values changed. The limit of 50 tags does not apply to tags that Corral itself adds."""
+    kept = [tag for tag in tags if tag["key"] not in changed]
+    return [*kept, *({"key": key, "value": value} for key, value in changed.items())]

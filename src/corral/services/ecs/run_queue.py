@@ -1,0 +1,309 @@
+"""The run queue: tasks that are held, too early, behind other tasks or over the limit of their array get no claim yet.
+
+A claim is a place in line for the capacity of a pool. `model/queued_run.py` and `model/run_options.py` define the other terms. Only
+RunTask reads queue options. The tasks of services and of Batch jobs never enter the run queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.decide.placement import claim_rank
+from corral.decide.run_eligibility import next_state, outcome, recorded_outcome
+from corral.errors import ApiError
+from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
+from corral.model.job import STARTED_BY as STARTED_BY_BATCH
+from corral.model.placement import TASK, Rank
+from corral.model.queued_run import QueuedRun, QueueState, RunArray, array_key, needed_array
+from corral.model.run_options import (
+    AFTER_ANY_TAG,
+    AFTER_TAG,
+    ARRAY_PREFIX,
+    ARRAY_TAG,
+    HOLD_TAG,
+    NO_OPTIONS,
+    NOT_BEFORE_TAG,
+    PREFIX,
+    REQUEUE_TAG,
+    REQUEUED_AS_TAG,
+    RunOptionError,
+    RunOptions,
+    is_fixed_at_launch,
+    run_options,
+)
+from corral.model.task import Task, TaskState
+from corral.services.ecs.errors import InvalidParameterException
+from corral.services.ecs.task_progress import mark_provider
+from corral.store import Store
+
+TIMES = "run-times:"  # the key of the reconciler that admits tasks whose time has come
+ARRAYS = "run-arrays:"  # the key of the reconciler that deletes old arrays
+REQUEUED_AS = "requeuedAs"  # the member of Task.details with the task that replaces a failed task
+INDEX_VARIABLE, ARRAY_VARIABLE = "CORRAL_INDEX", "CORRAL_ARRAY_ID"
+
+Tag = Mapping[str, str]
+
+
+def read_options(tags: Iterable[Tag], count: int = 1) -> RunOptions:
+    """Read the queue options from the tags of a task, and convert errors to those of ECS."""
+    try:
+        return run_options(tags, count)
+    except RunOptionError as error:
+        raise InvalidParameterException(str(error)) from error
+
+
+def check_start_options(tags: Iterable[Tag]) -> None:
+    """Refuse queue options in StartTask, which starts tasks at once and does not let them wait."""
+    if read_options(tags) is not NO_OPTIONS:
+        raise InvalidParameterException(
+            f"The tags have queue options ({PREFIX}...), but StartTask starts tasks at once: use RunTask, or remove these tags."
+        )
+
+
+def array_reconciler(key: str) -> str:
+    return f"array:{key}"
+
+
+# Launch
+
+
+class LaunchQueue(Struct):
+    """The queue options of the tasks of one request."""
+
+    options: RunOptions
+    needs: dict[str, bool]  # chain or array:KEY that has not ended → whether any end counts
+    not_before_s: float | None
+    array: RunArray | None  # its counts include the tasks of this request that were added
+
+    def entry(self, at: int, now_s: float, *, roams: bool) -> QueuedRun:
+        """Return the task with the number `at` of the request as an element of the queue, without its id."""
+        options, array = self.options, self.array
+        run = QueuedRun(
+            task_id="",
+            chain="",
+            state=QueueState.WAITING,
+            held=options.held,
+            not_before_s=self.not_before_s,
+            unmet=len(self.needs),
+            array=array.key if array is not None else "",
+            index=options.array.index(at) if options.array is not None else 0,
+            requeues=options.requeues,
+            roams=roams,
+        )
+        return run.but(state=next_state(run, array, now_s))
+
+    def details(self, at: int, details: dict[str, Any]) -> dict[str, Any]:
+        """Return the details of a task. The member of an array gets its index, as a tag and as a variable."""
+        members = self.options.array
+        if members is None:
+            return details
+        tags = [{"key": ARRAY_TAG, "value": members.tag_value(at)} if tag["key"] == ARRAY_TAG else tag for tag in details["tags"]]
+        variables = {INDEX_VARIABLE: str(members.index(at)), ARRAY_VARIABLE: members.id}
+        return {**details, "tags": tags, "jobEnvironment": variables}
+
+    def add(self, tx: Tx[Store], entry: QueuedRun, task_id: str) -> None:
+        """Store a launched task in the queue, if its options matter later."""
+        if entry.state is QueueState.ADMITTED and not entry.array and not entry.requeues:
+            return
+        tx.store.run_waits.add(entry.but(task_id=task_id, chain=task_id), self.needs.items())
+        if self.array is not None:
+            admitted = entry.state is QueueState.ADMITTED
+            self.array = self.array.but(admitted=self.array.admitted + admitted, waiting=self.array.waiting + (not admitted))
+
+    def close(self, tx: Tx[Store]) -> None:
+        """Write the counts of the array, after all tasks of the request were added."""
+        if self.array is not None:
+            tx.store.run_waits.put_array(self.array, tx.now_s)
+        if self.not_before_s is not None:
+            tx.due(TIMES, self.not_before_s)
+
+
+def open_queue(tx: Tx[Store], region: str, options: RunOptions, *, may_wait: bool) -> LaunchQueue | None:
+    """Check the options of a request, and find out which tasks and arrays its tasks wait for. Return None without options.
+
+    Refuse the request if one of them is unknown, or has already failed.
+    """
+    if options is NO_OPTIONS:
+        return None
+    if not may_wait and (options.waits or (options.array is not None and options.array.limit)):
+        raise InvalidParameterException(
+            f"The tags {HOLD_TAG}, {NOT_BEFORE_TAG}, {AFTER_TAG}, {AFTER_ANY_TAG} and a limit in {ARRAY_TAG} let tasks wait, but "
+            "tasks with the launch type EC2 fail if they cannot start at once: leave launchType out."
+        )
+    needs: dict[str, bool] = {}
+    for given, any_end in [*((each, False) for each in options.after), *((each, True) for each in options.after_any)]:
+        find = _unfinished_array if given.startswith(ARRAY_PREFIX) else _unfinished_chain
+        needed = find(tx, region, given, any_end)
+        if needed is not None:
+            needs[needed] = needs.get(needed, True) and any_end
+    not_before_s = options.not_before_s
+    return LaunchQueue(
+        options=options,
+        needs=needs,
+        not_before_s=not_before_s if not_before_s is not None and not_before_s > tx.now_s else None,
+        array=_array(tx, region, options, needs),
+    )
+
+
+def _array(tx: Tx[Store], region: str, options: RunOptions, needs: Mapping[str, bool]) -> RunArray | None:
+    """Return the array of new members. Refuse members that would wait for themselves."""
+    if options.array is None:
+        return None
+    key, limit = array_key(region, options.array.id), options.array.limit
+    array = tx.store.run_waits.array(key) or RunArray(key, limit)
+    if needed_array(key) in needs or tx.store.run_waits.is_needed(needed_array(key)):
+        raise InvalidParameterException(
+            f"The array {array.id} gets no more tasks, because tasks wait for its end: use the id of a new array in {ARRAY_TAG}."
+        )
+    if array.limit != limit:
+        raise InvalidParameterException(
+            f"The tag {ARRAY_TAG} has the limit {limit}, but the array {array.id} was created with the limit {array.limit}: use "
+            "the same limit, or the id of a new array."
+        )
+    return array
+
+
+def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> str | None:
+    """Return the name of an array in the dependencies. Return None if the array has already ended in a way that counts."""
+    array_id = given.removeprefix(ARRAY_PREFIX)
+    array = tx.store.run_waits.array(array_key(region, array_id))
+    if array is None:
+        raise InvalidParameterException(
+            f"The tag {_tag(any_end)} names the array '{array_id}', which Corral does not know: launch the tasks of the array "
+            f"first, with the tag {ARRAY_TAG}."
+        )
+    if array.failed and not any_end:
+        raise _already_failed(f"the array {array_id}", f"has {array.failed} tasks that did not end with exit code 0")
+    return None if array.has_ended else needed_array(array.key)
+
+
+def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
+    """Return the id of a task's chain. Return None if the chain has already ended in a way that counts."""
+    following: str | None = task_id
+    while following is not None:
+        last, run, task = following, tx.store.run_waits.get(following), tx.store.tasks.get(following)
+        if task is None:
+            recorded = tx.store.tasks.history.get(following)
+            if recorded is None or recorded.region != region:
+                raise _unknown_task(task_id, any_end)
+            tags = {tag["key"]: tag["value"] for tag in recorded.record.tags}
+            ended, following = recorded_outcome(recorded.record.stop_code, recorded.failed), tags.get(REQUEUED_AS_TAG)
+        elif task.region != region:
+            raise _unknown_task(task_id, any_end)
+        elif run is not None:
+            return run.chain
+        elif task.state is not TaskState.STOPPED:
+            return task.id
+        else:
+            ended, following = outcome(task), task.details.get(REQUEUED_AS)
+    if not ended.succeeded and not any_end:
+        raise _already_failed(f"the task {last}", ended.text)
+    return None
+
+
+def _unknown_task(task_id: str, any_end: bool) -> ApiError:
+    return InvalidParameterException(
+        f"The tag {_tag(any_end)} names the task '{task_id}', which Corral does not know: give the id of a task that has not "
+        "ended, or that `corral history` shows."
+    )
+
+
+def _tag(any_end: bool) -> str:
+    return AFTER_ANY_TAG if any_end else AFTER_TAG
+
+
+def _already_failed(name: str, how: str) -> ApiError:
+    return InvalidParameterException(
+        f"The task would never start: {name}, which the tag {AFTER_TAG} names, {how}. Use the tag {AFTER_ANY_TAG} to start after "
+        "any end, or remove the name."
+    )
+
+
+# Changes of a task in the queue
+
+
+def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
+    """Write a task of the queue, and move it to the state that it should have now: add its claim, or withdraw the claim.
+
+    `run.state` is the stored state. The other members of `run` may have changed. Return the new state.
+    """
+    array = tx.store.run_waits.array(run.array) if run.array else None
+    if run.not_before_s is not None and run.not_before_s <= tx.now_s:
+        run = run.but(not_before_s=None)
+    if run.not_before_s is not None:
+        tx.due(TIMES, run.not_before_s)
+    state = next_state(run, array, tx.now_s)
+    moves = QueueState.ADMITTED in (run.state, state) and run.state is not state
+    task = tx.store.tasks.get(run.task_id) if moves else None
+    if moves and (task is None or task.state is not TaskState.PROVISIONING):
+        state = run.state  # the task has just ended, and its reconciler removes it from the queue
+    tx.store.run_waits.change(run.but(state=state))
+    if task is None or state is run.state:
+        return state
+    admitted = state is QueueState.ADMITTED
+    if array is not None:
+        change = 1 if admitted else -1
+        array = array.but(admitted=array.admitted + change, waiting=array.waiting - change)
+        tx.store.run_waits.put_array(array, tx.now_s)
+    if admitted:
+        tx.store.tasks.enqueue(task, rank_of(task), roams=run.roams)
+    else:
+        tx.store.claims.remove(TASK, task.id)
+        if array is not None:
+            tx.mark(array_reconciler(array.key))
+    tx.mark(f"pool:{task.pool}")
+    mark_provider(tx, task)
+    tx.changed(f"task:{task.id}")
+    return state
+
+
+def rank_of(task: Task) -> Rank:
+    """Return the rank of a task's claim: by priority, then by age."""
+    return claim_rank(task.created_at_s, run_options(task.details.get("tags", ())).priority)
+
+
+def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
+    """Apply changed queue options to a task that has not ended. `before` has the earlier tags."""
+    if task.state is TaskState.STOPPED or (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH)):
+        return
+    old, new = ({tag["key"]: tag["value"] for tag in tags} for tags in (before, task.details.get("tags", ())))
+    changed = {key for key in old.keys() | new.keys() if key.startswith(PREFIX) and old.get(key) != new.get(key)}
+    if not changed:
+        return
+    for key in sorted(changed):
+        if is_fixed_at_launch(key):
+            raise InvalidParameterException(
+                f"The tag {key} of a task cannot be changed before the task has ended: stop the task, and run another one."
+            )
+    options = read_options(task.details["tags"])
+    run = tx.store.run_waits.get(task.id)
+    requeues = options.requeues if REQUEUE_TAG in changed or run is None else run.requeues
+    if task.state is not TaskState.PROVISIONING:  # the other options count again only if the task is requeued
+        if run is not None:
+            tx.store.run_waits.change(run.but(requeues=requeues))
+        elif requeues:
+            tx.store.run_waits.add(QueuedRun(task.id, task.id, QueueState.ADMITTED, requeues=requeues))
+        return
+    after = run or QueuedRun(task.id, task.id, QueueState.ADMITTED, roams=tx.store.claims.roams(TASK, task.id))
+    if NOT_BEFORE_TAG in changed:
+        after = after.but(not_before_s=options.not_before_s)
+    after = after.but(held=options.held, requeues=requeues)
+    if run is not None or requeues or next_state(after, None, tx.now_s) is QueueState.WAITING:
+        if run is None:
+            tx.store.run_waits.add(after.but(held=False))
+        settle(tx, after)
+    claim, rank = tx.store.claims.get(TASK, task.id), rank_of(task)
+    if claim is not None and claim.rank != rank:
+        tx.store.claims.change_rank(claim, rank)
+        tx.mark(f"pool:{task.pool}")
+
+
+def forbid_requeue(tx: Tx[Store], task: Task) -> None:
+    """Do not replace a task after its end. Call this before a signal of the user ends the program of the task."""
+    run = tx.store.run_waits.get(task.id)
+    if run is not None and run.requeues:
+        tx.store.run_waits.change(run.but(requeues=0))

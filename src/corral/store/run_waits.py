@@ -1,0 +1,192 @@
+"""SQL of the run queue: tasks that are held, too early, behind other tasks or over the limit of their array.
+
+`model/queued_run.py` defines the terms. The ids of all tasks in the queue, and of all tasks that others wait for, are also in
+memory. So tasks without queue options cost no query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from corral.database import Database, Row
+from corral.model.queued_run import QueuedRun, QueueState, RunArray, RunEnd
+
+RUN_COLUMNS = "task_id, chain, state, held, not_before, unmet, array, position, requeues, attempt, roams"
+ARRAY_COLUMNS = "key, max_active, waiting, admitted, succeeded, failed"
+Need = tuple[str, bool]  # the id of a chain or array:KEY, and whether any end of it counts
+
+
+class RunWaits:
+    def __init__(self, database: Database) -> None:
+        self._execute, self._executemany = database.execute, database.executemany
+        self._journal = database.journal
+        self._reads_only = database.reads_only
+        self._queued: set[str] = set()  # the tasks in the queue
+        self._needed: dict[str, int] = {}  # chain or array:KEY → the number of tasks that wait for it
+        if not database.reads_only:
+            self._queued.update(task_id for (task_id,) in self._execute("SELECT task_id FROM run_wait"))
+            self._needed.update(self._execute("SELECT needed, count(*) FROM run_dependency GROUP BY needed").fetchall())
+
+    def snapshot(self) -> tuple[set[str], dict[str, int]]:
+        """A copy of the values in memory, for tests."""
+        return set(self._queued), dict(self._needed)
+
+    # Tasks
+
+    def concerns(self, task_id: str) -> bool:
+        """Whether the end of a task matters to the queue: the task is in the queue, or another task waits for it."""
+        return task_id in self._queued or task_id in self._needed
+
+    def is_needed(self, needed: str) -> bool:
+        return needed in self._needed
+
+    def get(self, task_id: str) -> QueuedRun | None:
+        if task_id not in self._queued and not self._reads_only:
+            return None
+        row = self._execute(f"SELECT {RUN_COLUMNS} FROM run_wait WHERE task_id = ?", (task_id,)).fetchone()
+        return None if row is None else _run_of(row)
+
+    def of_chain(self, chain: str) -> str | None:
+        """The task of a chain that has not ended. None if the chain has ended, and for a task that is not in the queue."""
+        row = self._execute("SELECT task_id FROM run_wait WHERE chain = ?", (chain,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def add(self, run: QueuedRun, needs: Iterable[Need] = ()) -> None:
+        """Add a task to the queue. `run.unmet` must be the number of `needs`."""
+        self._execute(f"INSERT INTO run_wait ({RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _values(run))
+        self._queued.add(run.task_id)
+        self._journal.on_rollback(partial(self._queued.discard, run.task_id))
+        rows = [(needed, run.task_id, any_end) for needed, any_end in needs]
+        assert len(rows) == run.unmet
+        if rows:
+            self._executemany("INSERT INTO run_dependency (needed, dependent, any_end) VALUES (?, ?, ?)", rows)
+            for needed, _, _ in rows:
+                self._count_needed(needed, 1)
+
+    def change(self, run: QueuedRun) -> None:
+        """Write a task of the queue."""
+        self._execute(
+            "UPDATE run_wait SET state = ?, held = ?, not_before = ?, unmet = ?, requeues = ? WHERE task_id = ?",
+            (run.state.value, run.held, run.not_before_s, run.unmet, run.requeues, run.task_id),
+        )
+
+    def remove(self, task_id: str) -> None:
+        """Remove a task that has ended from the queue. It no longer waits for other tasks."""
+        sql = "DELETE FROM run_dependency WHERE dependent = ? RETURNING needed"
+        for (needed,) in self._execute(sql, (task_id,)).fetchall():
+            self._count_needed(needed, -1)
+        self._execute("DELETE FROM run_wait WHERE task_id = ?", (task_id,))
+        if task_id in self._queued:
+            self._queued.remove(task_id)
+            self._journal.on_rollback(partial(self._queued.add, task_id))
+
+    def _count_needed(self, needed: str, change: int) -> None:
+        self._change_needed(needed, change)
+        self._journal.on_rollback(partial(self._change_needed, needed, -change))
+
+    def _change_needed(self, needed: str, change: int) -> None:
+        count = self._needed.get(needed, 0) + change
+        if count:
+            self._needed[needed] = count
+        else:
+            self._needed.pop(needed, None)
+
+    def not_admitted(self, after: str, limit: int) -> list[str]:
+        """Ids of tasks that have no claim yet, sorted by id."""
+        sql = "SELECT task_id FROM run_wait WHERE state != 'admitted' AND task_id > ? ORDER BY task_id LIMIT ?"
+        return [task_id for (task_id,) in self._execute(sql, (after, limit))]
+
+    # Times
+
+    def next_time_s(self) -> float | None:
+        """The earliest time that a task waits for."""
+        row = self._execute("SELECT min(not_before) FROM run_wait WHERE not_before IS NOT NULL").fetchone()
+        return None if row[0] is None else float(row[0])
+
+    def whose_time_has_come(self, now_s: float, limit: int) -> list[QueuedRun]:
+        sql = f"SELECT {RUN_COLUMNS} FROM run_wait WHERE not_before <= ? ORDER BY not_before LIMIT ?"
+        return [_run_of(row) for row in self._execute(sql, (now_s, limit)).fetchall()]
+
+    # Dependencies
+
+    def needs_of(self, task_id: str, limit: int) -> list[Need]:
+        """The chains and arrays for which a task waits."""
+        sql = "SELECT needed, any_end FROM run_dependency WHERE dependent = ? ORDER BY needed LIMIT ?"
+        return [(needed, bool(any_end)) for needed, any_end in self._execute(sql, (task_id, limit))]
+
+    def dependents(self, end: RunEnd, limit: int) -> list[tuple[str, bool]]:
+        """The next tasks that an end concerns, each with whether any end counts for it."""
+        most = 1 if end.final else 0  # until an array has ended, it only concerns tasks for which no member may fail
+        sql = "SELECT dependent, any_end FROM run_dependency WHERE needed = ? AND any_end <= ? ORDER BY any_end, dependent LIMIT ?"
+        return [(task_id, bool(any_end)) for task_id, any_end in self._execute(sql, (end.needed, most, limit))]
+
+    def meet(self, needed: str, task_id: str) -> QueuedRun:
+        """Delete a dependency, because the task knows of the end. Return the task."""
+        self._execute("UPDATE run_wait SET unmet = unmet - 1 WHERE task_id = ?", (task_id,))
+        self._execute("DELETE FROM run_dependency WHERE needed = ? AND any_end IN (0, 1) AND dependent = ?", (needed, task_id))
+        self._count_needed(needed, -1)
+        run = self.get(task_id)
+        assert run is not None
+        return run
+
+    def add_end(self, end: RunEnd) -> None:
+        """Add a notice. If there is one about the same array, the first failure keeps its reason."""
+        self._execute(
+            "INSERT INTO run_end (needed, succeeded, final, reason) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (needed) DO UPDATE SET final = max(final, excluded.final), succeeded = min(succeeded, excluded.succeeded)",
+            (end.needed, end.succeeded, end.final, end.reason),
+        )
+
+    def end(self, needed: str) -> RunEnd | None:
+        row = self._execute("SELECT needed, succeeded, final, reason FROM run_end WHERE needed = ?", (needed,)).fetchone()
+        return None if row is None else RunEnd(row[0], bool(row[1]), bool(row[2]), row[3])
+
+    def drop_end(self, needed: str) -> None:
+        self._execute("DELETE FROM run_end WHERE needed = ?", (needed,))
+
+    # Arrays
+
+    def array(self, key: str) -> RunArray | None:
+        row = self._execute(f"SELECT {ARRAY_COLUMNS} FROM run_array WHERE key = ?", (key,)).fetchone()
+        return None if row is None else RunArray(*row)
+
+    def put_array(self, array: RunArray, now_s: float) -> None:
+        self._execute(
+            f"INSERT INTO run_array ({ARRAY_COLUMNS}, changed_at) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+            "waiting = excluded.waiting, admitted = excluded.admitted, succeeded = excluded.succeeded, failed = excluded.failed, "
+            "changed_at = excluded.changed_at",
+            (array.key, array.limit, array.waiting, array.admitted, array.succeeded, array.failed, now_s),
+        )
+
+    def next_ready(self, key: str) -> QueuedRun | None:
+        """The READY member of an array with the smallest index."""
+        sql = f"SELECT {RUN_COLUMNS} FROM run_wait WHERE array = ? AND state = 'ready' ORDER BY position LIMIT 1"
+        row = self._execute(sql, (key,)).fetchone()
+        return None if row is None else _run_of(row)
+
+    def drop_arrays(self, before_s: float, limit: int) -> int:
+        """Delete arrays that ended before `before_s`. Return their number."""
+        return self._execute(
+            "DELETE FROM run_array WHERE key IN "
+            "(SELECT key FROM run_array WHERE waiting = 0 AND admitted = 0 AND changed_at < ? LIMIT ?)",
+            (before_s, limit),
+        ).rowcount
+
+    def oldest_ended_array_s(self) -> float | None:
+        row = self._execute("SELECT min(changed_at) FROM run_array WHERE waiting = 0 AND admitted = 0").fetchone()
+        return None if row[0] is None else float(row[0])
+
+
+def _values(run: QueuedRun) -> Row:
+    return (
+        run.task_id, run.chain, run.state.value, run.held, run.not_before_s, run.unmet, run.array, run.index, run.requeues,
+        run.attempt, run.roams,
+    )  # fmt: skip
+
+
+def _run_of(row: Row) -> QueuedRun:
+    task_id, chain, state, held, not_before_s, unmet, array, index, requeues, attempt, roams = row
+    return QueuedRun(
+        task_id, chain, QueueState(state), bool(held), not_before_s, unmet, array, index, requeues, attempt, bool(roams)
+    )
