@@ -86,7 +86,8 @@ def test_a_day(machine: Cli, terminals: list[Terminal]) -> None:
 
 
 def a_reboot_in_the_middle(corral: Cli) -> None:
-    corral("run", "-d", "-n", "survivor", "-g", "1", "--requeue", "--", "sh", "-c", "echo up >> starts; test -e again || exec sleep 600")
+    until_again = "echo up >> starts; test -e again || exec sleep 600"
+    corral("run", "-d", "-n", "survivor", "-g", "1", "--requeue", "--", "sh", "-c", until_again)
     corral("run", "-d", "-n", "victim", "-g", "1", "--", "sh", "-c", "echo up >> starts; exec sleep 600")
     corral("run", "-d", "-n", "waits", "-g", "all", "--", "true")
     starts = corral.home / "starts"
