@@ -126,7 +126,7 @@ class CommandRelay:
             os.setpgid(0, 0)
             os.tcsetpgrp(theirs, os.getpid())
             _exec(command, theirs, theirs, theirs)
-        with suppress(OSError):  # fails if the child has already done it and called exec
+        with suppress(OSError):  # fails if the child has already set its group and called exec
             os.setpgid(self._child, self._child)
         signal.signal(signal.SIGTERM, self._stopped)
 
