@@ -125,6 +125,11 @@ class Pty:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
+    def close(self) -> None:
+        """Close the terminal: the kernel sends SIGHUP."""
+        os.close(self._theirs)
+        os.close(self.fd)
+
     def is_restored(self) -> bool:
         return termios.tcgetattr(self._theirs) == self.before
 

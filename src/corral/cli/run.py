@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
-from queue import SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +13,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.git_commit import GitCommit
+from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications
 from corral.cli.output import print_json, print_line, server_time
 from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
 from corral.cli.run_environment import variables, with_environment
@@ -30,9 +28,9 @@ from corral.cli.run_options import (
     run_options,
     split_arguments,
 )
+from corral.cli.run_signals import RunSignals
 from corral.cli.run_values import ArraySpec
 from corral.cli.submission import Submission, run_tasks
-from corral.cli.task_logs import Interrupt, TaskUpdates
 
 if TYPE_CHECKING:
     from corral.cli.run_terminal import RunTerminal
@@ -62,13 +60,15 @@ class RunCommand(click.Command):
 def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **given: Any) -> None:
     """Run a command as a task in the current folder and environment. Show its output, and exit with its exit code.
 
-    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C stops the task. A second Ctrl-C exits
-    without waiting until the task has stopped.
+    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C sends SIGINT to the program, the second
+    Ctrl-C sends SIGTERM, the third SIGKILL. A task that still waits is stopped at once. SIGTERM, and a terminal that closes, stop
+    the task.
 
     FILE.json contains a task definition in the format of register-task-definition. `corral run` registers it and runs a task.
     Options, and a command after --, override values of the task definition.
     """
     options = RunArguments(**given)
+    signals = RunSignals(detach_on_hangup=options.detach_on_hangup)
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
     check_options(options, is_file=is_file)
     endpoint = find_endpoint(data)
@@ -90,6 +90,8 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
             as_json=options.as_json,
             limit_s=options.limit_s,
             terminal=terminal,
+            signals=signals,
+            notifications=RunNotifications(options.notify, submission.name, data, endpoint, submission.cluster),
         )
     finally:
         if terminal:
@@ -104,24 +106,28 @@ def submit_and_wait(
     as_json: bool,
     limit_s: int | None,
     terminal: RunTerminal | None = None,
+    signals: RunSignals | None = None,
+    notifications: RunNotifications = NO_NOTIFICATIONS,
 ) -> None:
     """Run the task or the array. With `detach`, print its id. Otherwise wait for its end, and exit with its exit code."""
-    updates: TaskUpdates = SimpleQueue()
-    if not detach:
-        _queue_interrupts(updates)
+    signals = signals or RunSignals()
     if array is not None:
-        members = submit_array(submission, array, updates)
+        members = submit_array(submission, array, signals)
         if detach:
+            signals.submitted()
+            notifications.send_later(list(members.members.values()))
             print_json(members.described()) if as_json else print_line(members.id)
         else:
-            wait_for_array(ArrayRun(submission, members, updates, as_json))
+            wait_for_array(ArrayRun(submission, members, signals, as_json, notifications))
         return
-    [task] = run_tasks(submission)
+    [task] = run_tasks(submission, signals)
     if detach:
+        signals.submitted()
+        notifications.send_later([tasks.id_of(task)])
         print_json(task) if as_json else print_line(tasks.id_of(task))
     else:
         about = submission.endpoint, submission.cluster, task, submission.definition
-        wait_in_foreground(ForegroundRun(*about, updates, as_json, limit_s, terminal))
+        wait_in_foreground(ForegroundRun(*about, signals, as_json, limit_s, terminal, notifications))
 
 
 def _names_a_file(command: tuple[str, ...]) -> bool:
@@ -191,17 +197,3 @@ def _from_file(command: tuple[str, ...], options: RunArguments) -> tuple[dict[st
         **(_gpu_requirement(options.gpus) if options.gpus is not None else {}),
     }
     return definition, override
-
-
-def _queue_interrupts(updates: TaskUpdates) -> None:
-    """Put the first Ctrl-C into the queue, so that it does not interrupt a request. The second Ctrl-C raises KeyboardInterrupt."""
-    seen: list[int] = []
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-        updates.put(Interrupt())
-
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)

@@ -10,9 +10,11 @@ import os
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from corral.cli import tasks
@@ -21,10 +23,12 @@ from corral.cli.endpoint import client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.logs import LogPrinter
+from corral.cli.notify import RunNotifications
 from corral.cli.output import count, print_json, print_message, print_progress, shorten_ids
+from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.run_values import ArraySpec, call_batches
 from corral.cli.submission import Submission, run_tasks
-from corral.cli.task_logs import Interrupt, TaskUpdates
+from corral.cli.task_logs import TaskUpdates
 
 ID_BYTES = 6  # 12 hexadecimal digits
 FAILED_SHOWN = 10
@@ -48,31 +52,29 @@ class ArrayRun:
 
     submission: Submission
     array: SubmittedArray
-    updates: TaskUpdates
+    signals: RunSignals
     as_json: bool
+    notifications: RunNotifications
 
 
-def submit_array(submission: Submission, spec: ArraySpec, updates: TaskUpdates) -> SubmittedArray:
-    """Submit the members, at most ten with each call. After Ctrl-C, stop those that are already submitted."""
+def submit_array(submission: Submission, spec: ArraySpec, signals: RunSignals) -> SubmittedArray:
+    """Submit the members, at most ten with each call. After a signal, `signals` stops those that are already submitted."""
     array = SubmittedArray(secrets.token_hex(ID_BYTES), spec, {})
     total = len(spec.indexes)
     shows_progress = sys.stderr.isatty() and total > PROGRESS_MIN
     try:
         for batch in call_batches(spec.indexes):
             tag = {"key": tasks.ARRAY_TAG, "value": f"{array.id} {batch[0]} {batch.step} {spec.limit}"}
-            started = run_tasks(submission, count=len(batch), started_by=tasks.STARTED_BY_ARRAY + array.id, more_tags=(tag,))
+            started = run_tasks(
+                submission, signals, count=len(batch), started_by=tasks.STARTED_BY_ARRAY + array.id, more_tags=(tag,)
+            )
             array.members.update(zip(batch, map(tasks.id_of, started), strict=True))
             if shows_progress:
                 print_progress(_bar(len(array.members), total))
-            if not updates.empty():
-                raise KeyboardInterrupt
     except BaseException as error:
         if array.members:
-            is_interrupt = isinstance(error, KeyboardInterrupt)
-            state = "they are stopped now" if is_interrupt else f"`corral stop {array.id}` stops them"
+            state = "they were stopped" if isinstance(error, SystemExit) else f"`corral stop {array.id}` stops them"
             print_message(f"{len(array.members)} of {total} tasks of array {array.id} were submitted; {state}")
-            if is_interrupt:
-                stop_all(submission, list(array.members.values()))
         raise
     finally:
         if shows_progress:
@@ -90,7 +92,7 @@ def stop_all(submission: Submission, task_ids: list[str]) -> None:
     """Stop tasks, the last one first, so that a waiting task does not start when a running one stops."""
     ecs = client(submission.endpoint, "ecs")
     for task_id in reversed(task_ids):
-        ecs.stop_task(cluster=submission.cluster, task=task_id, reason="corral run was interrupted")
+        stop_task(ecs, submission.cluster, task_id, "the reader of the output has closed it")
 
 
 def wait_for_array(run: ArrayRun) -> None:
@@ -100,32 +102,59 @@ def wait_for_array(run: ArrayRun) -> None:
     printer = LogPrinter([*labels, ""], timestamps=False, as_json=False, out=sys.stderr if run.as_json else None)
     output = ArrayOutput(submission.endpoint, submission.cluster, submission.definition, array.members, printer)
 
-    def pause(seconds: float) -> None:
-        try:
-            update = run.updates.get(timeout=seconds)
-        except Empty:
-            return
-        if isinstance(update, Interrupt):
-            print_message(f"stopping {count(len(output.pending), 'task')}; press Ctrl-C again to exit without waiting for them")
-            stop_all(submission, list(output.pending.values()))
+    updates: TaskUpdates = SimpleQueue()
 
+    def pending() -> list[str]:
+        return list(output.pending.values())
+
+    def pause(seconds: float) -> None:
+        with suppress(Empty):
+            raise updates.get(timeout=seconds)  # Leave is the only update
+
+    def say(text: str) -> None:
+        with suppress(OSError):
+            print_message(text)
+
+    timeout_s, command = stop_timeout_s(submission.definition), f"corral logs -f {array.id}"
+    run.signals.follow(SignalledRun(submission.endpoint, submission.cluster, pending, timeout_s, updates, say, command))
     at_once = f", at most {array.spec.limit} at the same time" if array.spec.limit else ""
     print_message(f"array {array.id} has {count(len(array.members), 'task')}{at_once}")
     try:
-        output.follow(pause)
+        _follow(output, pause, run.signals)
     except BrokenPipeError:  # the reader has closed the pipe: stop the tasks, as SIGPIPE would stop a local program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        stop_all(submission, list(output.pending.values()))
+        stop_all(submission, pending())
+        run.notifications.send_later(list(array.members.values()))
         sys.exit(BROKEN_PIPE)
-    except KeyboardInterrupt:
-        print_message(f"exiting without waiting for the tasks; `corral wait {array.id}` waits for them")
-        sys.exit(INTERRUPTED)
+    except Leave as leave:
+        run.notifications.send_later(list(array.members.values()))
+        say(leave.text)
+        sys.exit(leave.code)
     except Exception:
-        print_message(f"the tasks keep running; follow them with `corral logs -f {array.id}`")
+        if run.signals.end_code is not None:
+            run.signals.wait_for_stop()
+            sys.exit(run.signals.end_code)
+        run.notifications.send_later(list(array.members.values()))
+        say(f"the tasks keep running; follow them with `{command}`")
         raise
     if run.as_json:
         print_json(list(output.ended.values()))
-    sys.exit(_report(array.id, submission.definition, output.ended))
+    code = run.signals.end_code or _report(array.id, submission.definition, output.ended)
+    run.signals.finished()
+    run.notifications.send(list(output.ended.values()), code)
+    sys.exit(code)
+
+
+def _follow(output: ArrayOutput, pause: Callable[[float], None], signals: RunSignals) -> None:
+    """Print the output until all members have stopped. If the terminal closes, continue without it."""
+    while True:
+        try:
+            output.follow(pause)
+            return
+        except OSError as error:
+            if not is_terminal_closed(error):
+                raise
+            signals.terminal_closed()
 
 
 def _report(array_id: str, definition: dict[str, Any], ended: dict[int, dict[str, Any]]) -> int:

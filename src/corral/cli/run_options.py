@@ -18,6 +18,7 @@ import click
 from corral.cli.completion import complete_tasks
 from corral.cli.endpoint import Endpoint, cluster_option, is_aws
 from corral.cli.errors import CliError
+from corral.cli.notify import notify_option
 from corral.cli.output import DURATION
 from corral.cli.run_names import check_name, find_dependencies, name_tags
 from corral.cli.run_values import ARRAY, GPU_COUNT, MEMORY_SIZE, PRIORITY_MAX, REQUEUE_MAX, START_TIME, ArraySpec, StartTime
@@ -66,6 +67,8 @@ class RunArguments:
     wait_anyway: bool
     cluster: str | None
     detach: bool
+    detach_on_hangup: bool
+    notify: tuple[str, ...]
     as_json: bool
 
     @property
@@ -128,6 +131,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--wait-anyway", is_flag=True, help="Wait even if no host has enough GPUs, CPU or memory."),
     cluster_option("The cluster in which the task runs."),
     click.option("--detach", "-d", is_flag=True, help="Print the task's id and return. With --array, print the array's id."),
+    click.option("--detach-on-hangup", is_flag=True, help="If the terminal closes, the task keeps running."),
+    notify_option,
     click.option("--json", "as_json", is_flag=True, help="Print the task as JSON; its log is printed to stderr."),
 )  # fmt: skip
 
@@ -161,6 +166,8 @@ def check_options(options: RunArguments, *, is_file: bool) -> None:
     check_name(options.name)
     if options.interactive and options.detach:
         raise click.UsageError("-i cannot be used with --detach.")
+    if options.interactive and options.detach_on_hangup:
+        raise click.UsageError("-i cannot be used with --detach-on-hangup: the program loses its input with the terminal.")
     if options.interactive and options.array is not None:
         raise click.UsageError("-i cannot be used with --array: the members of an array share no terminal.")
     if options.interactive and (is_file or not options.runs_here):

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.cli.endpoint import Endpoint, client, is_aws
 from corral.cli.errors import CliError
+from corral.cli.run_signals import RunSignals
 
 STARTED_BY = "corral-run"  # `startedBy` of tasks that are not members of an array
 
@@ -24,7 +25,12 @@ class Submission:
 
 
 def run_tasks(
-    submission: Submission, *, count: int = 1, started_by: str = STARTED_BY, more_tags: tuple[dict[str, str], ...] = ()
+    submission: Submission,
+    signals: RunSignals,
+    *,
+    count: int = 1,
+    started_by: str = STARTED_BY,
+    more_tags: tuple[dict[str, str], ...] = (),
 ) -> list[dict[str, Any]]:
     """Run equal tasks. Pass no launch type, so that a task waits for free resources instead of failing."""
     endpoint = submission.endpoint
@@ -40,7 +46,7 @@ def run_tasks(
         parameters["tags"] = tags
     if not is_aws(endpoint):
         parameters["enableExecuteCommand"] = True  # `corral exec` needs it; not on AWS, where the task would need a role
-    reply = client(endpoint, "ecs").run_task(**parameters)
+    reply = signals.run_task(client(endpoint, "ecs"), parameters)
     if len(reply["tasks"]) < count:
         failure = reply["failures"][0]
         raise CliError(f"the task was not started: {failure.get('reason')} {failure.get('detail', '')}".strip())

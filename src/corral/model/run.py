@@ -14,6 +14,7 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"orders": Orders}          runs to start and to stop; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
+                    {"signal": SignalOrder}     send a signal to the processes of living runs
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
                     {"quit": "why"}             the agent must exit; its runs continue
 
@@ -270,6 +271,16 @@ class GpuFaultOrder(Struct, frozen=True):
     xid: int | None = None
 
 
+class SignalOrder(Struct, frozen=True):
+    """Send a signal to the process group of each run, or to the first process of its container.
+
+    The order is not repeated. Runs that have not started or have ended ignore it.
+    """
+
+    runs: list[str]
+    signal: str  # one of `model/run_signals.py`
+
+
 class Declined(Struct, frozen=True):
     session_id: str
     reason: str
@@ -292,5 +303,6 @@ class ToAgent(Struct, frozen=True):
     orders: Orders | None = None
     measure: Measure | None = None
     execute: Execute | None = None
+    signal: SignalOrder | None = None
     gpu_fault: GpuFaultOrder | None = None
     quit: str | None = None

@@ -132,6 +132,12 @@ class DockerEngine:
                 if run.id is not None and run.known.observed.started_at_s is not None:
                     self._spawn(self._end(run))
 
+    def signal(self, run_ids: Iterable[str], name: str) -> None:
+        for run_id in run_ids:
+            run = self._runs.by_id.get(run_id)
+            if run is not None and run.is_alive and run.known.observed.started_at_s is not None:
+                self._spawn(self._signal(run, name))
+
     async def execute(self, order: Execute) -> None:
         """Run the command with `docker exec`, which supports terminals. The command's processes end when the container ends."""
         run, docker = self._runs.by_id.get(order.run.run_id), shutil.which("docker", path=self._environment.get("PATH"))

@@ -160,6 +160,10 @@ class ProcessEngine:
         self._stopping.update(stopping)
         self._send([{"stop": run_id} for run_id in stopping])
 
+    def signal(self, run_ids: Iterable[str], name: str) -> None:
+        alive = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
+        self._send([{"signal": name, "run": run_id} for run_id in alive])
+
     async def execute(self, order: Execute) -> None:
         known = self._known.get(order.run.run_id)
         if known is None or not known.alive or known.observed.pid is None:

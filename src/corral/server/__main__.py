@@ -70,6 +70,7 @@ from corral.server.metric_publisher import MetricPublisher
 from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
 from corral.server.session_revocation import SessionRevocation
+from corral.server.signal_page import SignalPage
 from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
 from corral.services.sessions import root_mark
@@ -214,6 +215,7 @@ async def _serve(options: ServerOptions) -> None:
         limits.memory,
         MetricsPage(lanes, agents.history, clock),
         GpuPage(state, agents),
+        SignalPage(state, agents),
     )
     server = HttpServer(front_door, channel, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
