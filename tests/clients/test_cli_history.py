@@ -89,7 +89,6 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
         assert line in text, text
     assert re.search(r"^Ended .*ago\), ran \d", text, re.MULTILINE) and "s per column" in text
 
-
     # The same command, name, GPUs and time limit again, with the environment of now
     assert own("rerun", "env", env={"COLOUR": "blue"}).stdout == "blue\n"
     assert own("rerun", "env", "-e", "SIZE=2", env={"COLOUR": "blue"}).stdout == "blue 2\n", "the latest run is in ECS now"

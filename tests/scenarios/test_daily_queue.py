@@ -1,7 +1,7 @@
-"""A day with the queue of a GPU machine: runs of many sizes, an array, a chain, a stop, a failure, a reboot, and the history of it all.
+"""A day with the queue of a GPU machine: runs of many sizes, an array, a chain, a stop, a failure, a reboot, and the history.
 
-The runs are submitted with the `corral` command, on four simulated GPUs. The reboot ends all processes of this Corral with SIGKILL, and
-starts it with another boot id.
+The runs are submitted with the `corral` command, on four simulated GPUs. The reboot ends all processes of this Corral with SIGKILL,
+and starts it with another boot id.
 """
 
 from __future__ import annotations
