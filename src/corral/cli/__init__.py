@@ -102,7 +102,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, config, service, env, aws, run, ps, logs, exec_, wait, stop, release, history, show, top, hold, gpu, instances,
-    spot, stack, fleet, pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, config, service, env, aws, run, ps, logs, exec_, wait, stop, release, history, show, top, hold, gpu,
+    instances, spot, stack, fleet, pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -46,7 +46,7 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnd:
+class EndedRun:
     """What a notification reports about a run. With --array, a run has several tasks."""
 
     name: str
@@ -91,14 +91,14 @@ class RunEnd:
         }
 
 
-def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> RunEnd:
+def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> EndedRun:
     """Return the end of a run, given the descriptions of its stopped tasks."""
     started = [task["startedAt"] for task in ended if "startedAt" in task]
     stopped = [task["stoppedAt"] for task in ended if "stoppedAt" in task]
     duration_s = max(0, int((max(stopped) - min(started)).total_seconds())) if started and stopped else 0
     reason = next((why for task in ended if (why := tasks.reason(task))), "")
     ids = [tasks.id_of(task) for task in ended]
-    return RunEnd(name, ids, exit_code, escape_controls(reason[:REASON_MAX]), duration_s)
+    return EndedRun(name, ids, exit_code, escape_controls(reason[:REASON_MAX]), duration_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _problem(given: str) -> str:
     return ""
 
 
-def send_all(given: Sequence[str], end: RunEnd, environment: Mapping[str, str], folder: str, say: Callable[[str], None]) -> None:
+def send_all(given: Sequence[str], end: EndedRun, environment: Mapping[str, str], folder: str, say: Callable[[str], None]) -> None:
     """Send all notifications of a run, one after the other. Print a message for each that fails."""
     for each in given:
         try:
@@ -179,7 +179,7 @@ def _is_url(given: str) -> bool:
     return given.startswith(("http://", "https://"))
 
 
-def _send(given: str, end: RunEnd, environment: Mapping[str, str], folder: str) -> str:
+def _send(given: str, end: EndedRun, environment: Mapping[str, str], folder: str) -> str:
     """Send one notification. Return why it failed, or an empty text."""
     if _is_url(given):
         return _post(given, end)
@@ -207,7 +207,7 @@ def _run(command: list[str], environment: Mapping[str, str], folder: str, text: 
     return f"exit code {process.returncode}" if process.returncode else ""
 
 
-def _post(url: str, end: RunEnd) -> str:
+def _post(url: str, end: EndedRun) -> str:
     problem = ""
     for pause_s in (*ATTEMPT_PAUSES_S, None):
         request = urllib.request.Request(url, json.dumps(end.document).encode(), {"Content-Type": "application/json"})
