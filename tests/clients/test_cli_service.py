@@ -167,7 +167,7 @@ def test_a_machine_without_systemd_gets_advice(own: Cli, tmp_path: Path) -> None
     refused = own("service", "install", "--user", env={"PATH": str(tools)}, code=1).stderr
     assert "System has not been booted with systemd" in refused
     if not os.path.exists("/run/systemd/system"):
-        assert f"@reboot corral up --detach --data {own.data}" in refused
+        assert f"`@reboot corral up --detach --data {own.data}`" in refused
     assert not (own.home / ".config").exists()
     assert "cannot be used together" in own("service", "install", "--user", "--system", code=2).stderr
 

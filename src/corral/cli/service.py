@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -154,13 +155,13 @@ def _require_systemd(unit: Unit) -> None:
         if done.returncode == 0:
             return
         problem = f"`{shlex.join(command)}` failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}"
-    start = f"corral up --data {shlex.quote(str(unit.data))}"
     if os.path.exists("/run/systemd/system"):
         advice = "log in as this user directly, for example with ssh, and not with su or sudo; then repeat"
     else:
+        data, corral = shlex.quote(str(unit.data)), shlex.quote(shutil.which("corral") or "corral")
         advice = (
-            f"let another program start `{start}` at boot as this user, and stop it with SIGTERM to this process alone. "
-            f"With cron, `crontab -e` and the line: @reboot {start.replace('corral up', 'corral up --detach')}"
+            f"let another program start `{corral} up --data {data}` at boot as this user, and stop it with SIGTERM to this process "
+            f"alone. With cron, add this line with `crontab -e`: `@reboot {corral} up --detach --data {data}`"
         )
     raise CliError(f"systemd does not manage this session: {problem}. Nothing was changed. Instead, {advice}.")
 
