@@ -37,6 +37,7 @@ from corral.cli.output import print_message
 from corral.cli.pipeline import pipeline
 from corral.cli.ps import ps
 from corral.cli.release import release
+from corral.cli.rerun import rerun
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
@@ -102,7 +103,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, config, service, env, aws, run, ps, logs, exec_, wait, stop, release, history, show, top, hold, gpu,
+    up, down, status, config, service, env, aws, run, ps, logs, exec_, wait, stop, release, history, show, rerun, top, hold, gpu,
     instances, spot, stack, fleet, pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)
