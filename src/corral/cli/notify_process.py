@@ -200,5 +200,5 @@ def _send(path: Path, record: dict[str, Any], end: EndedRun) -> None:
 
 
 if __name__ == "__main__":
-    _folder, _data = sys.argv[1:]
-    serve(Path(_folder), DataFolder(Path(_data), chosen=True) if _data else None)
+    _records_folder, _data = sys.argv[1:]
+    serve(Path(_records_folder), DataFolder(Path(_data), chosen=True) if _data else None)
