@@ -6,9 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 SHORT_ID = 8  # commands display this many digits of a task id, and accept any unique prefix
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_HTTP_DATE = re.compile(rf"[A-Z][a-z]{{2}}, (\d\d) ({'|'.join(MONTHS)}) (\d{{4}}) (\d\d):(\d\d):(\d\d) GMT")
 
 # In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
 _LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{CONTROL}")
@@ -43,6 +45,25 @@ def print_line(text: str) -> None:
 def print_progress(text: str = "") -> None:
     """Replace the progress line on stderr. If the text is empty, clear the line."""
     click.echo(f"\r\x1b[K{escape_controls(text)}", nl=False, err=True)
+
+
+def screen_width() -> int | None:
+    """Return the number of columns of the terminal. Return None if the output is not a terminal, so that lines are not cut."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
+def print_table(rows: Sequence[Mapping[str, str]], **layout: Any) -> None:
+    """Print a table with one line for each row. `layout` has the options of `text_table.table_lines`."""
+    from corral.cli.text_table import table_lines
+
+    head, *lines = table_lines([{title: escape_controls(cell) for title, cell in row.items()} for row in rows], **layout)
+    click.echo(click.style(head, bold=True) if sys.stdout.isatty() else head)
+    for line in lines:
+        click.echo(line)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -70,7 +91,17 @@ def server_time(reply: Mapping[str, Any]) -> datetime | None:
 
 
 def parsed_date(header: str | None) -> datetime | None:
-    return parsedate_to_datetime(header) if header else None
+    """Parse a Date header."""
+    if not header:
+        return None
+    match = _HTTP_DATE.fullmatch(header)
+    if match is None:  # one of the older formats that HTTP allows
+        from email.utils import parsedate_to_datetime  # imported here, because it takes 20 ms
+
+        return parsedate_to_datetime(header)
+    day, month, *others = match.groups()
+    year, hour, minute, second = map(int, others)
+    return datetime(year, MONTHS.index(month) + 1, int(day), hour, minute, second, tzinfo=UTC)
 
 
 def parse_time(text: str) -> datetime | None:
@@ -96,7 +127,7 @@ def age(since: datetime | None, now: datetime | None) -> str:
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """Parses `30s`, `90m`, `4h`, `1d`, `1h30m` or a plain number into seconds."""
+    """Parses `30s`, `90m`, `4h`, `1d`, `1h30m`, `1:30:00` or a plain number into seconds."""
 
     name = "DURATION"
 
@@ -104,19 +135,21 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only i
         if isinstance(value, int):
             return value
         text = str(value).strip().lower()
-        if text.isdecimal() and int(text) > 0:
-            return int(text)
-        match = _DURATION.fullmatch(text)
+        if text.isascii() and text.isdecimal():
+            text += "s"
+        match = _DURATION.fullmatch(text) or _CLOCK_DURATION.fullmatch(text)
         seconds = (
             sum(int(part) * size for part, size in zip(match.groups(default="0"), _UNITS.values(), strict=True)) if match else 0
         )
-        if not seconds:
-            self.fail(f"'{value}' is not a duration: write it as 30s, 90m, 4h, 1d or 1h30m.", param, ctx)
+        if not 0 < seconds <= DURATION_MAX_S:
+            self.fail(f"'{value}' is not a duration: write it as 30s, 90m, 4h, 1d, 1h30m or 1:30:00.", param, ctx)
         return seconds
 
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit in _UNITS))
+_DURATION = re.compile("".join(f"(?:([0-9]{{1,10}}){unit})?" for unit in _UNITS))
+_CLOCK_DURATION = re.compile("(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])")  # days-hours:minutes:seconds
+DURATION_MAX_S = 10 * 365 * 86_400
 DURATION = DurationType()
 
 

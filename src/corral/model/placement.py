@@ -7,7 +7,7 @@ is the claims of a pool that have equal demands and equal time limits. A withhel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -251,8 +251,8 @@ class Pool(FreeSlots, Protocol):
 
     def waiting(self) -> int: ...
 
-    def first_claims(self, limit: int) -> Sequence[Claim]:
-        """Return the oldest claims, oldest first."""
+    def in_order(self) -> Iterator[Claim]:
+        """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
         ...
 
     def place_in_line(self, claim: Claim) -> int:
