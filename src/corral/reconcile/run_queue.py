@@ -13,14 +13,14 @@ from corral.core import Tx
 from corral.decide.run_eligibility import RunOutcome, outcome, requeue_at_s
 from corral.model.durations import DAY_S
 from corral.model.queued_run import QueuedRun, QueueState, RunEnd, needed_array
-from corral.model.task import StopCode, Task, TaskState
+from corral.model.task import StopCode, TaskState
 from corral.services.ecs.queue_reasons import failure_text, member_failure_text
 from corral.services.ecs.requeue import requeue
 from corral.services.ecs.run_queue import ARRAYS, TIMES, array_reconciler, settle
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-ADMITTED_MAX = 40  # tasks that one run admits or stops: about 5 ms of work
+ADMITTED_MAX = 20  # tasks that one run admits or stops: about 5 ms of work
 ARRAYS_KEPT_S = 30.0 * DAY_S  # the tags corral:after and corral:after-any can name an array for this time after its end
 ARRAYS_MAX = 500
 SWEEP_EVERY_S = 3600.0
@@ -79,20 +79,22 @@ def reconcile_end(tx: Tx[Store], needed: str) -> None:
         return
     informed = waits.dependents(end, ADMITTED_MAX)
     for task_id, any_end in informed:
-        run, task = waits.meet(needed, task_id), tx.store.tasks.get(task_id)
+        run = waits.meet(needed, task_id)
         if end.succeeded or any_end:
             settle(tx, run)
-        elif task is not None:
-            _fail(tx, task, end)
+        else:
+            waits.change(run)
+            _fail(tx, task_id, end)
     if len(informed) < ADMITTED_MAX:
         waits.drop_end(needed)
     else:
         tx.due(f"run-end:{needed}", tx.now_s)
 
 
-def _fail(tx: Tx[Store], task: Task, end: RunEnd) -> None:
+def _fail(tx: Tx[Store], task_id: str, end: RunEnd) -> None:
     """Stop a task that can never start. Its end is then announced to the tasks that wait for it."""
-    if task.state is TaskState.PROVISIONING:
+    task = tx.store.tasks.get(task_id)
+    if task is not None and task.state is TaskState.PROVISIONING:
         begin_stop(tx, task, StopCode.FAILED_TO_START, end.reason)
 
 

@@ -122,13 +122,12 @@ class RunWaits:
         return [(task_id, bool(any_end)) for task_id, any_end in self._execute(sql, (end.needed, most, limit))]
 
     def meet(self, needed: str, task_id: str) -> QueuedRun:
-        """Delete a dependency, because the task knows of the end. Return the task."""
-        self._execute("UPDATE run_wait SET unmet = unmet - 1 WHERE task_id = ?", (task_id,))
+        """Delete a dependency, because the task knows of the end. Return the task, which the caller must write with `change`."""
         self._execute("DELETE FROM run_dependency WHERE needed = ? AND any_end IN (0, 1) AND dependent = ?", (needed, task_id))
         self._count_needed(needed, -1)
         run = self.get(task_id)
         assert run is not None
-        return run
+        return run.but(unmet=run.unmet - 1)
 
     def add_end(self, end: RunEnd) -> None:
         """Add a notice. If there is one about the same array, the first failure keeps its reason."""
