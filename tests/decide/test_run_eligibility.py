@@ -26,7 +26,7 @@ def test_options_are_read_from_tags() -> None:
         array=ArrayMembers("x2", 10, 5, 4), requeues=3, refuse_unfit=True,
     )  # fmt: skip
     assert options.array is not None and options.array.tag_value(2) == "x2 20 1 4"
-    assert run_options(tags(name="lr0.1", time_limit="60")) is NO_OPTIONS
+    assert run_options(tags(name="lr0.1", time_limit="60", hold="false")) is NO_OPTIONS
     assert run_options([*tags(after=A), {"key": "corral:after:2", "value": B}]).after == (A, B)
 
 
@@ -36,8 +36,8 @@ def test_options_are_read_from_tags() -> None:
         ("priority", "1001", "a whole number from -1000 to 1000"),
         ("priority", "--1", "a whole number from -1000 to 1000"),
         ("priority", "", "a whole number from -1000 to 1000"),
-        ("hold", "false", "`true`; remove the tag to release the task"),
-        ("refuse-unfit", "1", "`true`; remove the tag to let the task wait"),
+        ("hold", "yes", "`true` or `false`"),
+        ("refuse-unfit", "1", "`true` or `false`"),
         ("not-before", "tomorrow", "a time in whole seconds"),
         ("not-before", "99999999999999", "a time in whole seconds"),
         ("requeue", "-1", "a whole number from 0 to 100"),

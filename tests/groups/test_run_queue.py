@@ -419,7 +419,7 @@ def test_a_launch_that_cannot_wait_refuses_options_that_wait(world: RunQueueWorl
 
     assert "leave launchType out" in refused(lambda: launch(operation="RunTask", launchType="EC2")).message
     assert "use RunTask" in refused(lambda: launch(operation="StartTask", containerInstances=["h"])).message
-    assert "but it must be `true`" in refused(lambda: world.launch(hold="yes")).message
+    assert "but it must be `true` or `false`" in refused(lambda: world.launch(hold="yes")).message
 
 
 def test_a_limit_of_an_array_cannot_change(world: RunQueueWorld) -> None:
