@@ -20,14 +20,15 @@ from corral.errors import Refused
 DATABASES = ("state.db", "logs.db", "metrics.db")
 CREDENTIALS, SESSIONS, SECRETS = "credentials.json", "sessions.json", "secrets.json"
 KEY_FILES = (CREDENTIALS, SESSIONS, SECRETS)
-CONFIGURATION = "corral.toml"  # written by the user (`server/configuration.py`)
+CONFIGURATION = "corral.toml"  # written by the user and by `corral up` (`configuration/`)
+CONFIGURATION_NEW = "corral.toml.new"  # exists while corral.toml is replaced
 LOCK = "lock"
 BLOBS_LOCK = "blobs.lock"  # see `blobs/blob_lock.py`
 RESTORING = "restoring"  # this file exists until a restore is complete
 RESTORED = "restored.json"  # contains the path of the original data folder, if this folder was restored
 FOLDERS = ("blobs", "functions", "node")
 FILES = {
-    LOCK, BLOBS_LOCK, CONFIGURATION, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
+    LOCK, BLOBS_LOCK, CONFIGURATION, CONFIGURATION_NEW, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
 }  # fmt: skip
@@ -51,7 +52,8 @@ def validate_folder(data: Path) -> None:
         raise Refused(f"{data} is not a folder. Choose a folder with --data.")
     _require_own(data, about)
     names = sorted(set(os.listdir(data)) - IGNORED)
-    foreign = [name for name in names if name not in FILES and name not in FOLDERS]
+    known = FILES | {*FOLDERS} if _has_data(data) else {CONFIGURATION, CONFIGURATION_NEW}
+    foreign = [name for name in names if name not in known and not (name == LOCK and _is_empty(data / LOCK))]
     if foreign and not _is_ours(data):
         shown = ", ".join(foreign[:SHOWN_MAX]) + (f" and {len(foreign) - SHOWN_MAX} more" if len(foreign) > SHOWN_MAX else "")
         raise Refused(
@@ -131,6 +133,18 @@ def _is_ours(data: Path) -> bool:
         return os.pread(fd, len(HOLDER), 0) == HOLDER
     finally:
         os.close(fd)
+
+
+def _is_empty(path: Path) -> bool:
+    return path.lstat().st_size == 0
+
+
+def _has_data(data: Path) -> bool:
+    """Return True if the folder has files that only Corral creates.
+
+    Other names, for example credentials.json and node, also occur in folders of other programs.
+    """
+    return any(os.path.lexists(data / name) for name in (*DATABASES, RESTORING, RESTORED, "blobs/arriving"))
 
 
 # The lock of the folder

@@ -59,8 +59,8 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(cli: Cli) -> None:
     for finding in findings:
         by_check.setdefault(finding["check"], []).append(finding)
     assert set(by_check) == {
-        "version", "data folder", "server", "port", "nvidia driver", "docker", "cgroups", "limits", "proxy", "aws environment",
-        "aws command",
+        "version", "data folder", "configuration", "server", "port", "start at boot", "nvidia driver", "docker", "cgroups",
+        "limits", "proxy", "aws environment", "aws command",
     }  # fmt: skip
     assert "responds in" in by_check["server"][0]["found"] and "differ by 0 s" in by_check["server"][1]["found"]
     assert not any("could not be checked" in finding["found"] for finding in findings)
@@ -126,7 +126,7 @@ def completed(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[
 def test_verbs_options_tasks_and_gpus_are_completed(cli: Cli) -> None:
     task_id = cli.start_task("--", "sh", "-c", UNTIL_TOLD)
     assert {"run", "top", "doctor", "hold"} <= set(completed(cli, ""))
-    assert {"--gpus", "--time", "--tty"} <= set(completed(cli, "run", "--"))
+    assert {"--gpus", "--time", "--array"} <= set(completed(cli, "run", "--"))
     assert completed(cli, "stop", task_id[:4]) == [task_id]
     assert task_id in completed(cli, "logs", "-f", "")
     assert completed(cli, "hold", "") == ["0", "1"]

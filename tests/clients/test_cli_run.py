@@ -125,13 +125,18 @@ class Pty:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
+    def close(self) -> None:
+        """Close the terminal: the kernel sends SIGHUP."""
+        os.close(self._theirs)
+        os.close(self.fd)
+
     def is_restored(self) -> bool:
         return termios.tcgetattr(self._theirs) == self.before
 
 
 def test_a_terminal_is_a_terminal_and_comes_back_as_it_was(cli: Cli) -> None:
     terminal = Pty(
-        cli, "run", "-it", "--gpus", "1", "--", sys.executable, "-c", "import os; print(os.isatty(0)); print(input('? ')); exit(4)"
+        cli, "run", "-i", "--gpus", "1", "--", sys.executable, "-c", "import os; print(os.isatty(0)); print(input('? ')); exit(4)"
     )
     terminal.until("? ")
     assert not terminal.is_restored()
@@ -143,7 +148,7 @@ def test_a_terminal_is_a_terminal_and_comes_back_as_it_was(cli: Cli) -> None:
 
 def test_ctrl_c_is_the_programs_own(cli: Cli) -> None:
     script = "trap 'echo heard; exit 6' INT; echo ready; while :; do sleep 0.05; done"
-    terminal = Pty(cli, "run", "-it", "--", "sh", "-c", script)
+    terminal = Pty(cli, "run", "-i", "--", "sh", "-c", script)
     terminal.until("ready")
     terminal.type("\x03")
     terminal.until("heard")
@@ -151,7 +156,7 @@ def test_ctrl_c_is_the_programs_own(cli: Cli) -> None:
 
 
 def test_a_closed_terminal_hangs_up(cli: Cli) -> None:
-    terminal = Pty(cli, "run", "-it", "--name", "hung", "--", "sh", "-c", "echo ready; sleep 600")
+    terminal = Pty(cli, "run", "-i", "--name", "hung", "--", "sh", "-c", "echo ready; sleep 600")
     terminal.until("ready")
     terminal.process.kill()
     task = ended(cli, "hung")
@@ -161,7 +166,7 @@ def test_a_closed_terminal_hangs_up(cli: Cli) -> None:
 @pytest.mark.parametrize("shell, code", [(("sh", "-c", UNTIL_TOLD), 7), (("bash", "--norc"), 128 + signal.SIGHUP)])
 def test_stop_reaches_what_runs_in_a_terminal(cli: Cli, shell: tuple[str, ...], code: int) -> None:
     """Also a shell, which ignores SIGTERM."""
-    terminal = Pty(cli, "run", "-it", "--env", "PS1=ready", "--", *shell)
+    terminal = Pty(cli, "run", "-i", "--env", "PS1=ready", "--", *shell)
     terminal.until("ready")
     assert "has stopped" in cli("stop", "--wait", cli.unfinished()[0], "--reason", "enough").stdout
     assert "was stopped: enough" in terminal.until("enough")
@@ -171,7 +176,7 @@ def test_stop_reaches_what_runs_in_a_terminal(cli: Cli, shell: tuple[str, ...], 
 
 def test_ctrl_c_stops_a_terminal_task_that_still_waits(cli: Cli) -> None:
     cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
-    terminal = Pty(cli, "run", "-it", "--gpus", "1", "--", "bash")
+    terminal = Pty(cli, "run", "-i", "--gpus", "1", "--", "bash")
     terminal.until("waits")
     assert termios.tcgetattr(terminal.fd)[3] & termios.ISIG
     terminal.type("\x03")
@@ -182,7 +187,6 @@ def test_what_does_not_go_together_is_said(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("{}")
     assert "--detach" in cli("run", "-i", "-d", "--", "cat", code=2).stderr
-    assert "-t requires that standard input is a terminal" in cli("run", "-it", "--", "cat", code=2, given="").stderr
     assert "FILE" in cli("run", "-i", str(file), code=2, given="").stderr
     assert "--image" in cli("run", "--image", "x", str(file), code=2).stderr
     assert "1h30m" in cli("run", "--time", "soon", "--", "true", code=2).stderr
@@ -329,7 +333,7 @@ def test_several_logs_are_followed_with_names_and_a_waiting_task_says_why(cli: C
 
 
 def test_a_task_that_is_stopped_while_it_waits_ends_its_log(cli: Cli) -> None:
-    waiter = cli("run", "-d", "--gpus", "all", "--cpu", "99999999", "--name", "never", "--", "true").stdout.strip()
+    waiter = cli("run", "-d", "--wait-anyway", "--gpus", "all", "--cpu", "99999999", "--name", "never", "--", "true").stdout.strip()
     following = cli.begin("logs", "-f", waiter)
     following.until("stderr", "waits:")
     cli("stop", "--reason", "too large", waiter)

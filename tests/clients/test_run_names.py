@@ -52,7 +52,7 @@ def test_commands_find_runs_by_name_glob_and_beginning_of_the_id(cli: Cli) -> No
     third = cli.start_task("--gpus", "1", "--name", "lr0.2", "--", "sh", "-c", UNTIL_TOLD, family="lr0-2")
     task = cli.client("ecs").describe_tasks(tasks=[first], include=["TAGS"])["tasks"][0]
     assert task["taskDefinitionArn"].rpartition("/")[2].startswith("lr0-1:")
-    assert task["tags"] == [{"key": "corral:name", "value": "lr0.1"}]
+    assert {"key": "corral:name", "value": "lr0.1"} in task["tags"]
     listed = {line.split()[0]: line.split()[1] for line in cli("ps", "lr*").stdout.splitlines()[1:]}
     assert {first[:8]: "lr0.1", second[:8]: "lr0.1", third[:8]: "lr0.2"}.items() <= listed.items()
     assert [row["taskArn"].rpartition("/")[2] for row in cli.json("ps", "lr0.1")] == [first, second]

@@ -292,7 +292,7 @@ def test_missing_topics_and_functions_are_refused(notified: NotifiedQueue) -> No
     topic = {"TopicConfigurations": [{"Id": "t", "TopicArn": f"arn:aws:sns:us-east-1:{ACCOUNT}:t", "Events": [CREATED]}]}
     function = {"Id": "f", "LambdaFunctionArn": f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:f", "Events": [REMOVED]}
     refused(notified, topic, "The destination topic does not exist")
-    refused(notified, {"LambdaFunctionConfigurations": [function]}, "Corral has no Lambda functions")
+    refused(notified, {"LambdaFunctionConfigurations": [function]}, "not to Lambda functions")
     both = {**topic, "LambdaFunctionConfigurations": [function], "EventBridgeConfiguration": {}}
     notified.put(both, SkipDestinationValidation=True)
     shown = notified.s3.get_bucket_notification_configuration(Bucket=notified.name)

@@ -104,6 +104,17 @@ def test_a_run_that_ignores_sigterm_is_killed_after_the_grace_period(driver):
     assert time.monotonic() - asked >= 0.3
 
 
+def test_a_signal_reaches_the_group_and_the_run_ends_with_its_own_code(driver):
+    driver.engine.start([shell("one", "trap 'echo told; exit 6' INT; sleep 300 & echo $!; while :; do sleep 0.01; done")])
+    driver.printed("one", "\n")
+    driver.engine.signal(["one", "never-heard-of"], "SIGINT")
+    assert driver.ended("one").observed.exit_code == 6
+    pid, told = driver.node.output("one").splitlines()
+    assert told == "told" and not is_running(int(pid))
+    driver.engine.signal(["one"], "SIGINT")
+    driver.run(shell("two", "true"))
+
+
 def test_stopping_an_unknown_or_ended_run_does_nothing(driver):
     driver.engine.stop(["never-heard-of"])
     driver.run(shell("one", "exit 0"))

@@ -386,6 +386,20 @@ def test_a_user_and_the_time_limit_end_a_task_for_good(world: RunQueueWorld) -> 
     assert world.store.run_waits.snapshot() == (set(), {})
 
 
+def test_the_private_variables_of_a_task_are_kept_for_its_successor(world: RunQueueWorld) -> None:
+    file = {"value": "arn:aws:s3:::corral-run-environments/a.env", "type": "s3"}
+    overrides = {"containerOverrides": [{"name": "c", "environmentFiles": [file]}]}
+    first = world.launch_one(requeue="1", overrides=overrides)
+    world.ends(first, code=1)
+    world.wait(120)
+    found = world.store.run_environments.get("a.env")
+    assert found is not None and found[0] == 1
+    assert world.shown(world.successor(first))["overrides"]["containerOverrides"][0]["environmentFiles"] == [file]
+    world.ends(world.successor(first))
+    world.wait(120)
+    assert world.store.run_environments.get("a.env") is None
+
+
 def test_the_number_of_requeues_can_change_while_the_task_runs(world: RunQueueWorld) -> None:
     some, none = world.launch_one(), world.launch_one(requeue="3")
     world.tag(some, requeue="1")

@@ -20,7 +20,7 @@ import pytest
 from corral.core import Core, Outcome, Reconciler, Tx
 from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
-from corral.model.queued_run import QueuedRun, RunArray, RunEnd
+from corral.model.queued_run import EndNotice, QueuedRun, RunArray
 from corral.model.task import Task
 from corral.reconcile import STATE
 from corral.services import SERVICES
@@ -343,7 +343,7 @@ def _nothing(tx: Tx[Store], name: str) -> None:
     pass
 
 
-def _all_succeed(waits: RunWaits, end: RunEnd) -> None:
+def _all_succeed(waits: RunWaits, end: EndNotice) -> None:
     RunWaits.add_end(waits, end.but(succeeded=True))
 
 
@@ -362,7 +362,7 @@ def _none_admitted(waits: RunWaits, key: str) -> RunArray | None:
     return array and array.but(admitted=0)
 
 
-def _any_end_counts(waits: RunWaits, end: RunEnd, limit: int) -> list[Need]:
+def _any_end_counts(waits: RunWaits, end: EndNotice, limit: int) -> list[Need]:
     return [(task_id, True) for task_id, _ in RunWaits.dependents(waits, end, limit)]
 
 

@@ -146,7 +146,7 @@ def test_run_waits_and_then_streams(cli: Cli, terminal: Open, columns: int) -> N
 def test_a_shell_on_a_gpu(cli: Cli, terminal: Open, columns: int) -> None:
     screen = terminal(columns)
     before = screen.settings()
-    screen.type("corral run -it --gpus 1 --env 'PS1=inside> ' -- bash --norc --noprofile")
+    screen.type("corral run -i --gpus 1 --env 'PS1=inside> ' -- bash --norc --noprofile")
     screen.until("\ninside>")
     screen.type("stty size; echo has ${CUDA_VISIBLE_DEVICES%%-*}; sleep 600")
     lines = screen.until("has GPU")
@@ -201,7 +201,7 @@ def test_a_shell_in_a_task_that_is_stopped(cli: Cli, terminal: Open, holder: str
 
 def test_a_python_prompt_on_a_gpu(terminal: Open) -> None:
     screen = terminal(80)
-    screen.type(f"corral run -it -- {sys.executable} -q")
+    screen.type(f"corral run -i -- {sys.executable} -q")
     screen.until(">>>")
     screen.type("import os; os.get_terminal_size().columns")
     screen.until("\n80\n")

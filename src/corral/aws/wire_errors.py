@@ -19,7 +19,7 @@ ParseErrorKind = Literal["type", "missing", "syntax", "argument"]
 # Service -> the error code for a missing required member. Other services use the code of the protocol.
 MISSING_BY_SERVICE = {
     "batch": "ClientException",
-    "cloudwatch": "ValidationException",  # the query protocol replaces this code by ValidationError
+    "cloudwatch": "ValidationException",  # for the query protocol, `serialize/errors.py` replaces this code by ValidationError
     "ecr": "InvalidParameterException",
     "ecs": "InvalidParameterException",
     "logs": "InvalidParameterException",

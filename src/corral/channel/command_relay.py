@@ -3,7 +3,7 @@
 The relay is a separate process, `python command_relay.py`. This file imports only the standard library, so that the relay starts
 quickly. The relay must be the leader of a Unix session. It has two modes:
 
-For `corral run -i` and `-it`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies
+For `corral run -i`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies
 the command's output to its own standard output, which becomes the task's log. The relay exits with the command's exit code.
 
 For ExecuteCommand (mode `exec`), the agent starts the relay with an open connection to the server. The relay sends the command's
@@ -44,6 +44,7 @@ FLUSH_S = 5.0  # the maximum time that a client may take to read the last output
 LAST_READS = 32  # the number of reads after the command has ended; enough to empty a pipe
 CANNOT_RUN, NOT_FOUND = 126, 127  # a shell uses the same exit codes
 NO_CLIENT = 125
+FORWARDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
@@ -70,6 +71,8 @@ class Frames:
 
 def main(arguments: list[str]) -> int:
     """Run `command_relay.py (tty|pipe) SOCKET -- COMMAND…` or `command_relay.py exec (tty|pipe) DESCRIPTOR -- COMMAND…`."""
+    for number in FORWARDED:  # until the command has started, each of these signals ends the task
+        signal.signal(number, signal.SIG_DFL)
     exec_mode = arguments[0] == "exec"
     kind, address, _, *command = arguments[1:] if exec_mode else arguments
     try:
@@ -128,7 +131,8 @@ class CommandRelay:
             _exec(command, theirs, theirs, theirs)
         with suppress(OSError):  # fails if the child has already done it and called exec
             os.setpgid(self._child, self._child)
-        signal.signal(signal.SIGTERM, self._stopped)
+        for number in FORWARDED:
+            signal.signal(number, self._signalled)
 
     def start_on_pipes(self, command: list[str]) -> None:
         """Start the command in the relay's own process group, so that a signal to the task reaches both processes."""
@@ -136,10 +140,11 @@ class CommandRelay:
         ours_out, theirs_out = os.pipe()
         ours_err, theirs_err = os.pipe()
         self._outputs = {ours_out: OUTPUT, ours_err: ERRORS}
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._child = os.fork()
         if self._child == 0:
             _exec(command, theirs_in, theirs_out, theirs_err)
+        for number in FORWARDED:  # the command has received the signal, too
+            signal.signal(number, signal.SIG_IGN)
         for fd in (theirs_in, theirs_out, theirs_err):
             os.close(fd)
 
@@ -168,8 +173,8 @@ class CommandRelay:
                 self._signal(signal.SIGKILL)
                 self._kill_at = time.monotonic() + GRACE_S
             if self._woken in readable:
-                os.read(self._woken, PART_BYTES)
-                self._forward_stop()
+                for number in os.read(self._woken, PART_BYTES):
+                    self._forward(signal.Signals(number))
             if self._link is not None and self._link in readable:
                 self._receive()
             for fd in [fd for fd in self._outputs if fd in readable]:
@@ -279,13 +284,13 @@ class CommandRelay:
         if self._exec_mode:
             self._kill_at = time.monotonic() + GRACE_S
 
-    def _stopped(self, number: int, stack: object) -> None:
-        os.write(self._wake, b".")
+    def _signalled(self, number: int, stack: object) -> None:
+        os.write(self._wake, bytes([number]))
 
-    def _forward_stop(self) -> None:
-        """Forward SIGTERM. An interactive shell ignores SIGTERM, so also send SIGHUP to it."""
-        self._signal(signal.SIGTERM)
-        if _ignores(self._child, signal.SIGTERM):
+    def _forward(self, number: signal.Signals) -> None:
+        """Forward a signal to the command in a terminal. An interactive shell ignores SIGTERM, so also send SIGHUP to it."""
+        self._signal(number)
+        if number == signal.SIGTERM and _ignores(self._child, signal.SIGTERM):
             self._signal(signal.SIGHUP)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -320,7 +325,7 @@ def _exec(command: list[str], stdin: int, stdout: int, stderr: int) -> None:
 
     The command also inherits a locked descriptor. Its lock shows that the task is alive.
     """
-    for number in (signal.SIGHUP, signal.SIGTTOU, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGHUP, signal.SIGTTOU, *FORWARDED, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(stdin, 0)
     os.dup2(stdout, 1)

@@ -17,6 +17,7 @@ from corral.cli.aws import aws
 from corral.cli.backup import backup
 from corral.cli.check import check
 from corral.cli.completion import completion
+from corral.cli.config import config
 from corral.cli.cost import cost
 from corral.cli.doctor import doctor
 from corral.cli.down import down
@@ -35,9 +36,11 @@ from corral.cli.metrics import metrics
 from corral.cli.output import print_message
 from corral.cli.pipeline import pipeline
 from corral.cli.ps import ps
+from corral.cli.release import release
 from corral.cli.restore import restore
 from corral.cli.revoke import revoke
 from corral.cli.run import run
+from corral.cli.service import service
 from corral.cli.show import show
 from corral.cli.spot import spot
 from corral.cli.stack import stack
@@ -99,7 +102,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, wait, stop, history, show, top, hold, gpu, instances, spot, stack, fleet,
-    pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
+    up, down, status, config, service, env, aws, run, ps, logs, exec_, wait, stop, release, history, show, top, hold, gpu, instances,
+    spot, stack, fleet, pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

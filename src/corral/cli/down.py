@@ -49,16 +49,22 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
     if purge and (alive := _alive(endpoint_of_folder(data))):
         raise CliError(f"{count(alive, 'task')} started while the others were stopped. Nothing was deleted: try again.")
     left = _unfinished(data)
-    try:
-        if data_folder.pid_of(data) == pid:
-            signal.pidfd_send_signal(watch, signal.SIGTERM)
-    except ProcessLookupError:
-        pass  # the process has already exited
-    if not select.select([watch], [], [], GONE_S)[0]:
-        raise CliError(f"process {pid} did not exit within {GONE_S:.0f} s. `kill -9 {pid}` ends it without losing data.")
+    stop_server(data, pid, watch)
     if purge:
         _purge(data.path)
     _report(data, as_json, stopped=True, left=left, ended=ended, purged=purge)
+
+
+def stop_server(data: DataFolder, pid: int, watch: int | None = None) -> None:
+    """End the server of a data folder and wait until it has exited. `watch` is a pidfd of its process."""
+    try:
+        watch = os.pidfd_open(pid) if watch is None else watch
+        if data_folder.pid_of(data) == pid:
+            signal.pidfd_send_signal(watch, signal.SIGTERM)
+    except ProcessLookupError:
+        return  # the process has already exited
+    if not select.select([watch], [], [], GONE_S)[0]:
+        raise CliError(f"process {pid} did not exit within {GONE_S:.0f} s. `kill -9 {pid}` ends it without losing data.")
 
 
 def _confirm(data: DataFolder) -> None:

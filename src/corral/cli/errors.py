@@ -56,3 +56,12 @@ def error_line(error: Exception) -> str | None:
     if isinstance(error, exceptions.BotoCoreError):
         return " ".join(str(error).split())
     return None
+
+
+def connection_failed(error: Exception) -> bool:
+    """Whether the server did not respond, so that it is not known whether it has received the request."""
+    exceptions = sys.modules.get("botocore.exceptions")
+    if exceptions is not None and isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
+        return True
+    lean = sys.modules.get("corral.cli.lean_http")
+    return isinstance(error, (OSError, lean.ConnectionFailed) if lean is not None else OSError)

@@ -22,8 +22,7 @@ from corral.cli.run_names import find_run
 )
 @data_option
 @click.option("--container", "-c", metavar="NAME", help="The container, if the task has several.")
-@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
-@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command. A terminal is always passed.")
 @cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.argument("task", metavar="TASK", shell_complete=complete_tasks("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
@@ -31,7 +30,6 @@ def exec_(
     data: DataFolder,
     container: str | None,
     interactive: bool,
-    has_terminal: bool,
     cluster: str | None,
     task: str,
     command: tuple[str, ...],
@@ -42,9 +40,7 @@ def exec_(
     exits with the exit code of the command. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest
     task. The task must have been started with enableExecuteCommand. `corral run` sets it.
     """
-    if has_terminal and not os.isatty(0):
-        raise click.UsageError("-t requires that standard input is a terminal; use -i alone for a pipe.")
-    has_terminal = has_terminal or (os.isatty(0) and os.isatty(1) and not interactive)
+    has_terminal = os.isatty(0) and os.isatty(1)
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("the endpoint is AWS, which requires AWS's own plugin: use `aws ecs execute-command --interactive`.")

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
+from corral.cli.notify import RunNotifications
 from corral.cli.output import escape_log, format_duration, print_json, print_message, shorten_ids
+from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.task_logs import (
     FollowedTask,
-    Interrupt,
     TaskLogStream,
     TaskUpdates,
     follow,
@@ -40,10 +45,11 @@ class ForegroundRun:
     cluster: str
     task: dict[str, Any]  # the task in the response of RunTask
     definition: dict[str, Any]
-    updates: TaskUpdates
+    signals: RunSignals
     as_json: bool
     limit_s: int | None
-    terminal: RunTerminal | None  # set with -i or -t
+    terminal: RunTerminal | None  # set with -i
+    notifications: RunNotifications
 
     @property
     def task_id(self) -> str:
@@ -53,78 +59,100 @@ class ForegroundRun:
 def wait_in_foreground(run: ForegroundRun) -> None:
     """Show the task's progress and output until it stops, then exit with its exit code."""
     reporter = ProgressReporter(run.task_id)
-    interrupts: list[bool] = []
+    updates: TaskUpdates = SimpleQueue()
     logged = [defined["name"] for defined in run.definition["containerDefinitions"] if has_log(defined)]
     width = max(map(len, logged), default=0) if len(logged) > 1 else 0
+    restore = run.terminal.restore if run.terminal else lambda: None
+    run.signals.follow(
+        SignalledRun(
+            run.endpoint, run.cluster, lambda: [run.task_id], stop_timeout_s(run.definition), updates, reporter.say,
+            f"corral logs -f {tasks.short(run.task_id)}", restore,
+        )
+    )  # fmt: skip
 
-    def stop() -> None:
-        client(run.endpoint, "ecs").stop_task(cluster=run.cluster, task=run.task_id, reason="corral run was interrupted")
+    def on_terminal(write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if not is_terminal_closed(error):
+                raise
+            run.signals.terminal_closed()
 
-    def interrupted() -> None:
-        interrupts.append(True)
-        reporter.close()
-        stop()
-        print_message(f"stopping task {tasks.short(run.task_id)}; press Ctrl-C again to exit without waiting for it")
+    def report(task: dict[str, Any]) -> None:
+        on_terminal(lambda: reporter.report(task))
 
     def show(stream: TaskLogStream, events: list[dict[str, Any]]) -> None:
         out = sys.stderr if run.as_json else sys.stdout
         name = f"{stream.container:<{width}} | " if width else ""
-        try:
+
+        def write() -> None:
             out.write("".join(escape_log(f"{name}{event['message']}", out) + "\n" for event in events))
             out.flush()
+
+        try:
+            on_terminal(write)
         except BrokenPipeError:  # the reader has closed the pipe: stop the task, as SIGPIPE would stop a local program
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-            stop()
+            stop_task(client(run.endpoint, "ecs"), run.cluster, run.task_id, "the reader of the output has closed it")
+            run.notifications.send_later([run.task_id])
             sys.exit(BROKEN_PIPE)
 
     try:
         if not logged:
             print_message(f"no container of {run.definition['family']} has the awslogs log driver, so its output is not shown")
-        reporter.report(run.task)
+        report(run.task)
         if run.terminal:
-            ended = _wait_with_terminal(run, run.terminal, reporter, interrupted)
+            ended = _wait_with_terminal(run, run.terminal, updates, report)
             if not run.terminal.connected.is_set():  # the task failed before it connected, so its log contains the error
                 for stream in log_streams(run.definition, ended):
                     for page in pages(run.endpoint, stream):
                         show(stream, page.events)
         else:
             followed = FollowedTask(run.cluster, run.task_id, lambda seen: log_streams(run.definition, seen))
-            [ended] = follow(run.endpoint, [followed], show, updates=run.updates, on_task=reporter.report, on_interrupt=interrupted)
-    except KeyboardInterrupt:
-        reporter.close()
-        print_message(f"exiting without waiting for the task; follow it with `corral logs -f {tasks.short(run.task_id)}`")
-        sys.exit(INTERRUPTED)
+            [ended] = follow(run.endpoint, [followed], show, updates=updates, on_task=report)
+    except Leave as leave:
+        run.notifications.send_later([run.task_id])
+        reporter.say(leave.text)
+        sys.exit(leave.code)
     except Exception:
-        reporter.close()
-        print_message(f"task {tasks.short(run.task_id)} keeps running; follow it with `corral logs -f {tasks.short(run.task_id)}`")
+        if run.signals.end_code is not None:
+            run.signals.wait_for_stop()
+            sys.exit(run.signals.end_code)
+        run.notifications.send_later([run.task_id])
+        reporter.say(f"task {tasks.short(run.task_id)} keeps running; follow it with `corral logs -f {tasks.short(run.task_id)}`")
         raise
     finally:
         reporter.close()
     if run.as_json:
         print_json(ended)
-    sys.exit(_exit_code(run, ended, interrupted=bool(interrupts)))
+    code = _exit_code(run, ended)
+    run.signals.finished()
+    run.notifications.send([ended], code)
+    sys.exit(code)
 
 
-def _wait_with_terminal(run: ForegroundRun, terminal: RunTerminal, reporter: ProgressReporter, interrupted: Any) -> dict[str, Any]:
+def _wait_with_terminal(
+    run: ForegroundRun, terminal: RunTerminal, updates: TaskUpdates, report_progress: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Connect the terminal to the task when the task starts. Wait until the task stops. The server may restart meanwhile."""
 
     def report(task: dict[str, Any]) -> None:
         if not terminal.started:
-            reporter.report(task)
+            report_progress(task)
         if task["lastStatus"] != "PROVISIONING":
             terminal.start()
 
     report(run.task)
-    watch_task(run.endpoint, run.cluster, run.task_id, run.updates)
+    watch_task(run.endpoint, run.cluster, run.task_id, updates)
     while True:
-        match run.updates.get():
+        match updates.get():
+            case Leave() as leave:
+                raise leave
             case Exception() as error:
                 if not terminal.connected.is_set() or terminal.ended.is_set():
                     raise error
                 terminal.ended.wait()
-                watch_task(run.endpoint, run.cluster, run.task_id, run.updates)
-            case Interrupt():
-                interrupted()
+                watch_task(run.endpoint, run.cluster, run.task_id, updates)
             case dict() as task:
                 report(task)
                 if tasks.is_stopped(task):
@@ -132,11 +160,13 @@ def _wait_with_terminal(run: ForegroundRun, terminal: RunTerminal, reporter: Pro
                     return task
 
 
-def _exit_code(run: ForegroundRun, ended: dict[str, Any], *, interrupted: bool) -> int:
+def _exit_code(run: ForegroundRun, ended: dict[str, Any]) -> int:
     """Return the exit code of `corral run`. Print a message if the exit code alone does not explain why the task stopped."""
     name, why = f"task {tasks.short(run.task_id)}", shorten_ids(str(ended.get("stoppedReason", "")))
     if run.terminal and run.terminal.output_closed:
         return BROKEN_PIPE
+    if run.signals.end_code is not None:
+        return run.signals.end_code
     if run.limit_s is not None and reached_time_limit(ended):
         print_message(f"{name} was stopped at its time limit of {format_duration(run.limit_s)}")
         return TIMED_OUT
@@ -144,7 +174,7 @@ def _exit_code(run: ForegroundRun, ended: dict[str, Any], *, interrupted: bool) 
     if code is None:
         print_message(f"{name} has no exit code: {shorten_ids(tasks.reason(ended))}")
         return INTERRUPTED if ended.get("stopCode") == "UserInitiated" else NO_EXIT_CODE
-    if ended.get("stopCode") == "UserInitiated" and not interrupted:
+    if ended.get("stopCode") == "UserInitiated" and not run.signals.interrupted:
         print_message(f"{name} was stopped: {why}")
     return code
 
@@ -178,18 +208,30 @@ class ProgressReporter:
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._reason = ""
+        self._lock = threading.RLock()  # the thread that handles signals prints messages, too
 
     def report(self, task: dict[str, Any]) -> None:
+        with self._lock:
+            self._report(task)
+
+    def say(self, text: str) -> None:
+        """Print another message. If the terminal has closed, do nothing."""
+        with self._lock, suppress(OSError):
+            self.close()
+            print_message(text)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def _report(self, task: dict[str, Any]) -> None:
         if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
             self._wait(shorten_ids(tasks.reason(task)))
         elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # has started, and may have stopped
             gpus = tasks.gpu_ids(task)
             self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
     def _wait(self, reason: str) -> None:
         self._reason = reason

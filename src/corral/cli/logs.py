@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import chain
+from typing import IO, Any
 from zlib import crc32
 
 import click
@@ -59,7 +60,9 @@ def logs(
     cluster: str | None,
     as_json: bool, given: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Print the logs of tasks. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest task.
+    """Print the logs of tasks. TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array.
+
+    A name means its latest task, or all tasks of the array with this name. `NAME:17` is one task of an array.
 
     If there are several tasks, each line begins with the name of its task. With --follow, a task that waits is followed from its
     start on. Until then, the reason why it waits is printed. Tasks that have stopped are found as long as `corral history` lists
@@ -68,21 +71,31 @@ def logs(
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
     found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster or endpoint.cluster)}
-    if len(found) > TASKS_MAX:
-        raise CliError(f"{len(found)} tasks are too many: name at most {TASKS_MAX} tasks.")
+    is_large = len(found) > TASKS_MAX
+    if is_large and len({tasks.array_id(run.task) or task_id for task_id, run in found.items()}) > 1:
+        raise CliError(f"{len(found)} tasks are too many: name at most {TASKS_MAX} tasks, or one array.")
+    definitions: dict[str, dict[str, Any]] = {}
     logged, now = [], None
     for task_id, run in found.items():
-        definition, now = ecs.describe_task_definition(taskDefinition=run.task["taskDefinitionArn"])["taskDefinition"], run.now
-        containers = _check(definition, task_id, container)
-        logged.append(LoggedTask(run.cluster, run.task, definition, containers, container, run.is_recorded))
+        arn, now = run.task["taskDefinitionArn"], run.now
+        if arn not in definitions:
+            definitions[arn] = ecs.describe_task_definition(taskDefinition=arn)["taskDefinition"]
+        containers = _check(definitions[arn], task_id, container)
+        logged.append(LoggedTask(run.cluster, run.task, definitions[arn], containers, container, run.is_recorded))
     start = LogStart(tail, _since_ms(since, now))
     names = _names(logged)
     printer = LogPrinter(list(names.values()), timestamps=timestamps, as_json=as_json)
+    if following and is_large:
+        from corral.cli.array_output import ArrayOutput
+
+        members = {at: tasks.id_of(each.task) for at, each in enumerate(logged)}
+        ArrayOutput(endpoint, logged[0].cluster, logged[0].definition, members, printer, start).follow()
+        return
     _print_events(endpoint, [each for each in logged if each.is_recorded or not following], start, names, printer)
     if following:
         _follow(endpoint, [each for each in logged if not each.is_recorded], start, names, printer)
         return
-    for each in logged:
+    for each in logged[:TASKS_MAX]:
         if tasks.state(each.task) == "WAITING":
             waits = f"task {tasks.short(tasks.id_of(each.task))} has not started: {shorten_ids(tasks.reason(each.task))}"
             print_message(waits)
@@ -97,7 +110,9 @@ def _print_events(
         for stream in each.streams(each.task):
             printer.add(stream, tasks.id_of(each.task), names[tasks.id_of(each.task), stream.container])
             streams.append(_events(endpoint, stream, start))
-    for stream, event in heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"]):
+    # The logs of a large array are printed one after the other, because a merge reads from all logs at the same time.
+    merged = heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"])
+    for stream, event in chain.from_iterable(streams) if len(logged) > TASKS_MAX else merged:
         printer.show(stream, [event], flush=False)
     sys.stdout.flush()
 
@@ -108,13 +123,15 @@ def _names(logged: list[LoggedTask]) -> dict[tuple[str, str], str]:
     If there are several tasks, it contains the task's name, and the id if several tasks have the same name. If a task has several
     containers, it contains the container's name.
     """
-    counts = Counter(tasks.name(each.task) for each in logged)
+    labels = {tasks.id_of(each.task): tasks.label(each.task) for each in logged}
+    counts = Counter(labels.values())
     names = {}
     for each in logged:
-        task_id, name = tasks.id_of(each.task), tasks.name(each.task)
+        task_id = tasks.id_of(each.task)
         parts = []
         if len(logged) > 1:
-            parts.append(name if counts[name] == 1 else f"{name} {tasks.short(task_id)}")
+            label = labels[task_id]
+            parts.append(label if counts[label] == 1 else f"{label} {tasks.short(task_id)}")
         for container in each.containers:
             names[task_id, container] = "/".join([*parts, container] if len(each.containers) > 1 or not parts else parts)
     return names
@@ -184,11 +201,12 @@ def _events(endpoint: Endpoint, stream: TaskLogStream, start: LogStart) -> Itera
 class LogPrinter:
     """Prints events as text or JSON. If there are several logs, each line has the name of its log, in a terminal in colour."""
 
-    def __init__(self, names: list[str], *, timestamps: bool, as_json: bool) -> None:
+    def __init__(self, names: list[str], *, timestamps: bool, as_json: bool, out: IO[str] | None = None) -> None:
+        self._out = out or sys.stdout
         self._width = max(map(len, names)) if len(names) > 1 else 0
         self._timestamps = timestamps
         self._as_json = as_json
-        self._colours = colours_of(names) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else {}
+        self._colours = colours_of(names) if self._out.isatty() and not os.environ.get("NO_COLOR") else {}
         self._names: dict[TaskLogStream, str] = {}
         self._task_ids: dict[TaskLogStream, str] = {}
 
@@ -197,9 +215,9 @@ class LogPrinter:
         self._names[stream], self._task_ids[stream] = name, task_id
 
     def show(self, stream: TaskLogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
-        sys.stdout.write("".join(self._line(stream, event) for event in events))
+        self._out.write("".join(self._line(stream, event) for event in events))
         if flush:
-            sys.stdout.flush()
+            self._out.flush()
 
     def _line(self, stream: TaskLogStream, event: dict[str, Any]) -> str:
         if self._as_json:
@@ -212,7 +230,7 @@ class LogPrinter:
         at = ""
         if self._timestamps:
             at = datetime.fromtimestamp(event["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
-        return escape_log(f"{at}{name}{event['message']}", sys.stdout) + "\n"
+        return escape_log(f"{at}{name}{event['message']}", self._out) + "\n"
 
 
 def colours_of(names: list[str]) -> dict[str, int]:

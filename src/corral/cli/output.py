@@ -96,7 +96,7 @@ def age(since: datetime | None, now: datetime | None) -> str:
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """Parses `30s`, `90m`, `4h`, `1d`, `1h30m` or a plain number into seconds."""
+    """Parses `30s`, `90m`, `4h`, `1d`, `1h30m`, `1:30:00` or a plain number into seconds."""
 
     name = "DURATION"
 
@@ -104,19 +104,21 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only i
         if isinstance(value, int):
             return value
         text = str(value).strip().lower()
-        if text.isdecimal() and int(text) > 0:
-            return int(text)
-        match = _DURATION.fullmatch(text)
+        if text.isascii() and text.isdecimal():
+            text += "s"
+        match = _DURATION.fullmatch(text) or _CLOCK_DURATION.fullmatch(text)
         seconds = (
             sum(int(part) * size for part, size in zip(match.groups(default="0"), _UNITS.values(), strict=True)) if match else 0
         )
-        if not seconds:
-            self.fail(f"'{value}' is not a duration: write it as 30s, 90m, 4h, 1d or 1h30m.", param, ctx)
+        if not 0 < seconds <= DURATION_MAX_S:
+            self.fail(f"'{value}' is not a duration: write it as 30s, 90m, 4h, 1d, 1h30m or 1:30:00.", param, ctx)
         return seconds
 
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit in _UNITS))
+_DURATION = re.compile("".join(f"(?:([0-9]{{1,10}}){unit})?" for unit in _UNITS))
+_CLOCK_DURATION = re.compile("(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])")  # days-hours:minutes:seconds
+DURATION_MAX_S = 10 * 365 * 86_400
 DURATION = DurationType()
 
 

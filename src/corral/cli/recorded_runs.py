@@ -45,11 +45,19 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedR
         if not recorded:
             raise
         return recorded
+    described: dict[str, NamedRun] = {}
+    for of_cluster in dict.fromkeys(of_cluster for of_cluster, _ in ids):
+        here = [task_id for its_cluster, task_id in ids if its_cluster == of_cluster]
+        for at in range(0, len(here), tasks.DESCRIBE_MAX):
+            reply = ecs.describe_tasks(cluster=of_cluster, tasks=here[at : at + tasks.DESCRIBE_MAX], include=["TAGS"])
+            now = server_time(reply)
+            described |= {tasks.id_of(task): NamedRun(of_cluster, task, False, now) for task in reply["tasks"]}
     found = []
     for of_cluster, task_id in ids:
-        reply = ecs.describe_tasks(cluster=of_cluster, tasks=[task_id], include=["TAGS"])
-        if reply["tasks"] or is_aws(endpoint):
-            found.append(NamedRun(of_cluster, tasks.only(reply["tasks"], task_id, of_cluster), False, server_time(reply)))
+        if task_id in described:
+            found.append(described[task_id])
+        elif is_aws(endpoint):
+            tasks.only([], task_id, of_cluster)
         else:
             found += find_recorded(endpoint, task_id) or _unknown(given)
     return found

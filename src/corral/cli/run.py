@@ -1,59 +1,51 @@
-"""`corral run` runs a command, or a task definition from a file, as a task."""
+"""`corral run` runs a command, or a task definition from a file, as a task. With `--array`, it runs a task for each index."""
 
 from __future__ import annotations
 
 import os
-import re
-import signal
-from collections.abc import Mapping
 from pathlib import Path
-from queue import SimpleQueue
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from corral.cli import tasks
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
-from corral.cli.errors import CliError
+from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
-from corral.cli.output import DURATION, print_json, print_line
-from corral.cli.run_names import check_name, default_name, family_of, name_tags
-from corral.cli.task_logs import Interrupt, TaskUpdates
+from corral.cli.git_commit import GitCommit
+from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications
+from corral.cli.output import print_json, print_line, server_time
+from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
+from corral.cli.run_environment import variables, with_environment
+from corral.cli.run_names import default_name, family_of
+from corral.cli.run_options import (
+    HOST_IMAGE,
+    RESERVED_MIB,
+    RunArguments,
+    check_endpoint,
+    check_options,
+    queue_tags,
+    run_options,
+    split_arguments,
+)
+from corral.cli.run_signals import RunSignals
+from corral.cli.run_values import ArraySpec
+from corral.cli.submission import Submission, run_tasks
 
-HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
+if TYPE_CHECKING:
+    from corral.cli.run_terminal import RunTerminal
+
 CONTAINER = "main"
 LOG_GROUP = "/corral/run"
-RESERVED_MIB = 128  # the memory reservation of a task without --memory
-GPUS_MAX = 64
-TIME_LIMIT_TAG = "corral:time-limit"  # the tag contains the time limit in seconds
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables that are not passed to the task. Some would override the task's own GPUs, the others describe the user's shell.
-NOT_PASSED = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "_", "SHLVL", "OLDPWD", "COLUMNS", "LINES"}
-
-
-class GpuCount(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    name = "N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if str(value).lower() == "all":
-            return "ALL"
-        if not str(value).isdecimal() or int(value) > GPUS_MAX:
-            self.fail(f"'{value}' is neither a number from 0 to {GPUS_MAX} nor 'all'.", param, ctx)
-        return str(int(value))
 
 
 class RunCommand(click.Command):
     """Records whether `--` precedes the command. `run -- x.json` runs a program, but `run x.json` runs a task definition."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        command = ctx.params.get("command") or ()
-        before = given[: len(given) - len(command)]
-        ctx.meta["dashed"] = bool(before) and before[-1] == "--"
-        return rest
+        options, rest = split_arguments(self.params, args)
+        ctx.meta["dashed"] = rest[:1] == ["--"]
+        return super().parse_args(ctx, options + rest)
 
 
 @click.command(
@@ -62,204 +54,146 @@ class RunCommand(click.Command):
     short_help="Run a command as a task and show its output.",
 )
 @data_option
-@click.option("--gpus", type=GpuCount(), help="GPUs to reserve: a number, or `all` GPUs of a host (default: 0).")
-@click.option("--cpu", type=click.IntRange(0), metavar="UNITS", help="CPU to reserve; 1024 units are one core.")
-@click.option("--memory", type=click.IntRange(6), metavar="MIB", help=f"Memory to reserve (default: {RESERVED_MIB}).")
-@click.option("--time", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 4h, 1d, 1h30m ... with exit code 124.")
-@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
-@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal. Use -it for shells and debuggers.")
-@click.option("--name", help="The name of the task (default: the name of the script).")
-@click.option("--env", "extra", metavar="K=V", multiple=True, help="Add a variable to the current environment. Can be repeated.")
-@click.option("--image", help=f"Default: {HOST_IMAGE}. Other images get neither this folder nor the environment.")
-@cluster_option("The cluster in which the task runs.")
-@click.option("--detach", "-d", is_flag=True, help="Print the task's id and return.")
-@click.option("--json", "as_json", is_flag=True, help="Print the task as JSON; its log is printed to stderr.")
+@run_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
 @click.pass_context
-def run(
-    ctx: click.Context, data: DataFolder, gpus: str | None, cpu: int | None, memory: int | None, limit_s: int | None,
-    interactive: bool, has_terminal: bool, name: str | None, extra: tuple[str, ...], image: str | None, cluster: str | None,
-    detach: bool, as_json: bool, command: tuple[str, ...],
-) -> None:  # fmt: skip
+def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **given: Any) -> None:
     """Run a command as a task in the current folder and environment. Show its output, and exit with its exit code.
 
-    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C stops the task. A second Ctrl-C exits
-    without waiting until the task has stopped.
+    The task waits until its GPUs are free, and `corral run` prints why it waits. Ctrl-C sends SIGINT to the program, the second
+    Ctrl-C sends SIGTERM, the third SIGKILL. A task that still waits is stopped at once. SIGTERM, and a terminal that closes, stop
+    the task.
 
     FILE.json contains a task definition in the format of register-task-definition. `corral run` registers it and runs a task.
     Options, and a command after --, override values of the task definition.
     """
+    options = RunArguments(**given)
+    signals = RunSignals(detach_on_hangup=options.detach_on_hangup)
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
-    interactive = interactive or has_terminal
-    _check(name, interactive, has_terminal, detach, is_file, image)
+    check_options(options, is_file=is_file)
     endpoint = find_endpoint(data)
-    cluster = cluster or endpoint.cluster
-    _check_endpoint(endpoint, limit_s, interactive, is_file, image or HOST_IMAGE)
+    check_endpoint(endpoint, options, is_file=is_file)
     terminal = None
-    if interactive:
+    if options.interactive:
         from corral.cli.run_terminal import RunTerminal
 
-        terminal = RunTerminal(has_terminal=has_terminal, out=2 if as_json else 1)
+        out = 2 if options.as_json else 1
+        terminal = RunTerminal(has_terminal=os.isatty(0) and os.isatty(out), out=out)
     try:
-        if is_file:
-            definition, override = _from_file(command, name, gpus, cpu, memory, extra)
-        else:
-            override = None
-            wanted = terminal.wrap(command) if terminal else list(command)
-            container = _container(image or HOST_IMAGE, wanted, gpus, cpu, memory, extra)
-            name = name or default_name(command)
-            definition = _definition(endpoint, family_of(name), container)
-        updates: TaskUpdates = SimpleQueue()
-        if not detach:
-            _queue_interrupts(updates)
+        submission = _prepare(endpoint, options, command, terminal.wrap(command) if terminal else list(command), is_file=is_file)
         if terminal:
             terminal.listen()
-        tags = name_tags(name) if name else []
-        if limit_s is not None:
-            tags.append({"key": TIME_LIMIT_TAG, "value": str(limit_s)})
-        task, registered = _start(endpoint, cluster, definition, override, tags)
-        if detach:
-            print_json(task) if as_json else print_line(tasks.id_of(task))
-            return
-        wait_in_foreground(ForegroundRun(endpoint, cluster, task, registered, updates, as_json, limit_s, terminal))
+        submit_and_wait(
+            submission,
+            array=options.array,
+            detach=options.detach,
+            as_json=options.as_json,
+            limit_s=options.limit_s,
+            terminal=terminal,
+            signals=signals,
+            notifications=RunNotifications(options.notify, submission.name, data, endpoint, submission.cluster),
+        )
     finally:
         if terminal:
             terminal.close()
+
+
+def submit_and_wait(
+    submission: Submission,
+    *,
+    array: ArraySpec | None = None,
+    detach: bool,
+    as_json: bool,
+    limit_s: int | None,
+    terminal: RunTerminal | None = None,
+    signals: RunSignals | None = None,
+    notifications: RunNotifications = NO_NOTIFICATIONS,
+) -> None:
+    """Run the task or the array. With `detach`, print its id. Otherwise wait for its end, and exit with its exit code."""
+    signals = signals or RunSignals()
+    if array is not None:
+        members = submit_array(submission, array, signals)
+        if detach:
+            signals.submitted()
+            notifications.send_later(list(members.members.values()))
+            print_json(members.described()) if as_json else print_line(members.id)
+        else:
+            wait_for_array(ArrayRun(submission, members, signals, as_json, notifications))
+        return
+    [task] = run_tasks(submission, signals)
+    if detach:
+        signals.submitted()
+        notifications.send_later([tasks.id_of(task)])
+        print_json(task) if as_json else print_line(tasks.id_of(task))
+    else:
+        about = submission.endpoint, submission.cluster, task, submission.definition
+        wait_in_foreground(ForegroundRun(*about, signals, as_json, limit_s, terminal, notifications))
 
 
 def _names_a_file(command: tuple[str, ...]) -> bool:
     return command[0].endswith(".json") and os.path.isfile(command[0]) and command[1:2] in ((), ("--",))
 
 
-def _check(name: str | None, interactive: bool, has_terminal: bool, detach: bool, is_file: bool, image: str | None) -> None:
-    check_name(name)
-    if interactive and detach:
-        raise click.UsageError("-i and -t cannot be used with --detach.")
-    if interactive and (is_file or image not in (None, HOST_IMAGE)):
-        raise click.UsageError("-i and -t require a command that runs as a process of this machine, not FILE.json or --image.")
-    if has_terminal and not os.isatty(0):
-        raise click.UsageError("-t requires that standard input is a terminal; use -i alone for a pipe.")
-    if is_file and image is not None:
-        raise click.UsageError("--image cannot be used with FILE.json, which names its images.")
-
-
-def _check_endpoint(endpoint: Endpoint, limit_s: int | None, interactive: bool, is_file: bool, image: str) -> None:
-    if not is_aws(endpoint):
-        return
-    if limit_s is not None:
-        raise CliError("the endpoint is AWS, which has no time limits for tasks: --time works only with Corral.")
-    if interactive:
-        raise CliError("the endpoint is AWS, which cannot reach this terminal: -i and -t work only with this machine's Corral.")
-    if not is_file and image == HOST_IMAGE:
-        raise CliError("the endpoint is AWS, which cannot run processes of this machine: choose an image with --image.")
-
-
-def _environment(extra: tuple[str, ...], *, whole: bool) -> dict[str, str]:
-    """Return the environment variables of the task:
-
-    those of --env, and with `whole` also those of this process (see `_is_passed`).
-    """
-    values = {name: value for name, value in os.environ.items() if _is_passed(name, value)} if whole else {}
-    for pair in extra:
-        name, equals, value = pair.partition("=")
-        if not equals or not VARIABLE.fullmatch(name):
-            raise click.BadParameter(f"'{pair}' is not NAME=VALUE.", param_hint="--env")
-        values[name] = value
-    return values
-
-
-def _is_passed(name: str, value: str) -> bool:
-    if name in NOT_PASSED or name.startswith(("AWS_", "CORRAL_")) or not VARIABLE.fullmatch(name):
-        return False
-    # JSON cannot contain bytes that are not UTF-8.
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in values.items()]
+def _prepare(
+    endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], *, is_file: bool
+) -> Submission:
+    """Register the task definition, and return it with the other parameters of RunTask. `wanted` is the command of the task."""
+    git = None if is_aws(endpoint) else GitCommit(options.folder or os.curdir)
+    cluster, name = options.cluster or endpoint.cluster, options.name
+    values = variables(options.env, options.env_file, inherits=options.runs_here and not is_file)
+    if is_file:
+        definition, override = _from_file(command, options)
+    else:
+        name = name or default_name(command)
+        definition, override = _definition(endpoint, family_of(name), _container(options, wanted)), {}
+    named = {"name": tasks.first_essential(definition), **override}
+    override = with_environment(endpoint, named, values)
+    reply = client(endpoint, "ecs").register_task_definition(**definition)
+    now = server_time(reply)
+    assert now is not None, "every HTTP response has a Date header"
+    tags = queue_tags(endpoint, options, name, cluster, now, git.read() if git is not None else "")
+    name = name or str(definition["family"])
+    return Submission(endpoint, cluster, name, reply["taskDefinition"], override if len(override) > 1 else None, tags)
 
 
 def _gpu_requirement(gpus: str) -> dict[str, Any]:
     return {"resourceRequirements": [{"type": "GPU", "value": gpus}]} if gpus != "0" else {}
 
 
-def _container(
-    image: str, command: list[str], gpus: str | None, cpu: int | None, memory: int | None, extra: tuple[str, ...]
-) -> dict[str, Any]:
-    folder = {"workingDirectory": os.getcwd()} if image == HOST_IMAGE else {}
+def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
     return {
         "name": CONTAINER,
-        "image": image,
+        "image": options.image or HOST_IMAGE,
         "essential": True,
         "command": command,
-        "cpu": cpu or 0,
-        "environment": _pairs(_environment(extra, whole=image == HOST_IMAGE)),
-        **({"memory": memory} if memory else {"memoryReservation": RESERVED_MIB}),
-        **_gpu_requirement(gpus or "0"),
-        **folder,
+        "cpu": options.cpu or 0,
+        **({"memory": options.memory} if options.memory else {"memoryReservation": RESERVED_MIB}),
+        **_gpu_requirement(options.gpus or "0"),
+        **({"workingDirectory": options.folder} if options.folder else {}),
     }
 
 
 def _definition(endpoint: Endpoint, family: str, container: dict[str, Any]) -> dict[str, Any]:
     region = client(endpoint, "ecs").meta.region_name
-    options = {
+    log_options = {
         "awslogs-group": LOG_GROUP,
         "awslogs-region": region,
         "awslogs-stream-prefix": family,
         "awslogs-create-group": "true",
     }
-    container["logConfiguration"] = {"logDriver": "awslogs", "options": options}
+    container["logConfiguration"] = {"logDriver": "awslogs", "options": log_options}
     return {"family": family, "containerDefinitions": [container]}
 
 
-def _from_file(
-    command: tuple[str, ...], name: str | None, gpus: str | None, cpu: int | None, memory: int | None, extra: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the task definition in the file, and the container override from the command line.
-
-    The override is for the first essential container.
-    """
+def _from_file(command: tuple[str, ...], options: RunArguments) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the task definition in the file, and the override from the command line for the first essential container."""
     definition = tasks.read_definition(Path(command[0]))
-    if name:
-        definition["family"] = family_of(name)
+    if options.name:
+        definition["family"] = family_of(options.name)
     override: dict[str, Any] = {
         **({"command": list(command[2:])} if command[2:] else {}),
-        **({"environment": _pairs(_environment(extra, whole=False))} if extra else {}),
-        **({"cpu": cpu} if cpu is not None else {}),
-        **({"memory": memory} if memory is not None else {}),
-        **(_gpu_requirement(gpus) if gpus is not None else {}),
+        **({"cpu": options.cpu} if options.cpu is not None else {}),
+        **({"memory": options.memory} if options.memory is not None else {}),
+        **(_gpu_requirement(options.gpus) if options.gpus is not None else {}),
     }
-    return definition, {"name": tasks.first_essential(definition), **override} if override else None
-
-
-def _start(
-    endpoint: Endpoint, cluster: str, definition: dict[str, Any], override: dict[str, Any] | None, tags: list[dict[str, str]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Register the definition and run a task. Pass no launch type, so that the task waits for free resources instead of failing."""
-    ecs = client(endpoint, "ecs")
-    registered = ecs.register_task_definition(**definition)["taskDefinition"]
-    more: dict[str, Any] = {"overrides": {"containerOverrides": [override]}} if override else {}
-    if tags:
-        more["tags"] = tags
-    if not is_aws(endpoint):
-        more["enableExecuteCommand"] = True  # `corral exec` needs it; not on AWS, where the task would need a role
-    arn = registered["taskDefinitionArn"]
-    reply = ecs.run_task(cluster=cluster, taskDefinition=arn, startedBy="corral-run", **more)
-    if not reply["tasks"]:
-        failure = reply["failures"][0]
-        raise CliError(f"the task was not started: {failure.get('reason')} {failure.get('detail', '')}".strip())
-    return reply["tasks"][0], registered
-
-
-def _queue_interrupts(updates: TaskUpdates) -> None:
-    """Put the first Ctrl-C into the queue, so that it does not interrupt a request. The second Ctrl-C raises KeyboardInterrupt."""
-    seen: list[int] = []
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-        updates.put(Interrupt())
-
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
+    return definition, override

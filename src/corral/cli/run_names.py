@@ -4,12 +4,17 @@ The name of a run is the value of `--name`, or the name of the script. The famil
 digits, `_` and `-`, so the family is derived from the name. If family and name differ, the tag `corral:name` of the task contains
 the name. Commands find runs by name, by the beginning of the id, or by a glob such as `lr*`. If several runs have the same name,
 commands use the latest run.
+
+`corral run --array` starts an array: one task for each index. Its tasks are the members of the array. They have the same name, and
+the same `startedBy`, which contains the id of the array. The name or the id of an array means all its members. `NAME:17` and
+`ID:17` mean the member with the index 17.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +22,7 @@ from typing import Any
 import click
 
 from corral.cli import tasks
+from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import RunNotFound
 from corral.cli.output import print_message
 
@@ -24,6 +30,7 @@ NAME_MAX = 255  # characters; this is also the limit of a family
 _NAME = re.compile(r"(?:[\w.:/=+@-]|[^\S\t-\r])+")  # the characters that ECS accepts in the value of a tag
 _SCRIPT = re.compile(r"\.(?:py|ipynb|sh|bash|zsh|fish|js|mjs|ts|rb|pl|R|r|jl|lua|m)$")
 _CODE = re.compile(r"-[a-zA-Z]*[ce]")  # the next argument is a program's text, as in `python -c TEXT`
+_ARRAY_ID = re.compile(r"[0-9a-f]{12}")
 _GLOB = re.compile(r"[*?\[]")
 RunId = tuple[str, str]  # the cluster and the id of a task
 
@@ -72,11 +79,55 @@ def name_tags(name: str) -> list[dict[str, str]]:
 def find_runs(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> list[RunId]:
     """Find the runs that an argument of the command line names: by an ARN, an id, a name, the beginning of an id, or a glob.
 
-    A glob selects the latest run of each matching name. With `unfinished`, runs that have not stopped are preferred: a name selects
-    a stopped run only if no other run has this name, and a glob selects no stopped run.
+    A glob selects the latest run of each matching name. An array is replaced by its members. With `unfinished`, runs that have not
+    stopped are preferred: a name selects a stopped run only if no other run has this name, and a glob selects no stopped run.
     """
+    return [
+        run
+        for each in _find(ecs, given, cluster, unfinished=unfinished)
+        for run in (array_members(ecs, each.array_id, each.cluster, unfinished=unfinished) if each.array_id else [each.run_id])
+    ]
+
+
+def describe_runs(ecs: Any, found: Sequence[RunId]) -> list[dict[str, Any]]:
+    """Describe runs, in the given order. Raise CliError if one does not exist."""
+    described: dict[str, dict[str, Any]] = {}
+    for cluster in dict.fromkeys(of_cluster for of_cluster, _ in found):
+        ids = [task_id for of_cluster, task_id in found if of_cluster == cluster]
+        described |= {tasks.id_of(task): task for task in tasks.describe(ecs, ids, cluster)}
+    return [tasks.only([described[task_id]] if task_id in described else [], task_id, cluster) for cluster, task_id in found]
+
+
+def find_dependencies(endpoint: Endpoint, given: str, cluster: str) -> list[str]:
+    """Return what the tag of --after contains for an argument: task ids, and `array:ID` for an array."""
+    found = _find(client(endpoint, "ecs"), given, cluster)
+    return [f"array:{each.array_id}" if each.array_id else each.task_id for each in found]
+
+
+def array_members(ecs: Any, array_id: str, cluster: str, *, unfinished: bool = False) -> list[RunId]:
+    """Return the members of an array in the order of their indexes. With `unfinished`, omit members that stop or have stopped."""
+    states = ["RUNNING"] if unfinished else ["RUNNING", "STOPPED"]
+    started_by = tasks.STARTED_BY_ARRAY + array_id
+    ids = dict.fromkeys(task_id for state in states for task_id in tasks.list_ids(ecs, state, cluster, startedBy=started_by))
+    return [(cluster, task_id) for task_id in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A run or an array that an argument of the command line names."""
+
+    cluster: str
+    task_id: str
+    array_id: str = ""
+
+    @property
+    def run_id(self) -> RunId:
+        return self.cluster, self.task_id
+
+
+def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> list[_Found]:
     if tasks.is_exact(given):
-        return [tasks.find(ecs, given, cluster)]
+        return [_Found(*tasks.find(ecs, given, cluster))]
     if _GLOB.search(given):
         wanted = ["RUNNING"] if unfinished else ["RUNNING", "STOPPED"]
         matching = [task for task in _listed(ecs, cluster, wanted) if fnmatchcase(tasks.name(task), given)]
@@ -91,8 +142,24 @@ def find_runs(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -
             if matching:
                 break
         if not matching:
-            return [tasks.find(ecs, given, cluster)]
-    return [(cluster, tasks.id_of(task)) for task in _latest(matching)]
+            return [_find_by_id(ecs, given, cluster, unfinished=unfinished)]
+    return [_Found(cluster, tasks.id_of(task), tasks.array_id(task)) for task in _latest(matching)]
+
+
+def _find_by_id(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> _Found:
+    """Find an array by its id, a member by its index, or a task by the beginning of its id."""
+    if _ARRAY_ID.fullmatch(given.lower()) and (members := array_members(ecs, given.lower(), cluster)):
+        return _Found(*members[0], given.lower())
+    of_array, _, index = given.rpartition(":")
+    if of_array and re.fullmatch("[0-9]{1,9}", index):
+        [array, *_] = _find(ecs, of_array, cluster, unfinished=unfinished)
+        ids = [task_id for _, task_id in array_members(ecs, array.array_id, cluster)] if array.array_id else []
+        # A member that was requeued has several tasks. The last of them is the latest.
+        member = next((task for task in reversed(tasks.describe(ecs, ids, cluster)) if tasks.array_index(task) == int(index)), None)
+        if member is None:
+            raise RunNotFound(f"{of_array} has no member with the index {index}: `corral ps --all {of_array}` lists its members.")
+        return _Found(cluster, tasks.id_of(member))
+    return _Found(*tasks.find(ecs, given, cluster))
 
 
 def find_run(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> RunId:
@@ -108,7 +175,11 @@ def select(found: list[dict[str, Any]], given: Iterable[str]) -> list[dict[str, 
     chosen: dict[str, dict[str, Any]] = {}
     for each in given:
         named = [task for task in found if fnmatchcase(tasks.name(task), each)]
-        others = [task for task in found if tasks.id_of(task).startswith(each.lower()) or task["taskArn"] == each]
+        others = [
+            task
+            for task in found
+            if tasks.id_of(task).startswith(each.lower()) or task["taskArn"] == each or tasks.array_id(task) == each.lower()
+        ]
         chosen |= {task["taskArn"]: task for task in named or others}
     return list(chosen.values())
 
@@ -125,7 +196,9 @@ def _latest(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         by_name.setdefault(tasks.name(task), []).append(task)
     latest = []
     for name, runs in by_name.items():
-        if len(runs) > 1:
-            print_message(f"{len(runs)} tasks have the name {name}: using the latest, {tasks.short(tasks.id_of(runs[-1]))}")
+        if len({tasks.array_id(run) or tasks.id_of(run) for run in runs}) > 1:
+            array_id = tasks.array_id(runs[-1])
+            shown = f"array {array_id}" if array_id else tasks.short(tasks.id_of(runs[-1]))
+            print_message(f"{len(runs)} tasks have the name {name}: using the latest, {shown}")
         latest.append(runs[-1])
     return sorted(latest, key=lambda task: (task["createdAt"], task["taskArn"]))

@@ -1,4 +1,4 @@
-"""Connects this terminal to the task of `corral run -i` or `-it`. The task connects to a socket of this process."""
+"""Connects this terminal to the task of `corral run -i`. The task connects to a socket of this process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tempfile
 import termios
 import threading
 import tty
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -69,15 +70,16 @@ class RunTerminal:
         if self.started and (self.connected.is_set() or select.select([self._listener], [], [], 0)[0]):
             self._thread.join(DRAIN_S)
         os.write(self._wake_writer, b"q")
-        self._restore()
+        self.restore()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _on_resize(self, number: int, stack: FrameType | None) -> None:
         os.write(self._wake_writer, b"w")
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         if self._terminal_settings is not None:
-            termios.tcsetattr(0, termios.TCSADRAIN, self._terminal_settings)
+            with suppress(termios.error):  # the terminal has closed
+                termios.tcsetattr(0, termios.TCSADRAIN, self._terminal_settings)
 
     def _serve(self) -> None:
         events: list[int | socket.socket] = [self._listener, self._wake_reader]
@@ -96,7 +98,7 @@ class RunTerminal:
         except OSError:
             pass  # the task or the terminal has disconnected
         finally:
-            self._restore()
+            self.restore()
             link.close()
             self.ended.set()
 

@@ -9,7 +9,7 @@ from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint
 from corral.cli.output import print_json, print_line
-from corral.cli.run_names import find_runs
+from corral.cli.run_names import describe_runs, find_runs
 from corral.cli.task_logs import wait_until_stopped
 
 
@@ -23,19 +23,19 @@ from corral.cli.task_logs import wait_until_stopped
 def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Stop tasks. Each process receives SIGTERM, and SIGKILL after the container's stopTimeout (default: 30 s).
 
-    TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest task that has not stopped. If one of the
-    tasks does not exist, no task is stopped.
+    TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means its latest task that has not
+    stopped, or all tasks of the array with this name. If one of the tasks does not exist, no task is stopped.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = [run for task in given for run in find_runs(ecs, task, cluster or endpoint.cluster, unfinished=True)]
-    for of_cluster, task_id in found:
-        tasks.describe_one(ecs, of_cluster, task_id)
+    runs = [run for task in given for run in find_runs(ecs, task, cluster or endpoint.cluster, unfinished=True)]
+    found = list(dict.fromkeys(runs))
+    describe_runs(ecs, found)
     why = {"reason": reason} if reason else {}
-    stopped = [ecs.stop_task(cluster=of_cluster, task=task_id, **why)["task"] for of_cluster, task_id in dict.fromkeys(found)]
+    # The last task first, so that a waiting member of an array does not start when another member stops.
+    stopped = [ecs.stop_task(cluster=of_cluster, task=task_id, **why)["task"] for of_cluster, task_id in reversed(found)][::-1]
     if wait:
-        clusters = [of_cluster for of_cluster, _ in dict.fromkeys(found)]
-        stopped = [wait_until_stopped(ecs, of_cluster, task) for of_cluster, task in zip(clusters, stopped)]
+        stopped = [wait_until_stopped(ecs, of_cluster, task) for (of_cluster, _), task in zip(found, stopped)]
     if as_json:
         print_json(stopped)
         return

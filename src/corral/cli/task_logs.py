@@ -1,8 +1,8 @@
 """Follows tasks and their logs until the tasks have stopped.
 
 For each task, one thread waits for changes of the task with long polls. For each log, another thread waits for new events. All
-threads put their updates into one queue, which the main thread reads. Ctrl-C is an update, too. Corral stores all events of a task
-before it reports the task as stopped. So after the task has stopped, one read up to the end of the log returns all other events.
+threads put their updates into one queue, which the main thread reads. Corral stores all events of a task before it reports the task
+as stopped. So after the task has stopped, one read up to the end of the log returns all other events.
 """
 
 from __future__ import annotations
@@ -49,18 +49,13 @@ class LogPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupt:
-    """The user pressed Ctrl-C, or the process received SIGTERM."""
-
-
-@dataclass(frozen=True, slots=True)
 class FollowedTask:
     cluster: str
     task_id: str
     streams_of: Callable[[dict[str, Any]], list[TaskLogStream]]  # the logs that are shown, given the task's description
 
 
-TaskUpdates = SimpleQueue[Any]  # contains descriptions of tasks, LogPages, Interrupts and exceptions
+TaskUpdates = SimpleQueue[Any]  # contains descriptions of tasks, LogPages and exceptions
 Show = Callable[[TaskLogStream, list[dict[str, Any]]], None]
 FROM_START = LogStart()
 
@@ -105,7 +100,6 @@ def follow(
     start: LogStart = FROM_START,
     updates: TaskUpdates | None = None,
     on_task: Callable[[dict[str, Any]], None] = lambda task: None,
-    on_interrupt: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Show the logs until all tasks have stopped, and return the descriptions of the stopped tasks."""
     updates = updates if updates is not None else SimpleQueue()
@@ -119,8 +113,6 @@ def follow(
         match updates.get():
             case Exception() as error:
                 raise error
-            case Interrupt():
-                on_interrupt()
             case LogPage() as page if page.stream not in complete:
                 show(page.stream, page.events)
                 tokens[page.stream] = page.token

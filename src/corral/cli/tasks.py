@@ -13,6 +13,9 @@ from corral.cli.output import SHORT_ID
 
 DESCRIBE_MAX = 100
 NAME_TAG = "corral:name"  # the tag contains the name of a task, if the name is not its family
+ARRAY_TAG = "corral:array"  # the id of the task's array, the index of the task, the step and the limit, separated by spaces
+REQUEUED_TAG = "corral:requeued-as"  # the id of the task that replaces this one, which has failed
+STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
 AMBIGUOUS_NAMED_MAX = 5
 # RegisterTaskDefinition does not accept these members of DescribeTaskDefinition's response.
 READ_ONLY = {
@@ -29,8 +32,35 @@ def id_of(task: dict[str, Any]) -> str:
 
 def name(task: dict[str, Any]) -> str:
     """Return the name of the task, which a tag contains if it is not the family of the task definition."""
-    tagged = next((tag["value"] for tag in task.get("tags", ()) if tag["key"] == NAME_TAG), "")
-    return str(tagged or task["taskDefinitionArn"].rpartition("/")[2].rpartition(":")[0])
+    return tag_value(task, NAME_TAG) or str(task["taskDefinitionArn"]).rpartition("/")[2].rpartition(":")[0]
+
+
+def tag_value(task: dict[str, Any], key: str) -> str:
+    """Return the value of a tag, or an empty text. The task must have been described with its tags."""
+    return next((str(tag["value"]) for tag in task.get("tags", ()) if tag["key"] == key), "")
+
+
+def array_id(task: dict[str, Any]) -> str:
+    """Return the id of the array to which a task belongs, or an empty text."""
+    started_by = str(task.get("startedBy", ""))
+    return started_by.removeprefix(STARTED_BY_ARRAY) if started_by.startswith(STARTED_BY_ARRAY) else ""
+
+
+def array_index(task: dict[str, Any]) -> int | None:
+    """Return the index of a member of an array."""
+    words = tag_value(task, ARRAY_TAG).split()
+    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
+
+
+def label(task: dict[str, Any]) -> str:
+    """Return the name of a task. A member of an array also has its index: `train[17]`."""
+    index = array_index(task)
+    return name(task) if index is None else f"{name(task)}[{index}]"
+
+
+def was_requeued(task: dict[str, Any]) -> bool:
+    """Whether another task replaces this stopped task."""
+    return bool(tag_value(task, REQUEUED_TAG))
 
 
 def title(definition: str, name: str | None) -> str:

@@ -1,95 +1,134 @@
-"""`corral up` starts the server, in the foreground or in the background."""
+"""`corral up` starts the server, in the foreground or in the background.
+
+The server stores the options of the command line in corral.toml, after it has accepted them. A later `corral up` without these
+options uses them again. Keys are never stored there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.errors import CliError
 from corral.cli.output import print_json, print_line, print_message
+from corral.data_folder import CONFIGURATION
 
 READY_S = 15.0
 TAIL_MAX_BYTES = 8 * 1024
-ACCOUNT = re.compile(r"[0-9]{12}")
-CLUSTER = re.compile(r"[a-zA-Z0-9_-]{1,255}")
-INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 
 
-@click.command()
+@click.command(short_help="Start Corral on this machine.")
 @click.option("--detach", "-d", is_flag=True, help="Run in the background, and return when Corral accepts requests.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=4566, show_default=True, envvar="CORRAL_PORT", help="0 chooses a free port."
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), show_default="4566", envvar="CORRAL_PORT", help="0 chooses a free port.")
+@click.option("--host", show_default="127.0.0.1", help="The address to listen on.")
 @data_option
-@click.option("--gpus", default="auto", show_default=True, help="auto, none, or simulated GPUs: sim:8, sim:2xH200.")
-@click.option("--exclude-gpus", metavar="GPUS", default="", help="GPUs that tasks never get, by index or id: 0,3,GPU-...")
-@click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), default="auto", show_default=True,
+@click.option("--gpus", show_default="auto", help="auto, none, or simulated GPUs: sim:8, sim:2xH200.")
+@click.option("--exclude-gpus", metavar="GPUS", help="GPUs that tasks never get, by index or id: 0,3,GPU-...")
+@click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), show_default="auto",
               help="docker runs images as containers, process ignores images, auto uses Docker if it is available.")  # fmt: skip
-@click.option("--isolate", is_flag=True,
+@click.option("--isolate/--no-isolate", default=None,
               help="Refuse tasks with access to this machine: corral/host, privileged, host mounts, host network.")  # fmt: skip
-@click.option("--cluster", default="default", show_default=True, help="The ECS cluster that this machine joins.")
-@click.option("--instance-type", default="corral.host", show_default=True,
+@click.option("--cluster", show_default="default", help="The ECS cluster that this machine joins.")
+@click.option("--instance-type", show_default="corral.host",
               help="The value of the attribute ecs.instance-type of this machine, such as p3.8xlarge.")  # fmt: skip
-@click.option("--account", default="123456789012", show_default=True, help="The AWS account id in ARNs.")
-@click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), default="fast", show_default=True,
+@click.option("--account", show_default="123456789012", help="The AWS account id in ARNs.")
+@click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), show_default="fast",
               help="aws evaluates alarms as AWS does. fast evaluates some alarms every second.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="The root access key (default: generated at the first start).")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="The root secret key; requires --access-key.")
 @click.option("--discard-blobs", is_flag=True,
               help="Start although state.db is missing; the bytes of objects are erased after a week.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --detach: print the URL, the process id and more as JSON.")
+@click.pass_context
 def up(
-    detach: bool, port: int, host: str, data: DataFolder, gpus: str, exclude_gpus: str, runtime: str, isolate: bool, cluster: str,
-    instance_type: str, account: str, alarm_timing: str, access_key: str | None, secret_key: str | None, discard_blobs: bool,
-    as_json: bool,
+    context: click.Context, /, detach: bool, data: DataFolder, access_key: str | None, secret_key: str | None, discard_blobs: bool,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Start Corral on this machine.
 
     Corral stores its state in the data folder. The next `corral up` on the same folder continues with this state. It also finds the
     tasks that kept running meanwhile.
+
+    Corral remembers the options in corral.toml in the data folder, except --access-key, --secret-key and --discard-blobs. The next
+    `corral up` uses them again. `corral config` shows and changes them.
     """
-    if not ACCOUNT.fullmatch(account):
-        raise click.BadParameter("an account id has twelve digits.", param_hint="--account")
-    if not CLUSTER.fullmatch(cluster):
-        raise click.BadParameter("a cluster name has up to 255 letters, digits, hyphens and underscores.", param_hint="--cluster")
-    if not INSTANCE_TYPE.fullmatch(instance_type):
-        raise click.BadParameter("an instance type is a family and a size, such as p3.8xlarge.", param_hint="--instance-type")
     if bool(access_key) != bool(secret_key):
         raise click.UsageError("--access-key and --secret-key must be used together.")
-    if isolate and runtime == "process":
-        raise click.UsageError("--isolate runs every task in a container, so it cannot be used with --runtime process.")
     if as_json and not detach:
         raise click.UsageError("--json requires --detach.")
-    command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
-    command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account, "--alarm-timing", alarm_timing]
-    command += ["--runtime", runtime, "--cluster", cluster, "--instance-type", instance_type]
+    given = {name: value for name, value in options.items() if value is not None}
+    remembered = [name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    chosen, stored = _chosen(data, given, remembered)
+    command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--remember", ",".join(remembered)]
+    for name, value in chosen.items():
+        command += [_flag(name), str(value).lower() if isinstance(value, bool) else str(value)]
     command += ["--discard-blobs", "true"] if discard_blobs else []
-    command += ["--isolate", "true"] if isolate else []
     if access_key and secret_key:  # not passed as arguments, because every user of the machine can read those
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:
+        _report_stored(data, stored)
         _run_in_foreground(command, data)
     about = _start_in_background(command, data)
     if as_json:
         print_json(about)
     else:
         print_line(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
+    _report_stored(data, stored)
     _report_missing(about, data)
-    if runtime == "process":
+    if chosen["runtime"] == "process":
         print_message("--runtime process: images are ignored, and every container runs as a process of this machine.")
+
+
+def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all options: those of the command line, else those of the environment, else those of corral.toml, else the defaults.
+
+    Return those of corral.toml also separately. Raise an error if an option is not valid, or if the options cannot be stored in
+    corral.toml. Change nothing.
+    """
+    from corral.configuration.file import ConfigurationError, read_file, with_settings
+    from corral.configuration.settings import UP, UP_OPTIONS
+
+    for name, value in given.items():
+        if problem := UP_OPTIONS[name].problem(value):
+            raise click.BadParameter(f"{problem}.", param_hint=_flag(name))
+    try:
+        file = read_file(data.path)
+        stored = {name: file.stored()[f"{UP}.{name}"] for name in UP_OPTIONS if f"{UP}.{name}" in file.stored()}
+        with_settings(file, {f"{UP}.{name}": given[name] for name in remembered})
+    except ConfigurationError as error:
+        raise CliError(str(error)) from None
+    chosen = {**{name: setting.default for name, setting in UP_OPTIONS.items()}, **stored, **given}
+    if chosen["isolate"] and chosen["runtime"] == "process":
+        raise click.UsageError("--isolate runs every task in a container, so it cannot be used with --runtime process.")
+    return chosen, {name: value for name, value in stored.items() if name not in given}
+
+
+def _report_stored(data: DataFolder, stored: Mapping[str, Any]) -> None:
+    if stored:
+        print_message(f"options of {data.path / CONFIGURATION}: {' '.join(_shown(name, value) for name, value in stored.items())}")
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return _flag(name if value else f"no_{name}")
+    return f"{_flag(name)} {value}"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _down(data: DataFolder) -> str:

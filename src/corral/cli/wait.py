@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -13,7 +14,7 @@ from corral.cli.endpoint import client, cluster_option, find_endpoint
 from corral.cli.errors import NO_EXIT_CODE, TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.output import print_json, print_message, shorten_ids
-from corral.cli.run_names import find_runs
+from corral.cli.run_names import describe_runs, find_runs
 from corral.cli.task_logs import wait_until_stopped
 
 
@@ -25,23 +26,35 @@ from corral.cli.task_logs import wait_until_stopped
 def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Wait until tasks have stopped. Exit with the exit code of the first of them that failed, or with 0.
 
-    TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest task.
+    TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means its latest task, or all tasks of
+    the array with this name. If a task is requeued after a failure, the task that replaces it counts.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = [run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster)]
-    ended, failure = [], 0
-    for of_cluster, task_id in dict.fromkeys(found):
-        task = wait_until_stopped(ecs, of_cluster, tasks.describe_one(ecs, of_cluster, task_id))
-        ended.append(task)
-        definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
-        code = exit_code(definition, task)
-        if reached_time_limit(task):
-            code = TIMED_OUT
-        if code is None:
-            print_message(f"task {tasks.short(task_id)} has no exit code: {shorten_ids(tasks.reason(task))}")
-            code = NO_EXIT_CODE
-        failure = failure or code
+    runs = [run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster)]
+    found = list(dict.fromkeys(runs))
+    ended: dict[str, dict[str, Any]] = {}
+    for (of_cluster, _), task in zip(found, describe_runs(ecs, found), strict=True):
+        stopped = wait_until_stopped(ecs, of_cluster, task)
+        while stopped_as := tasks.tag_value(stopped, tasks.REQUEUED_TAG):
+            stopped = wait_until_stopped(ecs, of_cluster, tasks.describe_one(ecs, of_cluster, stopped_as))
+        ended[tasks.id_of(stopped)] = stopped
     if as_json:
-        print_json(ended)
-    sys.exit(failure)
+        print_json(list(ended.values()))
+    definitions: dict[str, dict[str, Any]] = {}
+    codes = [_exit_code(ecs, definitions, task) for task in ended.values()]
+    sys.exit(next((code for code in codes if code), 0))
+
+
+def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str, Any]) -> int:
+    """Return the exit code of a stopped task. `definitions` caches task definitions by their ARN."""
+    if reached_time_limit(task):
+        return TIMED_OUT
+    arn = task["taskDefinitionArn"]
+    if arn not in definitions:
+        definitions[arn] = ecs.describe_task_definition(taskDefinition=arn)["taskDefinition"]
+    code = exit_code(definitions[arn], task)
+    if code is None:
+        print_message(f"task {tasks.short(tasks.id_of(task))} has no exit code: {shorten_ids(tasks.reason(task))}")
+        return NO_EXIT_CODE
+    return code

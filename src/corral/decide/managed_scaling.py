@@ -16,7 +16,7 @@ from corral.model.placement import Slot
 from corral.model.task import ALL_GPUS, Demand
 
 WITHOUT_LIMIT = 1 << 30  # the number of tasks that fit on an instance if they need no GPU, no CPU and no memory
-EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # for a group without instances that needs none, and that needs instances
+EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # of a group without instances: it needs none, or it needs instances
 
 
 class GroupInstance(Struct, frozen=True):

@@ -43,10 +43,10 @@ class ServiceCapacity(Struct, frozen=True):
     least: int
     most: int
     running: int  # tasks that run
-    stopping: int = 0  # tasks that still run, and are stopped
+    stopping: int = 0  # tasks that still run, but are being stopped
     young: int = 0  # running tasks that have started since the metric was measured
     stopped: int = 0  # tasks that have stopped since the metric was measured
-    mature_s: float | None = None  # when the next young task counts, if a metric is always up to date
+    mature_s: float | None = None  # if the metric is always up to date: when the oldest young task has run long enough to count
     out_suspended: bool = False
     in_suspended: bool = False
     is_deploying: bool = False
@@ -61,7 +61,7 @@ class ServiceCapacity(Struct, frozen=True):
 
     @property
     def present(self) -> int:
-        """A scale-in is subtracted from this capacity. Tasks that stop have a part in the metric."""
+        """The capacity from which a scale-in is subtracted. It includes tasks that stop, because the metric includes them."""
         return max(self.running + self.stopping + self.stopped, self.desired)
 
 
@@ -116,7 +116,8 @@ def _decide_out(
         return _unchanged(capacity, progress, AT_MAX)
     if in_cooldown:
         return Verdict(capacity.desired, progress, cooldowns.out_until_s, OUT_COOLDOWN)
-    # Some tasks do not run yet, or not long enough. Then the metric shows whether more are necessary.
+    # Some tasks do not run yet, or have not run long enough. Decide again when they have: then the metric shows whether more tasks
+    # are necessary.
     return Verdict(capacity.desired, progress, now_s + REPEAT_S if capacity.mature_s is None else capacity.mature_s)
 
 

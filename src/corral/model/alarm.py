@@ -95,18 +95,20 @@ class ScalingRequest(Struct, frozen=True):
     state: AlarmState
     period_value: float | None  # value of the newest window that has ended
     newest_value: float | None  # value of the newest second; None if another client publishes the metric
-    peak_value: float | None = None  # the second of the last period that breaches most; None as for `newest_value`
+    peak_value: float | None = None  # value of the second that breaches most in the last period; None as for `newest_value`
     threshold: float = 0.0
     since_s: float = 0.0  # when the alarm entered its state
-    whole: bool = True  # False if only a second has caused the state, and the complete windows have another state
-    measured_s: float | None = None  # target tracking: the start of the measured time; None if the value is always up to date
+    whole: bool = True  # False if only single seconds have caused the state: the complete windows would give another state
+    # Target tracking: the start of the time that the value covers. None if the newest value is always up to date, as the values of
+    # Corral's own metrics are.
+    measured_s: float | None = None
 
 
 class Progress(Struct, frozen=True):
     """What a scaling policy has done with a request.
 
     A policy is applied once in each interval of a minute. Within the interval, a new value changes the adjustment of the interval,
-    and does not add to it. So both bases are those of the beginning of the interval.
+    and does not add to it. So `out_base` and `in_base` have the values of the beginning of the interval.
     """
 
     since_s: float | None = None  # `since_s` of the request; None if the request is new

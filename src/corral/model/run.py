@@ -14,11 +14,12 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"orders": Orders}          runs to start and to stop; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
+                    {"signal": SignalOrder}     send a signal to the processes of living runs
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
                     {"quit": "why"}             the agent must exit; its runs continue
 
 On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
-Then it passes the connection to a relay process, which runs the command. From now on the connection carries the frames of
+Then it passes the connection to a relay process, which runs the command. From then on, the connection carries the frames of
 `channel/command_relay.py`. When the connection closes, the command is ended.
 
 After the core has acknowledged the stop of a run, the host may delete its data about the run. The core acknowledges a report with
@@ -90,6 +91,8 @@ class RunSpec(Struct, frozen=True):
     command: list[str]  # entryPoint and command together; never empty for a run that becomes a process
     environment: dict[str, str]  # all variables, except those of environment files and those that the host adds (PATH, HOME, GPUs)
     gpu_ids: list[str]
+    # The indexes of these GPUs on the host, if the run wants indexes in CUDA_VISIBLE_DEVICES. Otherwise it gets the ids.
+    gpu_indexes: list[int] = field(default_factory=list)
     working_directory: str | None = None  # None: the host creates a new folder for the run
     stop_grace_s: float = STOP_GRACE_S
     ships_logs: bool = False  # True: the host sends the output to the core, which stores it in a log stream
@@ -268,6 +271,16 @@ class GpuFaultOrder(Struct, frozen=True):
     xid: int | None = None
 
 
+class SignalOrder(Struct, frozen=True):
+    """Send a signal to the process group of each run, or to the first process of its container.
+
+    The order is not repeated. Runs that have not started or have ended ignore it.
+    """
+
+    runs: list[str]
+    signal: str  # one of `model/run_signals.py`
+
+
 class Declined(Struct, frozen=True):
     session_id: str
     reason: str
@@ -290,5 +303,6 @@ class ToAgent(Struct, frozen=True):
     orders: Orders | None = None
     measure: Measure | None = None
     execute: Execute | None = None
+    signal: SignalOrder | None = None
     gpu_fault: GpuFaultOrder | None = None
     quit: str | None = None

@@ -16,7 +16,7 @@ A tag value has at most 256 characters. So a longer list continues in the tags `
 the same way in `corral:after-any:2`.
 
 Corral itself sets two tags: `corral:requeued-as` on a failed task has the id of the task that replaces it, and `corral:requeue-of`
-on that task has the id of the first task, which failed first.
+on that task has the id of the first task of the chain of requeues.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class Demand(Struct, frozen=True):
 
 
 class Changeable(Struct, frozen=True):
-    """The base class of Task and Run.
+    """The base class of records such as Task, Run and Job.
 
-    Every change of a task copies these objects. Copying a Struct is ten times as fast as copying a dataclass.
+    Every change of a task copies its records. Copying a Struct is ten times as fast as copying a dataclass.
     """
 
     def but(self, **changes: Any) -> Self:

@@ -227,6 +227,8 @@ class Agent:
             self._spawn(self._measure(message.measure))
         elif message.execute is not None:
             self._spawn(self._execute(message.execute))
+        elif message.signal is not None:
+            self._engine.signal(message.signal.runs, message.signal.signal)
         elif message.gpu_fault is not None:
             self._set_fault(message.gpu_fault)
         elif message.quit is not None:

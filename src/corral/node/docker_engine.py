@@ -1,10 +1,9 @@
 """The docker engine: it runs the containers of tasks through the Docker Engine API. A run is one container of a task.
 
 The core is the part of the server that stores all state and decides what runs where. The agent is the process that executes this
-code. It may be killed and restarted at any time. The labels of a container contain everything that a later
-agent must know about its run. The name of a container is derived from the id of the run, so a second request to create it fails
-with a conflict. The agent also stores one file per unfinished run. So it still knows its runs while the Docker engine is
-unavailable.
+code. The agent may be killed and restarted at any time. The labels of a container contain everything that a later agent must know
+about the run. The name of a container is derived from the id of the run, so a second request to create it fails with a conflict.
+The agent also stores one file per unfinished run. So it still knows its runs while the Docker engine is unavailable.
 
 The steps of a run: create the container, and pull its image if it is missing → start the container → the engine reports `die` →
 copy the rest of the output → report the end → the core acknowledges, and the run is forgotten → later the container is removed.
@@ -132,6 +131,12 @@ class DockerEngine:
                 run.stopping.set()
                 if run.id is not None and run.known.observed.started_at_s is not None:
                     self._spawn(self._end(run))
+
+    def signal(self, run_ids: Iterable[str], name: str) -> None:
+        for run_id in run_ids:
+            run = self._runs.by_id.get(run_id)
+            if run is not None and run.is_alive and run.known.observed.started_at_s is not None:
+                self._spawn(self._signal(run, name))
 
     async def execute(self, order: Execute) -> None:
         """Run the command with `docker exec`, which supports terminals. The command's processes end when the container ends."""

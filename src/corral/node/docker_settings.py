@@ -116,7 +116,10 @@ def environment(spec: RunSpec) -> dict[str, str]:
         url = f"http://{GATEWAY}:{port}"
         inside = {name: value.replace(spec.endpoint_url, url, 1) for name, value in inside.items()}
     gpu_ids = ",".join(spec.gpu_ids)
-    return {**inside, "NVIDIA_VISIBLE_DEVICES": gpu_ids or "void", "CUDA_VISIBLE_DEVICES": gpu_ids}
+    chosen = {"NVIDIA_VISIBLE_DEVICES": gpu_ids or "void", "CUDA_VISIBLE_DEVICES": gpu_ids}
+    if spec.gpu_indexes:  # the container has only the GPUs of the run, and numbers them from 0
+        chosen |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(spec.gpu_ids)))), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**inside, **chosen}
 
 
 def read_record(labels: Mapping[str, str]) -> RunRecord:

@@ -91,8 +91,7 @@ class TaskResources:
     async def take_over(self, there: list[dict[str, Any]]) -> None:
         """Adopt the pause containers and the volumes that earlier agents created.
 
-        Remove a pause container that does not run: its agent died before it started the container, so no other container can use
-        it.
+        Remove a pause container that does not run, because no other container can use it.
         """
         for listed in there:
             task_id = listed["Labels"].get(LABEL_PAUSE)

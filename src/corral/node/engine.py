@@ -69,6 +69,10 @@ class Engine(Protocol):
         """Send SIGTERM, then SIGKILL after the run's grace period. Unknown and ended runs are ignored."""
         ...
 
+    def signal(self, run_ids: Iterable[str], name: str) -> None:
+        """Send a signal, for example SIGINT, to runs. Runs that are unknown, have not started or have ended are ignored."""
+        ...
+
     async def execute(self, order: Execute) -> None:
         """Run a command in the environment of a living run (see model/run.py). Raises CannotExecute if it cannot be started."""
         ...

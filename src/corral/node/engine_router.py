@@ -58,6 +58,11 @@ class EngineRouter:
         self._process.stop(run_ids)
         self._docker.stop(run_ids)
 
+    def signal(self, run_ids: Iterable[str], name: str) -> None:
+        run_ids = list(run_ids)
+        self._process.signal(run_ids, name)
+        self._docker.signal(run_ids, name)
+
     async def execute(self, order: Execute) -> None:
         engine = self._docker if order.run.run_id in self._docker.observe() else self._process
         await engine.execute(order)

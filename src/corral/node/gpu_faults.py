@@ -32,7 +32,7 @@ class GpuFaults:
     def add(self, gpu_id: str, xid: int) -> None:
         text = xid_text(xid)
         self.last_xids[gpu_id] = xid
-        log.warning("GPU %s: Xid %s%s", gpu_id, xid, "" if text else ", which does not set it aside")
+        log.warning("GPU %s: Xid %s%s", gpu_id, xid, "" if text else "; tasks can still use this GPU")
         if text is not None and self._texts.get(gpu_id) != text:
             self._texts = {**self._texts, gpu_id: text}
             self._write()
@@ -57,7 +57,7 @@ class GpuFaults:
 
 
 def _read(path: Path, boot_id: str) -> dict[str, str]:
-    """Return the faults of this boot. A damaged file counts as empty, because the driver reports most faults again."""
+    """Return the faults of this boot. A damaged file counts as empty: a GPU that is still broken usually causes another Xid."""
     try:
         stored = json.loads(path.read_text())
         return {str(gpu_id): str(text) for gpu_id, text in stored["faults"].items()} if stored["boot_id"] == boot_id else {}

@@ -47,7 +47,8 @@ CUT_BYTES = 256 * 1024  # output is measured in steps of this size before it is 
 RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
 DROPPED = "corral: {:,} bytes of output were dropped here{}: the task prints faster than its log is stored."
 SINCE = " (since {})"  # when the output before the gap was read
-PROGRESS_S = 1.0  # the time between two events with progress lines, and the time after which a bar that does not change is shipped
+# The time between two events with progress lines. An incomplete progress line is shipped if it has not changed for this time.
+PROGRESS_S = 1.0
 ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
 
 

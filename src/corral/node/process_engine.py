@@ -58,6 +58,9 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
+    if spec.gpu_indexes:
+        # CUDA numbers the GPUs by their speed, unless this variable asks for the order of nvidia-smi.
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indexes)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return environment
 
 
@@ -156,6 +159,10 @@ class ProcessEngine:
         stopping = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
         self._stopping.update(stopping)
         self._send([{"stop": run_id} for run_id in stopping])
+
+    def signal(self, run_ids: Iterable[str], name: str) -> None:
+        alive = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
+        self._send([{"signal": name, "run": run_id} for run_id in alive])
 
     async def execute(self, order: Execute) -> None:
         known = self._known.get(order.run.run_id)

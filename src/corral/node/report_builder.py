@@ -59,7 +59,7 @@ class ReportBuilder:
         self._shipper.follow(run_id, certain=True)
 
     def sampled(self, samples: list[GpuSample], *, matter: bool) -> None:
-        """Store the latest samples. `matter` means that a report must be sent now, because a GPU is in use."""
+        """Store the latest samples. `matter` means that a report must be sent now, because the use of a GPU may have changed."""
         self._samples = samples
         self._samples_matter = matter and bool(samples)
 

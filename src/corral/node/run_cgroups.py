@@ -252,7 +252,7 @@ def _open(name: str, root: str) -> RunCgroups | None:
 def _places(root: str) -> list[tuple[str, str | None, str | None]]:
     """Return (listing, memory, cpu): candidates for the folders in which to create cgroups, the best first.
 
-    The candidates are the cgroups of this process and its parent cgroup.
+    The candidates are the cgroups of this process. With version 2, the parent of its cgroup is a candidate too.
     """
     own = dict[str, str]()
     for line in _read("/proc/self/cgroup").decode().splitlines():

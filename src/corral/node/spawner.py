@@ -39,6 +39,7 @@ from typing import Any
 
 from corral.clock import Clock, WallClock
 from corral.errors import Refused
+from corral.model.run_signals import SIGNALS
 from corral.model.stop_reasons import OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
@@ -229,6 +230,8 @@ class Spawner:
                     reply = PONG
                 case {"stop": str() as run_id}:
                     self._stop(run_id)
+                case {"signal": str() as name, "run": str() as run_id}:
+                    self._send_signal(run_id, name)
                 case {"forget": list() as run_ids}:
                     self._forget(run_ids)
                 case {"quit": _}:
@@ -320,6 +323,13 @@ class Spawner:
         self._signal(run, signal.SIGCONT)  # it may be paused
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
+    def _send_signal(self, run_id: str, name: str) -> None:
+        run = self._runs.get(run_id)
+        if name not in SIGNALS:
+            _log(f"unknown signal: {name[:200]!r}")
+        elif run is not None and run.alive and run.pid is not None and run.main_ended_at_s is None:
+            self._signal(run, signal.Signals[name])
+
     def _kill(self, run_id: str) -> None:
         run = self._runs.get(run_id)
         if run is not None and run.main_ended_at_s is None and run.alive:
@@ -328,7 +338,8 @@ class Spawner:
     def _signal(self, run: SpawnedRun, number: signal.Signals) -> None:
         """Send a signal to the whole process group.
 
-        The spawner has not waited for its leader yet, so the pid cannot have been reused.
+        The pid cannot have been reused: the spawner has not waited for the leader of the group yet, or `is_same_process` compares
+        the start time of the leader.
         """
         assert run.pid is not None
         if run.pid in self._by_pid or is_same_process(run):

@@ -5,6 +5,7 @@ end. A run is one container of a task on a host.
 
 agent → spawner     {"start": Launch}       start a process; a second start with the same run id is ignored
                     {"stop": "run id"}      send SIGTERM, and SIGKILL after the run's grace period
+                    {"signal": "SIGINT", "run": "run id"}   send this signal to the process group of a run that is alive
                     {"forget": ["run id"]}  remove these ended runs, their output and their work folders
                     {"ping": true}          request the response {"pong": true}
                     {"quit": true}          exit when no run is alive any more

@@ -54,14 +54,15 @@ def find_unfinished(left: Replay, data: Path, mark_fd: int, clock: Clock, *, sam
 def _lost_at_start(run: SpawnedRun, mark_fd: int, clock: Clock, *, alone: bool) -> SpawnedRun:
     """Decide how to report a run that a dead spawner was about to start, and that has no process now.
 
-    The modification time of the file `starting` shows whether its process was started.
+    The modification time of the file `starting` shows whether the process of the last run was started. `alone` is True if no other
+    run could be the last run: all other runs have a pid.
     """
     started_ns = os.fstat(mark_fd).st_mtime_ns
     if started_ns:
         return run.but(started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
     if alone:
         return run.but(reason=NEVER_STARTED)
-    # Several runs have no pid, because the journal could not be written for some time.
+    # Several runs have no pid, because the journal could not be written for some time. It is not known which of them were started.
     return run.but(started_at_s=clock.now_s(), reason=MAY_HAVE_RUN)
 
 

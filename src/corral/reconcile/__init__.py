@@ -44,6 +44,7 @@ STATE: dict[str, Reconciler] = {
     "services": _once_needed("ecs_services", "drop_inactive_services"),
     "daemons": OncePerBatch(reconcile_daemons),
     "expiry": _once_needed("object_expiry", "expire_due"),
+    "run-environment": _once_needed("run_environments", "delete_unused_object"),
     "lifecycle": _once_needed("object_expiry", "rescan_bucket"),
     "piles": _once_needed("queues", "clear_piles"),
     "retention": _once_needed("queues", "expire_messages"),

@@ -162,7 +162,7 @@ def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> 
         reason = newest_second_reason(at_s, value, config.criteria)
         alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
     if alarm.state is not AlarmState.ALARM and breaches(seconds[at_s], config.criteria):
-        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # evaluate this second again when it is alone
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # then the average has only this second, if no value follows
     tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
         update_newest_value(tx, alarm, value, _measured_s(tx, config, seconds))
@@ -350,7 +350,7 @@ def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
 
 
 def _peak(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> float | None:
-    """Return the second of the last period that breaches most. Only requests to scaling policies need it."""
+    """Return the value of the second that breaches most in the last period. Only requests to scaling policies need it."""
     return peak_of(list(_seconds(tx, config).values()), alarm) if SCALING in alarm.config else None
 
 

@@ -80,7 +80,7 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
     present = instances_of(tx, members)
     need = needed_instances(present, waiting, new)
     state = replace(state, is_lowered=_is_lowered(provider, group, members, state))
-    if need.unfit:  # for example, the group uses the latest version of a launch template, and a user creates a new version
+    if need.unfit:  # check the launch again later: for example, a user may create a new version of the launch template
         again.append(tx.now_s + RETRY_S)
     decision = Decision(group.desired)
     if "AlarmNotification" not in group.suspended:

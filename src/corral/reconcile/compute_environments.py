@@ -40,7 +40,7 @@ from corral.services.batch.job_queues import queues_of_environment
 from corral.store import Store
 
 ENDS_MAX = 2  # the most instances that one transaction terminates: about 5 ms of work for a large environment
-LOOK_AGAIN_S = 10.0  # how often an environment that holds empty instances looks whether an older claim needs their GPUs
+LOOK_AGAIN_S = 10.0  # the time between two checks whether an older claim needs the GPUs of empty instances
 PACE_S = 0.001  # the time until the next transaction continues
 
 
@@ -142,7 +142,8 @@ def _scale_in(
     if spare <= 0:
         return replace(state, idle={}) if state.idle else state
     idle: list[IdleInstance] = []
-    delay_s = 0.0 if plan.needs_room else _delay_s(tx, environment)  # idle instances of the wrong type make room for others
+    # If waiting jobs need room for instances of another type, idle instances are terminated at once.
+    delay_s = 0.0 if plan.needs_room else _delay_s(tx, environment)
     held = _holds_empty_instances(here)
     gives_up = held and _is_behind_older_claim(tx, here)
     if held and not gives_up:

@@ -82,7 +82,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.paced_at_s == tx.now_s:
         tx.due(f"service:{service.key}", tx.now_s + PACE_S)
         return
-    tx.changed(f"service:{service.key}")  # after this function, stacks continue that wait until the service is steady
+    tx.changed(f"service:{service.key}")  # a stack may wait until this service is steady; it continues after this function
     if service.status == DRAINING:
         _drain(tx, service)
         return
@@ -133,7 +133,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     is_plain = not draining and not counts.keys() - {service.primary.id} and not tx.store.ecs_services.has_unhealthy(service)
     starts = service.primary.rollout != FAILED
     if current <= service.desired and is_plain:
-        plan = ServicePlan(service.desired - current if starts else 0)  # no task has to stop, so the plan needs only their number
+        plan = ServicePlan(service.desired - current if starts else 0)  # no task has to stop, so the number of tasks is sufficient
     else:
         tasks = tasks_with_health(tx, service)
         protected = protected_tasks(tx, service, tasks)

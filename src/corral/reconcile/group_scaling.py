@@ -47,7 +47,7 @@ class GroupPolicies:
         rule = rule_of(policy, request.threshold)
         members = tx.store.groups.members(group.region, group.name)
         capacity = capacity_now(group, members, warmup_s(group, policy), tx.now_s)
-        if rule.tracking and request.measured_s is not None:  # terminated instances had their part in the metric until then
+        if rule.tracking and request.measured_s is not None:  # the metric includes instances that were terminated after this time
             ended = tx.store.groups.ended_since(group.region, group.name, request.measured_s)
             terminated = sum(each.description.startswith(group_changes.TERMINATING) for each in ended)
             capacity = replace(capacity, present=capacity.present + terminated)

@@ -82,7 +82,10 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 
 
 def _serves(member: Member, instance: Instance | None, silent: set[str], failed: Mapping[str, str]) -> bool:
-    """Whether a member is in service and healthy, and its instance runs. This is true for most members of a large group."""
+    """Whether nothing about a member has to be updated: it is in service, its instance runs, and its host and its GPUs work.
+
+    This is true for most members of a large group.
+    """
     return (
         member.state is LifecycleState.IN_SERVICE
         and instance is not None

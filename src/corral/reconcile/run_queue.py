@@ -12,7 +12,7 @@ from __future__ import annotations
 from corral.core import Tx
 from corral.decide.run_eligibility import RunOutcome, outcome, requeue_at_s
 from corral.model.durations import DAY_S
-from corral.model.queued_run import QueuedRun, QueueState, RunEnd, needed_array
+from corral.model.queued_run import EndNotice, QueuedRun, QueueState, needed_array
 from corral.model.task import StopCode, TaskState
 from corral.services.ecs.queue_reasons import failure_text, member_failure_text
 from corral.services.ecs.requeue import requeue
@@ -44,7 +44,7 @@ def reconcile_run(tx: Tx[Store], task_id: str) -> None:
         _change_array(tx, run, ended)
     chain = run.chain if run is not None else task_id
     if tx.store.run_waits.is_needed(chain):
-        _announce(tx, RunEnd(chain, ended.succeeded, True, failure_text(task_id, task, ended)))
+        _announce(tx, EndNotice(chain, ended.succeeded, True, failure_text(task_id, task, ended)))
 
 
 def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None, *, requeued: bool = False) -> None:
@@ -59,20 +59,20 @@ def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None
     tx.store.run_waits.put_array(array, tx.now_s)
     needed = needed_array(array.key)
     if ended is not None and tx.store.run_waits.is_needed(needed) and (array.has_ended or not ended.succeeded):
-        _announce(tx, RunEnd(needed, array.failed == 0, array.has_ended, member_failure_text(run.task_id, run, ended)))
+        _announce(tx, EndNotice(needed, array.failed == 0, array.has_ended, member_failure_text(run.task_id, run, ended)))
     if array.has_ended:
         tx.due(ARRAYS, tx.now_s + ARRAYS_KEPT_S)
     else:
         tx.mark(array_reconciler(array.key))
 
 
-def _announce(tx: Tx[Store], end: RunEnd) -> None:
+def _announce(tx: Tx[Store], end: EndNotice) -> None:
     tx.store.run_waits.add_end(end)
     tx.mark(f"run-end:{end.needed}")
 
 
 def reconcile_end(tx: Tx[Store], needed: str) -> None:
-    """Inform the tasks that wait for a chain or an array. A failure stops the tasks for which it must not fail."""
+    """Inform the tasks that wait for a chain or an array. A failure stops the tasks that need a success."""
     waits = tx.store.run_waits
     end = waits.end(needed)
     if end is None:
@@ -91,7 +91,7 @@ def reconcile_end(tx: Tx[Store], needed: str) -> None:
         tx.due(f"run-end:{needed}", tx.now_s)
 
 
-def _fail(tx: Tx[Store], task_id: str, end: RunEnd) -> None:
+def _fail(tx: Tx[Store], task_id: str, end: EndNotice) -> None:
     """Stop a task that can never start. Its end is then announced to the tasks that wait for it."""
     task = tx.store.tasks.get(task_id)
     if task is not None and task.state is TaskState.PROVISIONING:

@@ -19,7 +19,7 @@ from corral.services.applicationautoscaling.targets import cooldowns_of, set_coo
 from corral.store import Store
 from corral.store.stored_resources import Document
 
-MEASURED_EVERY_S = 5.0  # Corral measures some of its own metrics this often, so their newest value may be as old
+MEASURED_EVERY_S = 5.0  # Corral measures some of its own metrics at this interval, so their newest value may be this old
 ACTIVITIES_MAX = 1000  # how many old activities a transaction deletes
 
 

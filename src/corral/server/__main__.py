@@ -26,6 +26,8 @@ from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
 from corral.clock import WallClock
+from corral.configuration.file import store_settings
+from corral.configuration.settings import UP, UP_OPTIONS
 from corral.control_characters import escape_controls
 from corral.core import Command, Core, Tx
 from corral.data_folder import (
@@ -68,6 +70,7 @@ from corral.server.metric_publisher import MetricPublisher
 from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
 from corral.server.session_revocation import SessionRevocation
+from corral.server.signal_page import SignalPage
 from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
 from corral.services.sessions import root_mark
@@ -96,6 +99,7 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
     # Start although state.db is missing and blobs exist. The blobs are moved to the quarantine.
     discard_blobs: bool = False
     isolate: bool = False
+    remember: str = ""  # names of options in the table [up] of corral.toml, separated by commas: the server stores their values
     ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
     log: str | None = None  # a file for the output; Corral writes to it after it has checked the data folder
     # The root keys may also be environment variables, because every user of the machine can read command lines.
@@ -122,7 +126,7 @@ async def _serve(options: ServerOptions) -> None:
     data = Path(options.data).resolve()
     _validate_data(data, options)
     configuration = read_configuration(data)
-    listeners = [_listen(options.host, options.port)]  # bind the port before anything is written
+    listeners = _listeners(options.host, options.port)  # bind the port before anything is written
     lock_folder(data)  # the lock is held until the process ends
     close_to_others(data)
     if options.log is not None:
@@ -130,11 +134,9 @@ async def _serve(options: ServerOptions) -> None:
     _check_node(data / "node")
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
-    address, port = listeners[0].getsockname()[:2]
-    url = inside_url = f"http://{_reachable(options.host)}:{port}"
-    if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
-        listeners.append(_listen("127.0.0.1", port))  # AWS SDKs fetch credentials over plain HTTP only from loopback addresses
-        inside_url = f"http://127.0.0.1:{port}"
+    port = listeners[0].getsockname()[1]
+    url = f"http://{_reachable(options.host)}:{port}"
+    inside_url = f"http://127.0.0.1:{port}" if len(listeners) > 1 else url
     if runtime != "process" and (gateway := _listen_for_containers(port)) is not None:
         listeners.append(gateway)
     sessions_file = data / SESSIONS
@@ -154,6 +156,8 @@ async def _serve(options: ServerOptions) -> None:
         scaling=configuration.scaling,
         blobs_folder=str(data / "blobs"),
     )
+    if options.remember:
+        store_settings(data, {f"{UP}.{name}": getattr(options, name) for name in options.remember.split(",")})
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
     store, log_store, metric_store = await asyncio.gather(  # in parallel, because each of them waits for the disk
@@ -191,7 +195,8 @@ async def _serve(options: ServerOptions) -> None:
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
-             "cluster": settings.cluster, "instanceType": settings.instance_type, "isolate": settings.isolate}  # fmt: skip
+             "cluster": settings.cluster, "instanceType": settings.instance_type, "isolate": settings.isolate,
+             "options": {name: getattr(options, name) for name in UP_OPTIONS}}  # fmt: skip
 
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
@@ -210,6 +215,7 @@ async def _serve(options: ServerOptions) -> None:
         limits.memory,
         MetricsPage(lanes, agents.history, clock),
         GpuPage(state, agents),
+        SignalPage(state, agents),
     )
     server = HttpServer(front_door, channel, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -319,6 +325,18 @@ def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
     if found.returncode:
         raise Refused(found.stderr.strip().removeprefix("corral node: "))
     return found.stdout.strip()
+
+
+def _listeners(host: str, port: int) -> list[socket.socket]:
+    """Listen on an address, and on loopback if the address is one of a network.
+
+    Tasks need loopback, because AWS SDKs fetch credentials over plain HTTP only from loopback addresses.
+    """
+    first = _listen(host, port)
+    address, port = first.getsockname()[:2]
+    if ip_address(address).is_loopback or ip_address(address).is_unspecified:
+        return [first]
+    return [first, _listen("127.0.0.1", port)]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -40,6 +40,7 @@ from corral.model.run import (
     Measured,
     Observed,
     RunSpec,
+    SignalOrder,
     StartOrder,
     ToCore,
 )
@@ -200,6 +201,13 @@ class Agents:
         except FileNotFoundError:
             return "an environment file was replaced during the request; try again"
         return await connection.execute(replace(order, run=whole))
+
+    def signal(self, host_id: str, order: SignalOrder) -> bool:
+        """Send a signal to runs of a host. Return False if the host is not connected."""
+        connection = self._connections.get(host_id)
+        if connection is not None:
+            connection.send({"signal": order})
+        return connection is not None
 
     def set_gpu_fault(self, host_id: str, order: GpuFaultOrder) -> bool:
         """Send a fault of a simulated GPU, or the end of a fault. Return False if the host is not connected."""

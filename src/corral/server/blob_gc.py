@@ -34,7 +34,8 @@ DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
 HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when garbage exists or the server stops
-# Garbage is collected for this long before each batch. Overwriting 1,000 objects a second must not cause 1,000 removals.
+# The wait after an incomplete batch, until more garbage exists. Without it, 1,000 overwritten objects a second would cause 1,000
+# small batches.
 BATCH_DELAY_S = 0.25
 RETRY_DELAY_S = 5.0
 

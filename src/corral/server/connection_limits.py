@@ -73,7 +73,7 @@ class UnverifiedMemory:
             if granted.done() and not granted.cancelled():
                 self.give_back(size)
             else:
-                with suppress(ValueError):  # `_grant` has already removed it
+                with suppress(ValueError):  # `_grant` has already removed this entry
                     self._waiting.remove(waiting)
                 self._grant()
             if isinstance(error, TimeoutError):
@@ -81,7 +81,7 @@ class UnverifiedMemory:
             raise
 
     def give_back(self, size: int) -> None:
-        """Return memory. The waiting requests get it in the order of their arrival."""
+        """Give memory back. The waiting requests get it in the order of their arrival."""
         if self._max_bytes - self._free >= TRIM_MIN_BYTES:
             self.trim_soon()
         self._free += size
@@ -141,7 +141,10 @@ class ConnectionLimits:
     disconnected = authenticated
 
     def must_refuse(self, connection: Stranger, count: int) -> bool:
-        """Whether to refuse the requests of a connection because there are too many. `count` is the number of open connections."""
+        """Whether to refuse the requests of a connection, because too many are open and it is a stranger.
+
+        `count` is the number of open connections.
+        """
         return count > self.connections_max and connection in self._strangers
 
     def too_many(self) -> ApiError:
@@ -153,9 +156,9 @@ class ConnectionLimits:
 
 
 def raise_open_files_limit() -> tuple[int, int]:
-    """Raise the soft limit of open files to the hard limit. Return the previous limits (soft, hard).
+    """Raise the soft limit of open files of the server to the hard limit. Return the previous limits (soft, hard).
 
-    Tasks run with these limits.
+    Tasks run with the previous limits.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)

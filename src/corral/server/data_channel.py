@@ -4,8 +4,9 @@ The clients are AWS's session-manager-plugin and `corral exec`:
 
     client ◀─ websocket: channel/messages.py ─▶ server ◀─ sessions.sock: channel/command_relay.py ─▶ relay ─ command
 
-The relay is a process on the host that starts the command. The host starts the relay after the client has sent its token and has
-completed the handshake. When the client disconnects, the server disconnects the relay, and the reverse.
+The relay is a process on the host. It runs the command. The host starts the relay after the client has sent its token and has
+completed the handshake. When the client disconnects, the server disconnects the relay. When the relay disconnects, the server
+disconnects the client.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class DataChannelSession:
         # Input messages of the client, each with its frames for the relay.
         self._pending_input: asyncio.Queue[tuple[ChannelMessage, bytes]] = asyncio.Queue()
         self._pending_input_bytes = 0
-        # The version of the client, which the response to the handshake contains.
+        # The version of the client. The client sends it in its response to the handshake.
         self._response: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_corral_client = False
         self._relay: RelayConnection | None = None

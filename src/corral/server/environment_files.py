@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.model.blob import Slice
 from corral.model.run import RunSpec
+from corral.model.run_environment import JSON_VALUES
 
 
 async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:
@@ -37,19 +39,34 @@ def _variables(texts: Iterable[str]) -> dict[str, str]:
     """Return the variables of several files. If two files set the same variable, use the value of the first file."""
     found: dict[str, str] = {}
     for text in texts:
-        for name, value in _parse(text).items():
+        for name, value in parse_file(text).items():
             found.setdefault(name, value)
     return found
 
 
-def _parse(text: str) -> dict[str, str]:
+def parse_file(text: str) -> dict[str, str]:
     """Parse lines of the form NAME=VALUE. Quotes and spaces belong to the value.
 
     If a file sets a name twice, the value of the last line is used. Comments (#) and lines without a name or a value are ignored.
+    If the first line is JSON_VALUES, each value is a JSON string, so that it can contain newlines.
     """
     found: dict[str, str] = {}
+    if text.partition("\n")[0] == JSON_VALUES:
+        for line in text.split("\n")[1:]:
+            name, equals, value = line.partition("=")
+            if name and equals:
+                found[name] = _json_string(value)
+        return found
     for line in text.split("\n"):
         name, _, value = line.removesuffix("\r").partition("=")
         if name and value and not name.startswith("#"):
             found[name] = value
     return found
+
+
+def _json_string(text: str) -> str:
+    """Return the string that JSON represents. A value that is not a JSON string is returned unchanged."""
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return text

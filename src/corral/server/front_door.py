@@ -36,6 +36,7 @@ from corral.server.request_body import BodyReceiver, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.session_revocation import SessionRevocation
+from corral.server.signal_page import SignalPage
 from corral.server.status_pages import StatusPages
 from corral.server.task_endpoints import TaskEndpoints
 from corral.server.task_permissions import RequiredOperation, TaskPermissions
@@ -104,6 +105,7 @@ class FrontDoor:
         memory: UnverifiedMemory,
         metrics: MetricsPage,
         gpus: GpuPage,
+        signals: SignalPage,
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
@@ -117,7 +119,7 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
-        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation, gpus)
+        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation, gpus, signals)
         self._metrics = metrics
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
@@ -170,7 +172,7 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page, of the metrics, of a URL of a stack or of a task endpoint.
+        """Return the exchange of a status page, of the metrics, of a URL that a stack has given out, or of a task endpoint.
 
         Return None for all other paths.
         """

@@ -37,7 +37,9 @@ log = logging.getLogger("corral")
 
 PROGRAM = Path(__file__).parents[1] / "functions" / "supervisor.py"
 TOO_MUCH_MEMORY = 125  # the exit status if the function has used more memory than its limit (`functions/supervisor.py`)
-LOAD_MAX_S = 60.0  # how long the code may take to load; its timeout begins after that
+# How long the code of a function may take to load. A longer timeout of the function is used instead. The timeout of an invocation
+# begins when the code is loaded.
+LOAD_MAX_S = 60.0
 END_MAX_S = 10.0
 RESULT_MAX_BYTES = 6 * 1024 * 1024
 TAIL_BYTES = 4096
@@ -200,7 +202,7 @@ class FunctionProcess:
         return InvocationOutcome(succeeded, result, self._log.tail(), duration_ms)
 
     async def _send_first(self, order: InvocationOrder) -> float:
-        """Send the first event, and wait until the code is loaded. Return the time that this took."""
+        """Send the first event, and wait until the code is loaded. Return how many milliseconds the load took."""
         self._send(order)
         async with asyncio.timeout(max(LOAD_MAX_S, order.timeout_s)):
             found = json.loads(await self._read())

@@ -197,9 +197,9 @@ def _requeue(tx: Tx[Store]) -> None:
 
 
 def _wait_for_first(tx: Tx[Store]) -> bool:
-    """Wait until an invocation is queued. Most servers never run a function, so they need not load the code for it.
+    """Wait until an invocation is queued. Return False when the server stops.
 
-    Return False when the server stops.
+    Most servers never run a function. They wait here, and so never import `services/lambda_`.
     """
     if tx.store.functions.next_due_s() is not None:
         return True

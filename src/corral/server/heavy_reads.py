@@ -49,7 +49,7 @@ class HeavyRead(Struct, eq=False):
     become_slow: Callable[[HeavyRead], bool]
     is_slow: bool = False
     cancelled: bool = False
-    quick_until_s: float = 0.0  # of the thread's CPU time
+    quick_until_s: float = 0.0  # when the CPU time of the thread reaches this value, the read is no longer quick
 
     def run(self) -> Any:
         """Called in a reader thread."""

@@ -314,7 +314,7 @@ class HttpProtocol(asyncio.Protocol):
             self._upgrading = request  # data_received opens the websocket
             return
         if is_upgrade and ("transfer-encoding" in self._headers or self._headers.get("content-length", "0") != "0"):
-            # The parser takes the body for bytes of the other protocol.
+            # The parser would pass on the body as bytes of the protocol in the header Upgrade, not as the body of this request.
             raise NotServed("Corral serves HTTP/1.1 and websockets only: send this request without the header Upgrade.")
         if len(self._requests) >= REQUESTS_MAX:
             raise NotServed(f"The connection has {REQUESTS_MAX} requests without a response.")
@@ -381,7 +381,7 @@ class HttpProtocol(asyncio.Protocol):
         """Close the connection if the client is too slow. The server calls this method once a second."""
         self._age_s += 1
         if self._stall_timer.tick(self.transport) or self._requests:
-            return  # a request is being served
+            return  # the client still reads a response, or a request is being served
         self._seconds += 1
         if self._in_head and self._seconds > HEAD_MAX_S:
             self.turn_away(HeadTimeout(f"The head of the request did not arrive within {HEAD_MAX_S} seconds."))
@@ -395,13 +395,13 @@ class HttpProtocol(asyncio.Protocol):
     def turn_away(self, error: ApiError) -> None:
         """Send an error that is not the response to a request, and close the connection."""
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # the client does not read, so it would keep a connection that is only closed
+            self.transport.abort()  # the client does not read, and `close` would wait until it has read everything
             return
         refusal = aws.serialize_refusal(aws.Request("POST", "/", "", {}, b""), error, "")
         self._close_with(refusal.status, refusal.headers, refusal.body)
 
     def shut_down(self) -> None:
-        """Close the connection after the response to the present request."""
+        """Close the connection after the responses to all requests that have arrived."""
         if self._requests:
             self._requests[-1].keep_alive = False
         else:
@@ -421,7 +421,7 @@ class HttpProtocol(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if self._requests and self._requests[0].is_responding:
-            self.transport.abort()  # these bytes would become a part of the response that is being sent
+            self.transport.abort()  # the client would read the error as a part of the response that is being sent
             return
         connection = HttpConnection(self, aws.Request("POST", "/", "", {}, b""), keep_alive=False)
         self.transport.write(connection.head(status, headers, len(body)) + body)
@@ -448,7 +448,7 @@ class HttpProtocol(asyncio.Protocol):
         protocol.connection_made(self.transport)
 
     def _head_grew(self, size: int) -> None:
-        """Count the bytes of a head that arrives in several segments. If it is too large, refuse it."""
+        """Count the bytes of a head that arrives in several segments. Refuse the head if it is too large, or if memory is short."""
         memory = self._limits.memory
         if not memory.try_take(size):
             self.turn_away(ServiceUnavailable("Corral is receiving too many incomplete requests. Retry later."))

@@ -65,7 +65,7 @@ class HttpServer:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            # Otherwise the client has disconnected while its call waited, and `service_calls.py` has cancelled the call.
+            # This task itself was not cancelled: the client disconnected, and `service_calls.py` cancelled the call that waited.
 
     def _websocket(self, request: aws.Request) -> asyncio.Protocol:
         from corral.server.websocket import WebSocket  # imported here, because few servers ever open a websocket

@@ -44,7 +44,7 @@ class Lane(Generic[S]):
         lanes: Mapping[str, Lane[Any]] | None = None,
         receivers: Mapping[str, Receiver] | None = None,
     ) -> None:
-        """`lanes` maps a name to each lane. `receivers` maps the kind of a hand-over to its handler in this lane."""
+        """`lanes` has all lanes by name. `receivers` maps the kind of a hand-over to its handler in this lane."""
         self._core = core
         self._clock = clock
         self._loop = loop

@@ -1,5 +1,6 @@
-"""Publishes Corral's own metrics once a second: metrics of queues, clusters and GPUs. A message in an empty queue is published
-at once.
+"""Publishes Corral's own metrics once a second: metrics of queues, clusters, services, capacity providers and GPUs.
+
+When a message arrives in an empty queue, the metrics are published at once.
 
 Unchanged values are republished only once a minute, or once in the period of an alarm if that is shorter. They are weighted by the
 number of seconds that they cover. So averages are correct, and an idle machine has little work. If the state has not changed and no
@@ -30,7 +31,7 @@ from corral.store import Store
 from corral.telemetry import MetricStore
 
 SECOND_S = 1.0
-EARLY_S = 0.9  # a value that was published so recently counts for the seconds since then, not for a whole second
+EARLY_S = 0.9  # if a value was published less than this time ago, a new value covers only the time since then, not a whole second
 MINUTE_S = 60.0
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
 MEASURE_EVERY_S = 5.0  # measuring the processes of tasks takes a host a few milliseconds
@@ -40,7 +41,7 @@ Points = Callable[[float, float], Iterable[Point]]  # (time, number of seconds t
 
 
 class Published(Struct, frozen=True):
-    """The last published value of a queue, cluster or GPU."""
+    """The last published value of a queue, cluster, capacity provider or GPU."""
 
     value: object
     points: Points
@@ -67,7 +68,7 @@ class MetricPublisher:
     async def run(self) -> None:
         """Publish once a second, and also when a message arrives in an empty queue, at most once a second.
 
-        So an alarm on a queue does not wait for the next second, and a fleet without workers starts at once.
+        So an alarm on a queue does not wait for the next second, and its scaling policy can start the first worker at once.
         """
         woken = asyncio.Event()
         wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
@@ -112,7 +113,7 @@ class MetricPublisher:
         """Whether there is nothing to publish.
 
         Values change when the state changes, when a GPU has a new sample, and when messages grow older. Unchanged values are
-        republished when a new minute begins.
+        republished at multiples of `_repeat_s`.
         """
         return (
             not self._has_messages

@@ -118,7 +118,7 @@ class MetricsPage:
     def _write_server(self, page: Exposition) -> None:
         page.histogram(
             "corral_api_request_duration_seconds",
-            "Time from the head of a request to its response. Long polls wait for their messages meanwhile.",
+            "Time from the head of a request to its response. For a long poll, it includes the wait for messages.",
             [(_action_labels(action), durations) for action, durations in sorted(self.times.durations.items())],
         )
         page.counter(

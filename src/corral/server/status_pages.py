@@ -4,6 +4,7 @@
 `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
 `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for `corral gpu` (`gpu_page.py`).
 `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
+`/_corral/signal` is for Ctrl-C in `corral run` (`signal_page.py`).
 `/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
 """
 
@@ -36,6 +37,7 @@ from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
+from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
@@ -53,13 +55,13 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history")
+PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "signal")
 
 
 class StatusPages:
     def __init__(
         self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store]], dict[str, Any]],
-        revocation: SessionRevocation, gpus: GpuPage,
+        revocation: SessionRevocation, gpus: GpuPage, signals: SignalPage,
     ) -> None:  # fmt: skip
         self._state = state
         self._settings = settings
@@ -67,8 +69,11 @@ class StatusPages:
         self._status_of = status
         self._revocation = revocation
         self._gpu_page = gpus
+        self._signal_page = signals
 
-    def exchange(self, request: aws.Request, request_id: str) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest:
+    def exchange(
+        self, request: aws.Request, request_id: str
+    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | TaskSignalRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
@@ -89,6 +94,8 @@ class StatusPages:
             return SpotRequest(request, request_id, self._state)
         if request.path == "/_corral/revoke":
             return self._revocation.exchange(request, request_id)
+        if request.path == "/_corral/signal":
+            return self._signal_page.exchange(request, request_id)
         pages = ", ".join(f"/_corral/{name}" for name in PAGES)
         raise PageNotFound(f"Corral has no page {request.path}: its pages are {pages}.")
 

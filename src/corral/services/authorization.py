@@ -69,7 +69,7 @@ def policies_of_role(tx: Tx[Store], account: str, name: str) -> RolePolicies:
 def _read(text: str) -> Policy | None:
     """Parse a policy. Return None if it is not valid; such a policy allows nothing.
 
-    Corral's IAM refuses such a policy, but older versions of Corral have stored it.
+    IAM refuses new policies that are not valid, but the data folder may have a policy that an older version of Corral accepted.
     """
     try:
         return read_policy(text)

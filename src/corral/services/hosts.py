@@ -28,8 +28,8 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     """Apply the report of a host that has connected. Then send the orders for every run that the host should have.
 
     A host reports every run that it has started since it booted. If it does not report a run, it has not started the run, and the
-    start is ordered again. There are two exceptions: the run is lost if the host has rebooted, or has reported the run as running
-    before.
+    start is ordered again. There are two exceptions. The run is lost if the host has rebooted, or has reported the run as running
+    before. The run ends without a start if its task must stop.
     """
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)
@@ -145,7 +145,7 @@ def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[
 
 
 def _wake_pools(tx: Tx[Store], host_id: str) -> None:
-    """Call the scheduler for the host's pools, because the host has gained capacity and waiting claims may fit."""
+    """Run the scheduler and the DAEMON services of the host's pools, because the capacity of the host may have changed."""
     for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
         tx.mark(f"pool:{pool}")
         tx.mark(f"daemons:{pool}")

@@ -1,7 +1,8 @@
 """Instances: launch, stop, start, reboot and terminate them, and let them join ECS clusters.
 
-EC2, Auto Scaling and ECS call these functions, and `reconcile/instances.py` calls `finish`. Every change of an instance ends with a
-call of `_changed`. It wakes the requests that wait for the instance, and runs the reconcilers of its group and of DAEMON services.
+EC2, Auto Scaling and ECS call these functions, and `reconcile/instances.py` calls `finish`. Every change of the state, the cluster
+or the group of an instance ends with a call of `_changed`. This function wakes the requests that wait for the instance, and runs
+the reconcilers of the group and of DAEMON services.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
 HOST_SIZES = "host-sizes"  # the key that changes when a host connects or changes
-ENDS_MAX = 20  # instances that one transaction terminates for one request
+ENDS_MAX = 20  # instances of one request whose termination is completed in one transaction
 PACE_S = 0.01  # the time until the next of these transactions
 USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
@@ -152,8 +153,8 @@ def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
 def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
     """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent.
 
-    `after` is the number of instances that the same request terminates before this instance. If this number is large, the tasks are
-    stopped in a later transaction, so that other requests do not have to wait.
+    `after` is the number of instances that the same request terminates before this instance. If this number is large, a later
+    transaction completes the termination, so that other requests do not have to wait.
     """
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state in (InstanceState.PENDING, InstanceState.STOPPED):

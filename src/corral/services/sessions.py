@@ -5,8 +5,8 @@ this secret key from the token and from a key that only Corral has. So the token
 not store it. Sessions survive a restart. The token is not encrypted: its holder can read the principal.
 
 Corral's own key, which is used for all MACs, is in the data folder (`sessions.json`). The purpose of a token is part of its MAC,
-so a token is valid for one purpose only. A session can end before its expiry time: when it is revoked, or when the root key that
-created it is replaced (`SessionValidity`).
+so a token is valid for one purpose only. A session can end before its expiry time: when its task stops, when it is revoked, or when
+the root key that created it is replaced (`SessionValidity`).
 """
 
 from __future__ import annotations

@@ -231,7 +231,10 @@ class EcsServices:
         ).fetchall()
 
     def has_not_healthy(self, service: EcsService, containers: Collection[str]) -> bool:
-        """Return whether one of these containers of a running task of the primary deployment is not healthy, newest tasks first."""
+        """Return whether one of these containers of a running task of the primary deployment is not healthy.
+
+        The query reads the newest tasks first, because their containers often are not healthy yet.
+        """
         marks = ", ".join("?" * len(containers))
         row = self._execute(
             "SELECT 1 FROM task CROSS JOIN run ON run.task_id = task.id WHERE task.region = ? AND task.cluster = ? "

@@ -37,7 +37,7 @@ EC2_DIGITS = 17  # the number of hexadecimal digits of an id in EC2's form
 
 
 class Instances:
-    """The instances in the state store. When the row of an instance changes, its slot in the fleet index changes too."""
+    """The instances in the state store. When the row of an instance changes, its slot changes too (`store/fleet.py`)."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims) -> None:
         self._database = database

@@ -45,7 +45,8 @@ class JobLines:
         self._by_pool: dict[str, dict[int, None]] = {}
         self._by_resource: dict[tuple[str, str], dict[int, None]] = {}  # region and name of a consumable resource → lines
         self._claims: dict[tuple[int, str], Claim] = {}  # line and pool → claim
-        # Line → some places after its first place, in their order. They save a query for each dispatch. A line may have no entry.
+        # Line → the next places after its first place, the next one last. They save a query for each dispatch. A line may have no
+        # entry.
         self._next: dict[int, list[JobPlace]] = {}
         self._last_id = 0
         self.seniority: dict[str, float] = {}  # pool → when its oldest waiting job was created; updated with `ranked_at`
@@ -142,7 +143,7 @@ class JobLines:
             return self._new_line(key, places), True
         self._executemany("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", [(before.id, *place) for place in places])
         following = self._next.get(before.id)
-        if following and places[0] < following[0]:  # the new jobs come before the last place in memory, which is the first element
+        if following and places[0] < following[0]:  # a new job is before the last of the next places, which is the first element
             del self._next[before.id]
         is_first = places[0] < before.first
         line = replace(before, count=before.count + len(places), first=places[0] if is_first else before.first)
@@ -279,7 +280,7 @@ class JobLines:
         self._on_rollback(partial(self._remember, line_id, pool, claim))
 
     def _leave(self, line_id: int, pool: str) -> None:
-        """Undo `_join` in this object. The fleet index undoes its own change."""
+        """Undo `_join` in this object. `store/fleet.py` undoes its own change."""
         self._forget(line_id, pool)
 
     def _forget(self, line_id: int, pool: str) -> None:

@@ -17,7 +17,9 @@ from corral.database import Database
 from corral.model.queue import Counts
 
 NEVER_MS = 1 << 62
-SINCE_START_MS = -1  # used at an unknown time before the start; the first report to CloudWatch sets the time
+# The value of `used_ms` after a start: the queue was used at an unknown time before the start. The first report to CloudWatch
+# replaces it by the present time.
+SINCE_START_MS = -1
 EMPTY_AT_START_MAX = 1000  # with more queues, empty ones are not reported after a start
 STEP_BACK_MS = 1000  # if the clock is set back by more, all messages in flight or delayed are counted again
 
@@ -28,7 +30,7 @@ class QueueCounter(Struct):
     delayed: int = 0
     as_of_ms: int = 0
     next_ms: int = NEVER_MS  # no message becomes visible between `as_of_ms` and this time
-    used_ms: int = 0
+    used_ms: int = 0  # when the queue was last used; `queues.py` publishes the metrics of an empty queue for some time after that
     # Events since the last report to CloudWatch
     sent: int = 0
     sent_bytes: int = 0

@@ -26,6 +26,7 @@ from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
 from corral.store.revisions import Revisions
+from corral.store.run_environments import RunEnvironments
 from corral.store.run_waits import RunWaits
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.stacks import Stacks
@@ -35,7 +36,7 @@ from corral.store.tasks import Tasks
 SCHEMA = (
     "schema.sql", "task_history.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql",
     "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql",
-    "job_definitions.sql", "job_lines.sql", "run_waits.sql",
+    "job_definitions.sql", "job_lines.sql", "run_environments.sql", "run_waits.sql",
 )  # fmt: skip
 
 
@@ -80,6 +81,7 @@ class Store(Database):
         self.functions = LambdaFunctions(self)
         self.jobs = Jobs(self)
         self.job_lines = JobLines(self, self.fleet)
+        self.run_environments = RunEnvironments(self)
         self.job_holdings = JobHoldings(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it

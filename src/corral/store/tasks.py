@@ -43,7 +43,7 @@ class Conflict(Exception):
 
 
 class Tasks:
-    """The tasks in the state store. When a task takes or returns resources, the fleet index changes too."""
+    """The tasks in the state store. When a task takes or returns resources, the free capacity changes too (`store/fleet.py`)."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
         self._execute, self._executemany = database.execute, database.executemany

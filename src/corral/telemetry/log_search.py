@@ -170,7 +170,7 @@ class LogSearch:
                 break
             taken += 1
         page = [self._found(hit) for hit in ready[:taken]]
-        if taken < len(ready):  # the next page continues at the last event of this page
+        if taken < len(ready):  # the next page continues after the last event of this page
             at_ms, stream_id, number = page[-1].place
             next_place: EventPlace | None = (at_ms, stream_id, number) if event_filter.backwards else (at_ms, stream_id, number + 1)
         else:

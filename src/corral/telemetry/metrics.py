@@ -111,7 +111,10 @@ class MetricStore(Database):
             self.flush()
 
     def note_collected(self, points: Iterable[Point], now_s: float) -> None:
-        """Record that a collector writes to these series. Meanwhile, Corral does not publish values in them."""
+        """Record that a collector, for example the CloudWatch agent in a task, writes to these series.
+
+        Corral itself does not write to these series for COLLECTED_S.
+        """
         for metric in {point.metric for point in points if point.metric.namespace == COLLECTOR_NAMESPACE}:
             self._collected.pop(metric, None)  # the series written last is at the end
             if len(self._collected) >= COLLECTED_MAX:

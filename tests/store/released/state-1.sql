@@ -561,9 +561,14 @@ CREATE TABLE run_end (
     final     INTEGER NOT NULL CHECK (final IN (0, 1)),     -- 0: a member of an array has failed, others have not ended
     reason    TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE run_environment (
+    key        TEXT PRIMARY KEY,             -- of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- that refer to the object and have not ended
+    kept_until REAL NOT NULL                 -- without such tasks, the object is deleted at this time
+) WITHOUT ROWID;
 CREATE TABLE run_wait (
     task_id    TEXT PRIMARY KEY,
-    chain      TEXT NOT NULL,               -- the first task of the requeues
+    chain      TEXT NOT NULL,               -- the id of the first task of the chain
     state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
     held       INTEGER NOT NULL CHECK (held IN (0, 1)),
     not_before REAL,                        -- NULL: no time, or it has passed

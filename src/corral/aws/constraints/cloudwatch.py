@@ -9,7 +9,7 @@ from corral.errors import ApiError
 
 OLDER_OPERATIONS = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
 ACTIONS = ("AlarmActions", "InsufficientDataActions", "OKActions")
-_usual = usual_wording("ValidationException")  # in responses of the query protocol, `aws/` writes the code ValidationError instead
+_usual = usual_wording("ValidationException")  # for the query protocol, `serialize/errors.py` replaces this code by ValidationError
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:

@@ -18,10 +18,10 @@ from corral.decide.templates.template import TemplateError, function_of, is_text
 FOR_EACH = "Fn::ForEach::"
 SECTIONS = ("Conditions", "Resources", "Outputs")
 LITERALS = ("DependsOn", "Condition", "DeletionPolicy", "UpdateReplacePolicy")
-NODES_MAX = 100_000  # nested loops multiply
-TEXT_PER_NODE = 64  # so many characters of a text count as one more value
-CONDITIONS_MAX = 50  # conditions that use each other
-LOOPS_MAX = 5  # loops inside each other
+NODES_MAX = 100_000  # the most values of an expanded template; nested loops multiply their number
+TEXT_PER_NODE = 64  # this many characters of a text count as one more value
+CONDITIONS_MAX = 50  # the most levels of conditions that use other conditions
+LOOPS_MAX = 5  # the most levels of nested loops
 _PLACEHOLDER = re.compile(r"([$&])\{([A-Za-z0-9]+)\}")
 _SPECIAL = re.compile(r"[^A-Za-z0-9]")
 

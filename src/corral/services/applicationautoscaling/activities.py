@@ -52,7 +52,7 @@ def _position(after: str) -> int:
 
 def set_count(tx: Tx[Store], service: EcsService, resource: str, count: int, cause: str) -> None:
     """Change the desired count of a service, and write the activity. `cause` names the policy or action that made the change."""
-    _end_last(tx, service.region, resource, OVERRIDDEN, "The desired count was changed before as many tasks ran.")
+    _end_last(tx, service.region, resource, OVERRIDDEN, "The desired count was changed again before this number of tasks ran.")
     message = f"Successfully set desired count to {count}. Waiting for change to be fulfilled by ecs."
     activity = _activity(tx, resource, f"Setting desired count to {count}.", cause, IN_PROGRESS, message)
     _put(tx, service.region, activity)
@@ -92,7 +92,7 @@ def follow_activity(tx: Tx[Store], key: str) -> None:
     else:
         return
     tx.watch(_key(region, resource), ())
-    tx.mark(scaling_key(region, owner_of(resource)))  # with these tasks, a policy may want another scale-out
+    tx.mark(scaling_key(region, owner_of(resource)))  # all tasks run now, so a policy may want the next scale-out
 
 
 def running_tasks(tx: Tx[Store], service: EcsService) -> int:

@@ -41,7 +41,8 @@ STEP, TRACKING, PREDICTIVE = "StepScaling", "TargetTrackingScaling", "Predictive
 STEPS, CONFIGURATION = "StepScalingPolicyConfiguration", "TargetTrackingScalingPolicyConfiguration"
 CONFIGURATIONS = {STEP: STEPS, TRACKING: CONFIGURATION, PREDICTIVE: "PredictiveScalingPolicyConfiguration"}
 COOLDOWN_S = 300  # AWS's default for ECS services
-# MetricAggregationType → the value that a policy uses: of the period, of the newest second, or of the second that breaches most
+# MetricAggregationType → how a step scaling policy combines the values of a request: the values of the last period, of the newest
+# second, and of the second that breaches most. With Average, the policy uses the first two values separately.
 AGGREGATES: dict[str, Callable[[list[float]], float]] = {"Minimum": min, "Maximum": max}
 POLICIES_MAX, STEPS_MAX = 50, 20  # the quotas of AWS
 PREDEFINED = {
@@ -87,7 +88,7 @@ def _arn(tx: Tx[Store], caller: Caller, resource: str, name: str) -> str:
 
 
 def tracked(region: str, resource: str) -> Tracked:
-    """Return what the target tracking policies of a service scale."""
+    """Describe a service for `services/target_tracking.py`, which creates the alarms of its target tracking policies."""
     _, cluster, name = resource.split("/")
     return Tracked(region, resource, PREDEFINED, {"ClusterName": cluster, "ServiceName": name}, CONFIGURATION, ValidationException)
 
@@ -169,7 +170,7 @@ def get_predictive_scaling_forecast(tx: Tx[Store], params: Params, caller: Calle
 
 
 def rule_of(policy: Document, threshold: float) -> Rule:
-    """Return what a policy does with the value of an alarm that has this threshold."""
+    """Return the rule by which a policy computes the desired count, for an alarm with this threshold."""
     if policy["PolicyType"] == TRACKING:
         target = policy[CONFIGURATION]["TargetValue"]
         scaled: Callable[[int, float, float], int | None] = scaled_in if is_scale_in(threshold, target) else scaled_out

@@ -315,7 +315,7 @@ def release(tx: Tx[Store], member: Member) -> None:
 
 
 def _scaled(tx: Tx[Store], group: Group) -> None:
-    """Store the time when an activity has ended, because a cooldown begins then. Policies may wait for this time."""
+    """Store the time when an activity has ended, because a cooldown begins then. Then run the scaling policies that waited."""
     current = tx.store.groups.get(group.region, group.name)
     if current is not None:
         tx.store.groups.put(current.but(scaled_at_s=tx.now_s))

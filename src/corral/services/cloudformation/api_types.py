@@ -80,7 +80,8 @@ def api_type(
     takes other members, `update_request` makes its request from the physical id, the old and the new properties. `missing` has the
     error codes of operations on a resource that does not exist.
 
-    A stack does not take over an existing resource. If `create` would overwrite it, `exists` must find it.
+    A stack does not take over an existing resource. If `create` would overwrite an existing resource without an error, pass
+    `exists`. It returns whether the resource exists. If it does, the step fails.
 
     `apply` handles the properties in `applies`. It is called on each update, and after the creation with empty old properties. A
     change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack only, and a note of the

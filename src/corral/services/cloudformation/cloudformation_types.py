@@ -156,7 +156,8 @@ def _stack_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting
         return Waiting((stack.key,), f"The nested stack is in {stack.status.value}.")
     if restores and (stack.is_held or stack.status in COMPLETE or stack.status in ROLLED_BACK):
         return _restore(tx, caller, step, stack)
-    # An update that changes nothing begins no operation. Then an earlier update of the nested stack may have been rolled back.
+    # If nothing changes, the step begins no operation, and the nested stack keeps the status of its last operation. If this status
+    # says that an update was rolled back, the present step has not failed.
     unchanged = step.action == "UPDATE" and stack.started_at_s < step.started_s and stack.status in ROLLED_BACK
     if stack.status not in COMPLETE and not unchanged:
         raise _not_successful(step, stack)

@@ -114,7 +114,7 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
             if (provider := PROVIDERS.get(step.type)) is not None:
                 return provider(tx, caller, step)
             if step.action == "DELETE":
-                return None  # it was never created
+                return None  # Corral does not run the function, so the function has created nothing
             raise CustomResourceFailed(not_run(function["Runtime"]))
     if "secret" not in step.memory:
         _send(tx, caller, step)

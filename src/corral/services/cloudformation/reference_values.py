@@ -1,8 +1,8 @@
 """Facts about stored-only resources that AWS's schemas do not contain, from the user guide of CloudFormation.
 
 A form is a text with placeholders: `{17x}` is 17 hexadecimal digits. The other character sets are `d` (digits), `a` (digits and
-lower-case letters), `A` (digits and upper-case letters), `l` (lower-case
-letters) and `U` (upper-case letters). `{name}` is the name of the resource.
+lower-case letters), `A` (digits and upper-case letters), `l` (lower-case letters) and `U` (upper-case letters). `{name}` is the
+name of the resource.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Values:
         return given if given is not None else self._generated(path, 0)
 
     def _is_omitted(self, path: str) -> bool:
-        """Return True if a template can set this property. If the template omits it, its value is a default that is not known."""
+        """Return True if the template could have set this property, but did not. Corral does not know the default value on AWS."""
         parts = path.split("/")
         starts = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         return path not in _name_properties(self.name) and not any(start in self.facts.read_only for start in starts)

@@ -81,7 +81,7 @@ def parsed(text: str) -> ParsedTemplate:
 
 
 def refusing(function: Callable[[], T]) -> T:
-    """Call a function of `decide/templates`. If it refuses the template, raise a ValidationError with its words."""
+    """Call a function of `decide/templates`. If it refuses the template, raise a ValidationError with the same message."""
     try:
         return function()
     except TemplateError as error:

@@ -78,14 +78,17 @@ def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _low_for(region: str, config: str, seconds: int) -> AlarmConfig:
-    """Return a configuration whose windows cover the seconds. Only levels, such as averages, can have windows below a minute."""
+    """Return a configuration whose windows together cover this number of seconds, for an alarm on a scale-in.
+
+    The windows are shorter than the period of the alarm only if a few seconds can represent a whole window (`is_level`).
+    """
     parsed = _parsed(region, config)
     periods = max(1, ceil(seconds / parsed.period_s))
     criteria = structs.replace(parsed.criteria, periods=periods, to_alarm=periods)
     if not parsed.is_level:
         return structs.replace(parsed, criteria=criteria)
     period_s = ceil(seconds / periods)
-    if period_s < parsed.period_s:  # some short windows may lie between two datapoints
+    if period_s < parsed.period_s:  # a short window between two datapoints has no data, and must not change the state
         criteria = structs.replace(criteria, missing=MissingData.IGNORE)
     # The windows of an expression end at multiples of the period.
     step_s = max(1, min(parsed.step_s, seconds // 3 if parsed.series is not None else period_s))

@@ -11,4 +11,4 @@ InvalidParameterValueException = api_error("InvalidParameterValueException")
 MissingRequiredParameterException = api_error("MissingRequiredParameterException")
 ResourceNotFound = api_error("ResourceNotFound", 404)
 ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
-ValidationException = api_error("ValidationException")  # the query protocol sends the code ValidationError
+ValidationException = api_error("ValidationException")  # for the query protocol, `aws/` replaces this code by ValidationError

@@ -205,10 +205,10 @@ def _console(tx: Tx[Store], caller: Caller, instance: Instance) -> list[str]:
         lines.append(f"It joined the ECS cluster {instance.cluster}.")
     elif instance.status == "INACTIVE":
         lines.append(
-            f"It was deregistered from the ECS cluster {instance.joins}, and joins it again when it is stopped and started."
+            f"It was deregistered from the ECS cluster {instance.joins}. To let it join the cluster again, stop and start it."
         )
     elif instance.joins and instance.state is InstanceState.RUNNING:
-        lines.append(f"The ECS cluster {instance.joins} does not exist: the instance joins it when it is created.")
+        lines.append(f"The ECS cluster {instance.joins} does not exist: the instance joins the cluster when you create it.")
     elif instance.joins:
         lines.append(f"It joins the ECS cluster {instance.joins} when it runs.")
     else:

@@ -32,7 +32,7 @@ from corral.services.pagination import Candidates
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-LAUNCHES_MAX = 20  # instances that one request may launch; each takes about 0.4 ms in the thread that owns the database
+LAUNCHES_MAX = 20  # instances that one request may launch; each launch takes the state lane about 0.4 ms
 ROWS_PER_READ = 200
 # Members of RunInstances that do not describe an instance.
 NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")

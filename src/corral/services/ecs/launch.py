@@ -34,9 +34,10 @@ from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
 from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.run_queue import open_queue
 from corral.services.ecs.task_progress import mark_provider, start_runs
-from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s
+from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
 
 
@@ -260,6 +261,7 @@ def _add_task(
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
         tx.store.tasks.add(task, rank, roams=roams, longest_s=longest_s)
+        use_private_objects(tx, task)
         if rank is not None:
             mark_provider(tx, task)
             if any(head.rank > rank for head in tx.store.fleet.pool(task.pool).heads()):
@@ -271,6 +273,7 @@ def _add_task(
         runs = assign_free_gpus(tx, runs, found.slot_id, free_gpus, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
     tx.store.tasks.add(task)
+    use_private_objects(tx, task)
     start_runs(tx, task, spec)
     mark_provider(tx, task, found.slot_id)
     return task
@@ -287,6 +290,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
+    wants_gpu_indexes(request.tags)  # refuses other values of the tag
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)

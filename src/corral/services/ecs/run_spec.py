@@ -20,7 +20,7 @@ from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecs.errors import ClientException
 from corral.services.ecs.host_access import refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_devices
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_devices, wants_gpu_indexes
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
@@ -59,6 +59,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
             **job_environment(tx, task, spec),
         },
         gpu_ids=list(run.gpu_ids),
+        gpu_indexes=gpu_indexes(tx, task, run),
         working_directory=container.definition.get("workingDirectory"),
         stop_grace_s=container.stop_grace_s,
         ships_logs=log is not None,
@@ -76,6 +77,16 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         environment_files=files,
     )
     return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files)
+
+
+def gpu_indexes(tx: Tx[Store], task: Task, run: Run) -> list[int]:
+    """The indexes of the run's GPUs on their host, if the task wants indexes in CUDA_VISIBLE_DEVICES. Otherwise an empty list."""
+    tags = task.details.get("tags")
+    if not tags or not run.gpu_ids or not wants_gpu_indexes(tags):
+        return []
+    assert task.instance_id is not None
+    by_id = {gpu.gpu_id: gpu.index for gpu in tx.store.instances.gpus(task.instance_id)}
+    return [by_id[gpu_id] for gpu_id in run.gpu_ids if gpu_id in by_id]
 
 
 def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from corral.model.placement import TASK, Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.private_environments import release_private_objects
 from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
 from corral.services.leaving_tasks import mark_leaving
@@ -92,6 +93,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
     if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees or extends):
         tx.mark(f"pool:{before.pool}")
+    if stopped and before.state is not TaskState.STOPPED:
+        release_private_objects(tx, before)
     if stopped and before.pool != HOST_POOL:
         tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
         mark_provider(tx, before, before.instance_id)
@@ -117,6 +120,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         in_line = tx.store.claims.get(TASK, task.id) is not None
         tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
         tx.changed(f"task:{task.id}")
+        release_private_objects(tx, task)
         mark_queued(tx, task)
         if in_line:
             tx.mark(f"pool:{task.pool}")  # run the scheduler, because other claims may use a slot that was reserved for this task

@@ -31,6 +31,8 @@ MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
 TIME_LIMIT_TAG = "corral:time-limit"
+GPU_IDS_TAG = "corral:gpu-ids"
+GPU_UUIDS, GPU_INDEXES = "uuid", "index"
 HOST_IMAGE = "corral/host"
 
 SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
@@ -276,6 +278,14 @@ def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
     if task.limit_s is None:
         return None
     return longest_time_s(task.limit_s, sum(container.stop_grace_s for container in spec.containers.values()))
+
+
+def wants_gpu_indexes(tags: Iterable[dict[str, str]]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES contains the indexes of the task's GPUs. By default it contains their ids, which are UUIDs."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == GPU_IDS_TAG), GPU_UUIDS)
+    if given not in (GPU_UUIDS, GPU_INDEXES):
+        raise InvalidParameterException(f"The tag {GPU_IDS_TAG} must be {GPU_UUIDS} or {GPU_INDEXES}, not '{given}'.")
+    return given == GPU_INDEXES
 
 
 def cpu_units(text: str) -> int:

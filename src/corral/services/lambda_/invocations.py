@@ -221,7 +221,7 @@ def failure(message: str, type_: str = "") -> bytes:
 def _end(tx: Tx[Store], row: Invocation, outcome: InvocationOutcome) -> None:
     state = InvocationState.SUCCEEDED if outcome.succeeded else InvocationState.FAILED
     ended = row.but(state=state, due_at_s=tx.now_s, payload=b"", result=outcome.result, log=outcome.log)
-    if row.is_async:  # only custom resources read it: whether it has failed, and why
+    if row.is_async:  # only custom resources read this row, and they need only the state and the error
         ended = ended.but(result=b"" if outcome.succeeded else outcome.result, log=b"")
     tx.store.functions.put(ended)
     tx.changed(row.key)

@@ -66,7 +66,10 @@ def enabled_rules(tx: Tx[Store], bucket_id: int) -> Sequence[LifecycleRule]:
 
 
 def key_changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
-    """Schedule a key after one of its versions was added, removed or tagged. Rules expire objects only at midnight."""
+    """Schedule the next evaluation of a key after one of its versions was added, removed or tagged.
+
+    Rules expire versions only at midnight. So if the bucket has versioning, the key is evaluated at the next midnight.
+    """
     if not bucket.has_lifecycle:
         return
     rules = enabled_rules(tx, bucket.id)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.objects import NULL, Bucket, ObjectVersion
+from corral.model.run_environment import BUCKET
 from corral.services.caller import Caller
 from corral.services.s3.errors import AccessDenied, KeyTooLongError, MethodNotAllowed, NoSuchBucket, NoSuchVersion, no_such_key
 from corral.store import Store
@@ -17,14 +18,24 @@ KEY_MAX_BYTES = 1024
 PAGE_MAX = 1_000
 
 
-def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Bucket:
-    """The bucket that a request names. If the request has an `ExpectedBucketOwner`, the caller's account must match."""
+def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, puts_object: bool = False) -> Bucket:
+    """The bucket that a request names. If the request has an `ExpectedBucketOwner`, the caller's account must match.
+
+    The bucket with the variables of runs is private: all callers may put objects, but only the root user may do anything else.
+    """
     bucket = tx.store.buckets.get(params["Bucket"])
     if bucket is None:
         raise NoSuchBucket("The specified bucket does not exist", BucketName=params["Bucket"])
     if params.get("ExpectedBucketOwner", caller.account) != caller.account:
         raise AccessDenied("Access Denied")
+    if bucket.name == BUCKET and not puts_object and not is_root(caller):
+        raise AccessDenied(f"Only the root user can access the bucket {BUCKET}, which contains the environment variables of runs.")
     return bucket
+
+
+def is_root(caller: Caller) -> bool:
+    """Whether the request is signed with the root key, and not with temporary credentials."""
+    return not caller.is_session and caller.task_id is None
 
 
 def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> ObjectVersion:

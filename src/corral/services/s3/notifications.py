@@ -38,7 +38,7 @@ SERVED = {QUEUES: "sqs", TOPICS: "sns"}  # configuration member → the service 
 MISSING_TARGETS = {
     QUEUES: "The destination queue does not exist",
     TOPICS: "The destination topic does not exist",
-    FUNCTIONS: "Corral has no Lambda functions",
+    FUNCTIONS: "Corral sends notifications to queues and topics only, not to Lambda functions",
 }
 SENDER = "s3.amazonaws.com"
 SUBJECT = "Amazon S3 Notification"  # of messages to topics

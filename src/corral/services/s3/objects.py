@@ -11,7 +11,9 @@ from corral.decide.preconditions import Conditions, etag_matches, failed_conditi
 from corral.errors import ApiError
 from corral.model.blob import Admission, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
+from corral.model.run_environment import BUCKET
 from corral.services.caller import Caller
+from corral.services.ecs.private_environments import keep_uploaded_object
 from corral.services.s3 import versions
 from corral.services.s3.errors import (
     AccessDenied,
@@ -26,7 +28,7 @@ from corral.services.s3.errors import (
     precondition_failed,
 )
 from corral.services.s3.lifecycle import expiration_member
-from corral.services.s3.lookup import check_key, existing_bucket, existing_version, page_limit, quoted, version_id_member
+from corral.services.s3.lookup import check_key, existing_bucket, existing_version, is_root, page_limit, quoted, version_id_member
 from corral.services.s3.object_checksums import (
     FULL_OBJECT,
     announced_algorithms,
@@ -53,7 +55,7 @@ DETAILS = "Details"  # a parameter that `admission` adds: the details of the new
 
 def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     """Check PutObject before the body arrives."""
-    bucket = existing_bucket(tx, params, caller)
+    bucket = existing_bucket(tx, params, caller, puts_object=True)
     check_key(params["Key"])
     check_size(params)
     versions.check_write(tx, bucket, params["Key"], params)
@@ -67,7 +69,11 @@ def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
 
 
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    bucket = existing_bucket(tx, params, caller)
+    bucket = existing_bucket(tx, params, caller, puts_object=True)
+    if bucket.name == BUCKET:
+        if not is_root(caller) and tx.store.objects.latest(bucket.id, params["Key"]) is not None:
+            raise AccessDenied("Only the root user can replace the environment variables of a run.")
+        keep_uploaded_object(tx, params["Key"])
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Put")
     return {
         "ETag": quoted(version.etag),

@@ -24,7 +24,7 @@ def topic_arn(region: str, account: str, name: str) -> str:
 
 
 def arn_parts(arn: str, parameter: str, count: int) -> list[str]:
-    """Split an ARN of SNS. Raise the service's error if it has not `count` parts."""
+    """Split an ARN of SNS. Raise the service's error if it does not have `count` parts."""
     parts = arn.split(":")
     if len(parts) < 6:
         raise invalid(parameter, f"An ARN must have at least 6 elements, not {len(parts)}")

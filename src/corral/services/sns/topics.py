@@ -44,7 +44,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 NAME_MAX_CHARACTERS = 256
 DISPLAY_NAME_MAX_CHARACTERS = 100
 MESSAGE_MIN_BYTES, MESSAGE_DEFAULT_BYTES, MESSAGE_MAX_BYTES = 1024, 262_144, 1_048_576
-SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX = 100  # a topic whose messages may be larger than the default has at most so many
+SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX = 100  # the most subscriptions of a topic whose messages may be larger than the default
 LARGE_MESSAGE_PROTOCOLS = frozenset({"sqs", "firehose", "lambda"})
 
 CHOICES = {

@@ -64,7 +64,7 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 def _receive_nothing(tx: Tx[Store], queue: Queue, task_id: str, wait_s: int) -> dict[str, Any]:
     """Return no messages to a task that is chosen to stop. Its long poll waits, so that the task does not call again and again."""
     if wait_s and not tx.final:
-        tx.changed(wait_key(queue))  # if a message woke this long poll, it wakes the next one instead
+        tx.changed(wait_key(queue))  # a message may have woken this long poll: let the message wake another long poll instead
         raise Wait([leaving_tasks.wait_key(task_id)], tx.now_s + wait_s, keep=True)
     tx.store.queues.count_empty_receive(queue.pile, now_ms(tx))
     return {}

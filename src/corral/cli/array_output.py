@@ -1,0 +1,89 @@
+"""Output of the members of an array, which may be thousands of tasks.
+
+`task_logs.follow` has two threads for each task, so it is not suitable for arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from time import sleep
+from typing import Any
+
+from corral.cli import tasks
+from corral.cli.endpoint import Endpoint, client
+from corral.cli.logs import LogPrinter
+from corral.cli.output import print_message, shorten_ids
+from corral.cli.task_logs import FROM_START, LogStart, TaskLogStream, log_streams, pages
+
+POLL_S = 0.5
+
+
+class ArrayOutput:
+    """Prints the output of the members until all have stopped.
+
+    Each round describes the first hundred members that have not stopped, which one call can describe. Members start in the order of
+    their indexes, so these include the running ones, unless more than a hundred run. Output of the others is printed later.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        cluster: str,
+        definition: dict[str, Any],
+        members: dict[int, str],
+        printer: LogPrinter,
+        start: LogStart = FROM_START,
+    ) -> None:
+        self._endpoint = endpoint
+        self._cluster = cluster
+        self._definition = definition
+        self._printer = printer
+        self._start = start
+        self._tokens: dict[TaskLogStream, str | None] = {}  # log → the token of the next page
+        self._reason = ""
+        self.pending = dict(members)  # index → id of the task that has not stopped
+        self.ended: dict[int, dict[str, Any]] = {}
+
+    def follow(self, pause: Callable[[float], None] = sleep) -> None:
+        """Print the output of all members. `pause` waits between two rounds for the given time, and may stop the members."""
+        ecs = client(self._endpoint, "ecs")
+        while self.pending:
+            window = {task_id: index for index, task_id in islice(self.pending.items(), tasks.DESCRIBE_MAX)}
+            described = tasks.describe(ecs, list(window), self._cluster)
+            for task in described:
+                self._show(window[tasks.id_of(task)], task)
+            self._report_wait(described)
+            for missing in window.keys() - map(tasks.id_of, described):  # it stopped more than an hour ago
+                del self.pending[window[missing]]
+            if not any(map(tasks.is_stopped, described)):
+                pause(POLL_S)
+
+    def _show(self, index: int, task: dict[str, Any]) -> None:
+        """Print new output of a member. If the member has stopped, record its end, or go on with the task that replaces it."""
+        for stream in log_streams(self._definition, task):
+            if stream not in self._tokens:
+                self._tokens[stream] = None
+                self._printer.add(stream, tasks.id_of(task), tasks.label(task))
+            for page in pages(self._endpoint, stream, self._start, self._tokens[stream]):
+                self._printer.show(stream, page.events)
+                self._tokens[stream] = page.token
+            if tasks.is_stopped(task):
+                del self._tokens[stream]
+        if not tasks.is_stopped(task):
+            return
+        replacement = tasks.tag_value(task, tasks.REQUEUED_TAG)
+        if replacement:
+            print_message(f"{tasks.label(task)} failed and is requeued as task {tasks.short(replacement)}")
+            self.pending[index] = replacement
+        else:
+            self.ended[index] = task
+            del self.pending[index]
+
+    def _report_wait(self, described: list[dict[str, Any]]) -> None:
+        """If no member runs, print why the first one waits."""
+        if described and all(tasks.state(task) == "WAITING" for task in described):
+            reason = shorten_ids(tasks.reason(described[0]))
+            if reason != self._reason:
+                self._reason = reason
+                print_message(f"{tasks.label(described[0])} waits: {reason}")

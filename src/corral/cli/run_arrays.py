@@ -1,0 +1,180 @@
+"""Arrays: `corral run --array 0-99%8` starts one task for each index, and waits for all of them.
+
+The tasks are the members of the array. The tag `corral:array` of a member contains the id of the array, the index of the member,
+and how many members may run at the same time. The server sets the variable CORRAL_INDEX, and enforces the limit.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from corral.cli import tasks
+from corral.cli.array_output import ArrayOutput
+from corral.cli.endpoint import client
+from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
+from corral.cli.foreground_run import exit_code, reached_time_limit
+from corral.cli.logs import LogPrinter
+from corral.cli.notify import RunNotifications
+from corral.cli.output import count, print_json, print_message, print_progress, shorten_ids
+from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
+from corral.cli.run_values import ArraySpec, call_batches
+from corral.cli.submission import Submission, run_tasks
+from corral.cli.task_logs import TaskUpdates
+
+ID_BYTES = 6  # 12 hexadecimal digits
+FAILED_SHOWN = 10
+REASONS_SHOWN = 3
+PROGRESS_MIN = 100  # smaller arrays are submitted without a progress bar
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedArray:
+    id: str
+    spec: ArraySpec
+    members: dict[int, str]  # index → task id
+
+    def described(self) -> dict[str, Any]:
+        return {"arrayId": self.id, "limit": self.spec.limit, "tasks": {str(index): task for index, task in self.members.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRun:
+    """An array in the foreground."""
+
+    submission: Submission
+    array: SubmittedArray
+    signals: RunSignals
+    as_json: bool
+    notifications: RunNotifications
+
+
+def submit_array(submission: Submission, spec: ArraySpec, signals: RunSignals) -> SubmittedArray:
+    """Submit the members, at most ten with each call. After a signal, `signals` stops those that are already submitted."""
+    array = SubmittedArray(secrets.token_hex(ID_BYTES), spec, {})
+    total = len(spec.indexes)
+    shows_progress = sys.stderr.isatty() and total > PROGRESS_MIN
+    try:
+        for batch in call_batches(spec.indexes):
+            tag = {"key": tasks.ARRAY_TAG, "value": f"{array.id} {batch[0]} {batch.step} {spec.limit}"}
+            started = run_tasks(
+                submission, signals, count=len(batch), started_by=tasks.STARTED_BY_ARRAY + array.id, more_tags=(tag,)
+            )
+            array.members.update(zip(batch, map(tasks.id_of, started), strict=True))
+            if shows_progress:
+                print_progress(_bar(len(array.members), total))
+    except BaseException as error:
+        if array.members:
+            state = "they were stopped" if isinstance(error, SystemExit) else f"`corral stop {array.id}` stops them"
+            print_message(f"{len(array.members)} of {total} tasks of array {array.id} were submitted; {state}")
+        raise
+    finally:
+        if shows_progress:
+            print_progress()
+    return array
+
+
+def _bar(done: int, total: int) -> str:
+    width = 30
+    filled = width * done // total
+    return f"submitting tasks [{'#' * filled}{'.' * (width - filled)}] {done} of {total}"
+
+
+def stop_all(submission: Submission, task_ids: list[str]) -> None:
+    """Stop tasks, the last one first, so that a waiting task does not start when a running one stops."""
+    ecs = client(submission.endpoint, "ecs")
+    for task_id in reversed(task_ids):
+        stop_task(ecs, submission.cluster, task_id, "the reader of the output has closed it")
+
+
+def wait_for_array(run: ArrayRun) -> None:
+    """Print the output of the members until all have stopped. Exit with the largest of their exit codes."""
+    submission, array = run.submission, run.array
+    labels = [f"{submission.name}[{index}]" for index in (min(array.members), max(array.members))]
+    printer = LogPrinter([*labels, ""], timestamps=False, as_json=False, out=sys.stderr if run.as_json else None)
+    output = ArrayOutput(submission.endpoint, submission.cluster, submission.definition, array.members, printer)
+
+    updates: TaskUpdates = SimpleQueue()
+
+    def pending() -> list[str]:
+        return list(output.pending.values())
+
+    def pause(seconds: float) -> None:
+        with suppress(Empty):
+            raise updates.get(timeout=seconds)  # Leave is the only update
+
+    def say(text: str) -> None:
+        with suppress(OSError):
+            print_message(text)
+
+    timeout_s, command = stop_timeout_s(submission.definition), f"corral logs -f {array.id}"
+    run.signals.follow(SignalledRun(submission.endpoint, submission.cluster, pending, timeout_s, updates, say, command))
+    at_once = f", at most {array.spec.limit} at the same time" if array.spec.limit else ""
+    print_message(f"array {array.id} has {count(len(array.members), 'task')}{at_once}")
+    try:
+        _follow(output, pause, run.signals)
+    except BrokenPipeError:  # the reader has closed the pipe: stop the tasks, as SIGPIPE would stop a local program
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stop_all(submission, pending())
+        run.notifications.send_later(list(array.members.values()))
+        sys.exit(BROKEN_PIPE)
+    except Leave as leave:
+        run.notifications.send_later(list(array.members.values()))
+        say(leave.text)
+        sys.exit(leave.code)
+    except Exception:
+        if run.signals.end_code is not None:
+            run.signals.wait_for_stop()
+            sys.exit(run.signals.end_code)
+        run.notifications.send_later(list(array.members.values()))
+        say(f"the tasks keep running; follow them with `{command}`")
+        raise
+    if run.as_json:
+        print_json(list(output.ended.values()))
+    code = run.signals.end_code or _report(array.id, submission.definition, output.ended)
+    run.signals.finished()
+    run.notifications.send(list(output.ended.values()), code)
+    sys.exit(code)
+
+
+def _follow(output: ArrayOutput, pause: Callable[[float], None], signals: RunSignals) -> None:
+    """Print the output until all members have stopped. If the terminal closes, continue without it."""
+    while True:
+        try:
+            output.follow(pause)
+            return
+        except OSError as error:
+            if not is_terminal_closed(error):
+                raise
+            signals.terminal_closed()
+
+
+def _report(array_id: str, definition: dict[str, Any], ended: dict[int, dict[str, Any]]) -> int:
+    """Print how many members failed, and return the largest exit code."""
+    codes = {index: _code(definition, task) for index, task in sorted(ended.items())}
+    failed = {index: code for index, code in codes.items() if code}
+    if failed:
+        shown = ", ".join(f"[{index}] with {code}" for index, code in islice(failed.items(), FAILED_SHOWN))
+        more = f", and {len(failed) - FAILED_SHOWN} more" if len(failed) > FAILED_SHOWN else ""
+        print_message(f"{len(failed)} of {len(codes)} tasks of array {array_id} failed: {shown}{more}")
+        reasons = Counter(why for index in failed if (why := shorten_ids(tasks.reason(ended[index]))))
+        for why, number in reasons.most_common(REASONS_SHOWN):
+            print_message(f"{count(number, 'task')}: {why}")
+    return max(codes.values(), default=0)
+
+
+def _code(definition: dict[str, Any], task: dict[str, Any]) -> int:
+    if reached_time_limit(task):
+        return TIMED_OUT
+    code = exit_code(definition, task)
+    if code is None:
+        return INTERRUPTED if task.get("stopCode") == "UserInitiated" else NO_EXIT_CODE
+    return code

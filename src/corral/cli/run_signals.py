@@ -1,0 +1,304 @@
+"""Signals to `corral run`: Ctrl-C goes to the program, and the end of the client ends the task.
+
+    SIGINT (Ctrl-C)    the first sends SIGINT to the program, the second SIGTERM, the third SIGKILL; the fourth exits at once.
+                       A task that still waits is stopped at the first. `corral run` exits with the exit code of the program.
+    SIGTERM, SIGQUIT   stop the task, wait until it has stopped, and exit with 128 + the number of the signal.
+    SIGHUP             the same. The kernel sends it when the terminal closes. With --detach-on-hangup, the task keeps running.
+
+A signal takes effect at every moment:
+
+    before RunTask is sent       exit; no task has started
+    while RunTask is under way   remember the signal, and handle it when the response has arrived
+    after that                   a thread handles it at once, even while the main thread cannot write to a full pipe
+
+A response of RunTask may be lost, for example because the server restarts. Then the request is repeated with the same clientToken,
+so that it starts no second task, and the client learns the id of the first one.
+
+A signal that was ignored when `corral run` started stays ignored, as under nohup. SIGKILL cannot be handled: the task of a client
+that SIGKILL ends keeps running.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+from secrets import token_hex
+from types import FrameType
+from typing import Any, NamedTuple
+
+from corral.cli import tasks
+from corral.cli.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.errors import CliError, connection_failed
+from corral.cli.task_logs import TaskUpdates
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+STEPS = ("SIGINT", "SIGTERM", "SIGKILL")  # the signals that the first, second and third Ctrl-C send
+# SIGINT counts once in this time. `timeout -s INT` sends each signal twice, and a pressed key repeats.
+REPEATED_S = 0.25
+LOST_RESPONSE_S = 20.0  # how long RunTask and StopTask are repeated while the server does not respond
+RETRY_S = 0.2
+STOP_TIMEOUT_S = 30  # ECS's default of stopTimeout
+STOP_MARGIN_S = 10.0  # the client waits this much longer than the stop timeout of the task
+EXIT_S = 2.0  # the main thread exits within this time, unless it cannot write to a full pipe
+
+
+class _Phase(Enum):
+    BEFORE = auto()  # no RunTask was sent, or the tasks have stopped
+    SENDING = auto()  # RunTask is under way, or its response has just arrived
+    FOLLOWING = auto()  # a thread handles signals
+    SUBMITTED = auto()  # a detached task was started, and the command is about to exit
+
+
+class _Received(NamedTuple):
+    number: int
+    at: float  # by the monotonic clock
+
+
+class Leave(Exception):
+    """Exit now without waiting for the task."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+@dataclass(frozen=True, slots=True)
+class SignalledRun:
+    """The tasks that receive the signals, and how to talk to the user."""
+
+    endpoint: Endpoint
+    cluster: str
+    pending: Callable[[], Sequence[str]]  # the ids of the tasks that have not stopped
+    stop_timeout_s: float
+    updates: TaskUpdates  # receives Leave
+    say: Callable[[str], None]  # prints a message
+    follow_command: str  # shows the output of the tasks
+    restore_terminal: Callable[[], None] = lambda: None
+
+
+class RunSignals:
+    """Handles the signals of one `corral run`. Create it first of all, in the main thread."""
+
+    def __init__(self, *, detach_on_hangup: bool = False) -> None:
+        self._detach_on_hangup = detach_on_hangup
+        self._phase = _Phase.BEFORE
+        self._received: list[_Received] = []
+        self._queue: SimpleQueue[_Received] = SimpleQueue()
+        self._started: list[tuple[Any, str, str]] = []  # (client, cluster, task ARN) of every started task
+        self._stop_sent = threading.Event()
+        for number in HANDLED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user has pressed Ctrl-C or has ended the client."""
+        return bool(self._received)
+
+    @property
+    def end_code(self) -> int | None:
+        """The exit code after a signal that ends the client. None: no such signal was received."""
+        return next((128 + each.number for each in self._received if self._ends(each.number)), None)
+
+    def _ends(self, number: int) -> bool:
+        return number != signal.SIGINT and not self._detaches(number)
+
+    def _detaches(self, number: int) -> bool:
+        return number == signal.SIGHUP and self._detach_on_hangup
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        received = _Received(number, time.monotonic())
+        self._received.append(received)
+        if self._phase is _Phase.BEFORE:
+            raise SystemExit(128 + number)
+        if self._phase is _Phase.SENDING and sum(each.number == signal.SIGINT for each in self._received) > len(STEPS):
+            raise SystemExit("corral: exiting without the response of RunTask. The task may have started: `corral ps` shows it.")
+        self._queue.put(received)  # the thread that `follow` starts reads it
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def run_task(self, ecs: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Call RunTask and return its response. From the first call on, signals are remembered."""
+        token = token_hex(16)
+        self._phase = _Phase.SENDING
+        if self._received:  # between two calls, or a library has caught the SystemExit of the handler
+            self._end_before_following()
+        give_up_at = time.monotonic() + LOST_RESPONSE_S
+        while True:
+            try:
+                response: dict[str, Any] = ecs.run_task(**parameters, clientToken=token)
+                break
+            except Exception as error:
+                if not connection_failed(error):
+                    raise
+                if time.monotonic() > give_up_at:
+                    raise CliError(
+                        "the server does not respond to RunTask. The task may have started: `corral ps` shows it."
+                    ) from None
+                time.sleep(RETRY_S)
+        self._started += [(ecs, parameters["cluster"], task["taskArn"]) for task in response["tasks"]]
+        return response
+
+    def submitted(self) -> None:
+        """Detached tasks were started: from now on ignore signals. If one was received before, stop the tasks and exit."""
+        if any(not self._detaches(each.number) for each in self._received):
+            self._end_before_following()
+        self._phase = _Phase.SUBMITTED
+
+    def _end_before_following(self) -> None:
+        number = self._received[0].number
+        for ecs, cluster, arn in reversed(self._started):
+            stop_task(ecs, cluster, arn, _reason(number))
+        raise SystemExit(128 + number)
+
+    # -- follow --------------------------------------------------------------------------------------------------
+
+    def follow(self, run: SignalledRun) -> None:
+        """Handle signals from now on in a thread, and those that were remembered."""
+        self._run = run
+        self._phase = _Phase.FOLLOWING
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def terminal_closed(self) -> None:
+        """Handle EIO from a write: the terminal has closed, and this process may not have received SIGHUP."""
+        discard_closed_terminals()
+        known = any(each.number == signal.SIGHUP for each in self._received)
+        if not known and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            received = _Received(signal.SIGHUP, time.monotonic())
+            self._received.append(received)
+            self._queue.put(received)
+
+    def finished(self) -> None:
+        """The tasks have stopped: from now on a signal ends this process at once."""
+        self._phase = _Phase.BEFORE
+
+    def wait_for_stop(self) -> None:
+        """Wait until the StopTask of a signal was sent, or until it has failed."""
+        self._stop_sent.wait(LOST_RESPONSE_S + EXIT_S)
+
+    def _serve(self) -> None:
+        step, interrupted_at, leave_at = 0, 0.0, float("inf")
+        while True:
+            try:
+                wait_s = None if leave_at == float("inf") else max(0.0, leave_at - time.monotonic())
+                number, at = self._queue.get(timeout=wait_s)
+            except Empty:
+                return self._leave(self.end_code or 1, f"{self._tasks()} did not stop in time; see `corral ps`")
+            if number != signal.SIGINT:
+                discard_closed_terminals()
+                if self._detaches(number):
+                    return self._leave(128 + number, f"{self._tasks()} keeps running; {self._how_to_follow()}")
+                step = max(step, STEPS.index("SIGTERM") + 1)
+                leave_at = min(leave_at, at + self._run.stop_timeout_s + STOP_MARGIN_S)
+                self._end(number)
+            elif at - interrupted_at > REPEATED_S:
+                interrupted_at, step = at, step + 1
+                if step > len(STEPS) or (step > 1 and is_aws(self._run.endpoint)):
+                    return self._leave(128 + number, f"exiting without waiting for the task; {self._how_to_follow()}")
+                self._interrupt(step)
+
+    def _interrupt(self, step: int) -> None:
+        """Send the signal of this Ctrl-C to the tasks. AWS has no such operation, so a task on AWS is stopped."""
+        run, name = self._run, STEPS[step - 1]
+        following = f"the next Ctrl-C sends {STEPS[step]}" if step < len(STEPS) else "the next Ctrl-C exits without waiting"
+        try:
+            if is_aws(run.endpoint):
+                self._stop("corral run was interrupted")
+                run.say(f"stopping {self._tasks()}; the next Ctrl-C exits without waiting")
+                return
+            if name == "SIGKILL":
+                self._stop("Ctrl-C was pressed three times in corral run: SIGKILL")
+            running = 0
+            for task_id in reversed(run.pending()):  # waiting tasks first, so that none starts when another one has stopped
+                if self._send(task_id, name):
+                    running += 1
+                else:
+                    stop_task(client(run.endpoint, "ecs"), run.cluster, task_id, "Ctrl-C was pressed in corral run")
+        except Exception as error:
+            run.say(f"{name} could not be sent to {self._tasks()}: {error}; {following}")
+            return
+        if running:
+            run.say(f"sent {name} to {self._tasks()}; {following}")
+        else:
+            run.say(f"{self._tasks()} is not running and is stopped; {following}")
+
+    def _send(self, task_id: str, name: str) -> bool:
+        """Send a signal to the running containers of a task. Return False if none is running."""
+        asked = {"task": task_id, "signal": name, "cluster": self._run.cluster}
+        return bool(own_page(self._run.endpoint, "/_corral/signal", asked)[0]["containers"])
+
+    def _end(self, number: int) -> None:
+        if self._stop_sent.is_set():
+            return
+        text = f"received {signal.Signals(number).name}: stopping {self._tasks()}"
+        try:
+            self._stop(_reason(number))
+        except Exception as error:
+            text = f"{self._tasks()} could not be stopped: {error}. Stop it with `corral stop`."
+        self._stop_sent.set()
+        self._run.say(text)  # only now, because a full pipe may delay the message
+
+    def _stop(self, reason: str) -> None:
+        for task_id in reversed(self._run.pending()):
+            stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, reason)
+
+    def _leave(self, code: int, text: str) -> None:
+        """Let the main thread exit. If it cannot write to a full pipe, exit without it."""
+        self._run.updates.put(Leave(code, text))
+        time.sleep(EXIT_S)
+        with suppress(Exception):
+            self._run.restore_terminal()
+        os._exit(code)
+
+    def _tasks(self) -> str:
+        pending = self._run.pending()
+        return f"task {tasks.short(pending[0])}" if len(pending) == 1 else f"{len(pending)} tasks"
+
+    def _how_to_follow(self) -> str:
+        return f"follow it with `{self._run.follow_command}`"
+
+
+def _reason(number: int) -> str:
+    return f"corral run received {signal.Signals(number).name}"
+
+
+def stop_task(ecs: Any, cluster: str, task: str, reason: str) -> None:
+    """Call StopTask. Repeat it while the server does not respond, for at most LOST_RESPONSE_S."""
+    give_up_at = time.monotonic() + LOST_RESPONSE_S
+    while True:
+        try:
+            ecs.stop_task(cluster=cluster, task=task, reason=reason)
+            return
+        except Exception as error:
+            if not connection_failed(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(RETRY_S)
+
+
+def stop_timeout_s(definition: dict[str, Any]) -> float:
+    """Return the longest time that StopTask waits between SIGTERM and SIGKILL."""
+    return float(max(defined.get("stopTimeout", STOP_TIMEOUT_S) for defined in definition["containerDefinitions"]))
+
+
+def is_terminal_closed(error: OSError) -> bool:
+    return error.errno == errno.EIO
+
+
+def discard_closed_terminals() -> None:
+    """Replace stdout and stderr by /dev/null if they are terminals that have closed, so that messages do not fail."""
+    poll = select.poll()
+    for fd in (1, 2):
+        poll.register(fd, 0)
+    for fd, events in poll.poll(0):
+        if events & select.POLLHUP and stat.S_ISCHR(os.fstat(fd).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)

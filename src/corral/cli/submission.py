@@ -1,0 +1,54 @@
+"""The RunTask calls of `corral run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from corral.cli.endpoint import Endpoint, client, is_aws
+from corral.cli.errors import CliError
+from corral.cli.run_signals import RunSignals
+
+STARTED_BY = "corral-run"  # `startedBy` of tasks that are not members of an array
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What `corral run` submits: a registered task definition, and the other parameters of RunTask."""
+
+    endpoint: Endpoint
+    cluster: str
+    name: str  # of the run
+    definition: dict[str, Any]  # as RegisterTaskDefinition returns it
+    override: dict[str, Any] | None  # of one container
+    tags: list[dict[str, str]]
+
+
+def run_tasks(
+    submission: Submission,
+    signals: RunSignals,
+    *,
+    count: int = 1,
+    started_by: str = STARTED_BY,
+    more_tags: tuple[dict[str, str], ...] = (),
+) -> list[dict[str, Any]]:
+    """Run equal tasks. Pass no launch type, so that a task waits for free resources instead of failing."""
+    endpoint = submission.endpoint
+    parameters: dict[str, Any] = {
+        "cluster": submission.cluster,
+        "taskDefinition": submission.definition["taskDefinitionArn"],
+        "startedBy": started_by,
+        "count": count,
+    }
+    if submission.override:
+        parameters["overrides"] = {"containerOverrides": [submission.override]}
+    if tags := [*submission.tags, *more_tags]:
+        parameters["tags"] = tags
+    if not is_aws(endpoint):
+        parameters["enableExecuteCommand"] = True  # `corral exec` needs it; not on AWS, where the task would need a role
+    reply = signals.run_task(client(endpoint, "ecs"), parameters)
+    if len(reply["tasks"]) < count:
+        failure = reply["failures"][0]
+        raise CliError(f"the task was not started: {failure.get('reason')} {failure.get('detail', '')}".strip())
+    started: list[dict[str, Any]] = reply["tasks"]
+    return started

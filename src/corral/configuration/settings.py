@@ -1,0 +1,124 @@
+"""The settings of corral.toml: the options of `corral up`, and the times of scaling.
+
+To add a setting, add a line to SETTINGS. The server gets its value from `Configuration.values`, a command from `read_file`. The
+table [instance-types] is not declared here, because its keys are names of instance types: `server/configuration.py` reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corral.model.settings import ScalingTimes
+
+UP, SCALING, INSTANCE_TYPES = "up", "scaling", "instance-types"
+TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
+PORT_MAX = 65_535
+TEXT_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSetting:
+    table: str
+    key: str
+    default: Any
+    about: str  # one line for `corral config`
+    rule: str  # what a value must be; follows "must be" in error messages
+    accepts: Callable[[Any], bool]
+
+    @property
+    def name(self) -> str:
+        return f"{self.table}.{self.key}"
+
+    def problem(self, value: Any) -> str | None:
+        """Return why a value is not valid, or None if it is valid."""
+        return None if self.accepts(value) else f"{self.key} is {value!r}, but it must be {self.rule}"
+
+    def parse(self, words: Sequence[str]) -> Any:
+        """Return the value that words of a command line mean. A word that is not of the setting's type is returned as text."""
+        if isinstance(self.default, list):
+            return list(words)
+        text = " ".join(words)
+        if isinstance(self.default, bool):
+            return {"true": True, "false": False}.get(text.lower(), text)
+        if isinstance(self.default, int | float):
+            return _number(text)
+        return text
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text) if len(text) <= 32 and "_" not in text else text
+        except ValueError:
+            continue
+    return text
+
+
+def whole(table: str, key: str, default: int, most: int, about: str) -> ConfigurationSetting:
+    def accepts(value: Any) -> bool:
+        return type(value) is int and 0 <= value <= most  # not isinstance: True is an int
+
+    return ConfigurationSetting(table, key, default, about, f"a whole number from 0 to {most}", accepts)
+
+
+def number(table: str, key: str, default: float, most: float, about: str) -> ConfigurationSetting:
+    def accepts(value: Any) -> bool:
+        return type(value) in (int, float) and 0 <= value <= most
+
+    return ConfigurationSetting(table, key, default, about, f"a number from 0 to {most:.15g}", accepts)
+
+
+def flag(table: str, key: str, default: bool, about: str) -> ConfigurationSetting:
+    return ConfigurationSetting(table, key, default, about, "true or false", lambda value: type(value) is bool)
+
+
+def choice(table: str, key: str, default: str, choices: Sequence[str], about: str) -> ConfigurationSetting:
+    return ConfigurationSetting(table, key, default, about, f"one of {', '.join(choices)}", lambda value: value in choices)
+
+
+def text(table: str, key: str, default: str, pattern: str, rule: str, about: str) -> ConfigurationSetting:
+    def accepts(value: Any) -> bool:
+        return isinstance(value, str) and len(value) <= TEXT_MAX and re.fullmatch(pattern, value) is not None
+
+    return ConfigurationSetting(table, key, default, about, rule, accepts)
+
+
+_UP = (
+    whole(UP, "port", 4566, PORT_MAX, "the port to listen on; 0 chooses a free port at every start"),
+    text(UP, "host", "127.0.0.1", r"[0-9A-Za-z.:_-]{1,255}", "an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+         "the address to listen on"),
+    text(UP, "gpus", "auto", r"auto|none|sim:[0-9]{1,4}(x.{1,64})?", "auto, none, or simulated GPUs such as sim:8 or sim:2xH200",
+         "the GPUs: auto, none, or simulated GPUs"),
+    text(UP, "exclude_gpus", "", r"[0-9A-Za-z, -]*", "a list of GPUs by index or id, such as 0,3", "GPUs that tasks never get"),
+    choice(UP, "runtime", "auto", ("auto", "process", "docker"), "how tasks with an image run"),
+    flag(UP, "isolate", False, "refuse tasks with access to this machine"),
+    text(UP, "cluster", "default", r"[a-zA-Z0-9_-]{1,255}", "up to 255 letters, digits, hyphens and underscores",
+         "the ECS cluster that this machine joins"),
+    text(UP, "instance_type", "corral.host", r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}", "a family and a size, such as p3.8xlarge",
+         "the attribute ecs.instance-type of this machine"),
+    text(UP, "account", "123456789012", "[0-9]{12}", "a text of twelve digits", "the AWS account id in ARNs"),
+    choice(UP, "alarm_timing", "fast", ("fast", "aws"), "when alarms are evaluated"),
+)  # fmt: skip
+
+_SCALING_ABOUT = {
+    "busy_wait_s": "how long a scale-in or a rollout waits for a busy task; 0: not at all",
+    "target_tracking_out_s": "how long a metric is above its target before a policy scales out",
+    "target_tracking_in_s": "how long a metric is low before a policy scales in",
+    "capacity_provider_in_s": "how long instances are idle before a capacity provider scales its group in",
+    "environment_in_s": "how long an instance of a compute environment is idle before it is terminated",
+    "provisioning_wait_s": "how long a task waits for an instance before it is stopped; 0: without a limit",
+}
+_SCALING = tuple(
+    number(SCALING, key, getattr(ScalingTimes(), key), TIME_MAX_S, _SCALING_ABOUT[key]) for key in ScalingTimes.__struct_fields__
+)
+
+SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING)}
+TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
+UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
+
+
+def defaults() -> dict[str, Any]:
+    return {name: setting.default for name, setting in SETTINGS.items()}

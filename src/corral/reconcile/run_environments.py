@@ -1,0 +1,30 @@
+"""Deletes objects of the private bucket that no task needs any more (`model/run_environment.py`)."""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.model.run_environment import BUCKET
+from corral.services.caller import Caller
+from corral.services.s3 import versions
+from corral.store import Store
+
+S3 = "s3.amazonaws.com"
+
+
+def delete_unused_object(tx: Tx[Store], key: str) -> None:
+    """Delete an object if no task uses it and its time is over."""
+    found = tx.store.run_environments.get(key)
+    if found is None:
+        return
+    tasks, kept_until_s = found
+    if tasks:
+        return  # the end of the last task sets the next time
+    if kept_until_s > tx.now_s:
+        tx.due(f"run-environment:{key}", kept_until_s)
+        return
+    tx.store.run_environments.drop(key)
+    bucket = tx.store.buckets.get(BUCKET)
+    version = tx.store.objects.latest(bucket.id, key) if bucket is not None else None
+    if bucket is not None and version is not None:
+        caller = Caller(tx.settings.account, bucket.region, S3, request_id=tx.ids.uuid(), source_ip=S3)
+        versions.remove(tx, bucket, version, caller)

@@ -1,0 +1,40 @@
+"""SQL of the use counts of objects in the private bucket with the variables of runs (`model/run_environment.py`)."""
+
+from __future__ import annotations
+
+from corral.database import Database
+
+
+class RunEnvironments:
+    """For each object, how many tasks refer to it and have not ended, and until when it is kept if there is none."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, key: str, until_s: float) -> None:
+        """Keep an object at least until this time."""
+        self._database.execute(
+            "INSERT INTO run_environment VALUES (?, 0, ?) "
+            "ON CONFLICT (key) DO UPDATE SET kept_until = max(kept_until, excluded.kept_until)",
+            (key, until_s),
+        )
+
+    def use(self, key: str) -> None:
+        """Count a new task that refers to the object."""
+        self._database.execute(
+            "INSERT INTO run_environment VALUES (?, 1, 0) ON CONFLICT (key) DO UPDATE SET tasks = tasks + 1", (key,)
+        )
+
+    def release(self, key: str, keep_until_s: float) -> None:
+        """Count the end of a task that refers to the object."""
+        self._database.execute(
+            "UPDATE run_environment SET tasks = tasks - 1, kept_until = ? WHERE key = ? AND tasks > 0", (keep_until_s, key)
+        )
+
+    def get(self, key: str) -> tuple[int, float] | None:
+        """Return the number of tasks that refer to the object, and the time until which it is kept without them."""
+        row = self._database.execute("SELECT tasks, kept_until FROM run_environment WHERE key = ?", (key,)).fetchone()
+        return (int(row[0]), float(row[1])) if row else None
+
+    def drop(self, key: str) -> None:
+        self._database.execute("DELETE FROM run_environment WHERE key = ?", (key,))

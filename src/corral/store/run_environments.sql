@@ -1,0 +1,6 @@
+-- Objects of the private bucket with the environment variables of runs.
+CREATE TABLE run_environment (
+    key        TEXT PRIMARY KEY,             -- of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- that refer to the object and have not ended
+    kept_until REAL NOT NULL                 -- without such tasks, the object is deleted at this time
+) WITHOUT ROWID;

@@ -1,0 +1,206 @@
+"""Options of `corral run` on a real server: the private environment, queue tags, arrays, GPU indexes, folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from command import UNTIL_TOLD, Cli
+from corral.cli.run_environment import BUCKET
+from eventually import eventually
+
+SECRET = "hf_do_not_show_me"
+AWS = {
+    "AWS_ENDPOINT_URL": "https://ecs.us-east-1.amazonaws.com", "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "nothing is sent",
+}  # fmt: skip
+PRINT = "import json, os, sys; print(json.dumps([os.environ.get(name) for name in sys.argv[1:]]))"
+
+
+def described(cli: Cli, task_id: str) -> dict[str, Any]:
+    [task] = cli.client("ecs").describe_tasks(tasks=[task_id], include=["TAGS"])["tasks"]
+    return dict(task)
+
+
+def tags(cli: Cli, task_id: str) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in described(cli, task_id)["tags"]}
+
+
+def definition_text(cli: Cli, family: str) -> str:
+    return json.dumps(cli.client("ecs").describe_task_definition(taskDefinition=family)["taskDefinition"], default=str)
+
+
+def values(cli: Cli, *words: str, names: tuple[str, ...], env: dict[str, str] | None = None) -> list[str | None]:
+    """The values of variables inside a run."""
+    out = cli("run", *words, "--", "python", "-c", PRINT, *names, env=env).stdout
+    return list(json.loads(out))
+
+
+# the environment
+
+
+def test_the_definition_does_not_contain_the_environment(cli: Cli) -> None:
+    env = {"HF_TOKEN": SECRET, "MANY_LINES": "first\nsecond\n", "WIDE": "größe €", "EMPTY": ""}
+    names = (*env, "EXTRA")
+    assert values(cli, "-n", "small", "-e", "EXTRA=a=b", names=names, env=env) == [*env.values(), "a=b"]
+    assert SECRET not in definition_text(cli, "small") and '"environment": []' in definition_text(cli, "small")
+
+
+def test_a_large_environment_is_a_private_object(cli: Cli) -> None:
+    env = {"HF_TOKEN": SECRET, "MANY_LINES": "first\nsecond\n", "WIDE": "größe € 🐎" * 1000, "EMPTY": "", "QUOTED": "\"'$(x)\\n"}
+    assert values(cli, "-n", "large", names=tuple(env), env=env) == list(env.values())
+    assert SECRET not in definition_text(cli, "large")
+    arn = cli.client("ecs").list_tasks(family="large", desiredStatus="STOPPED")["taskArns"][-1]
+    task = described(cli, arn)
+    [file] = task["overrides"]["containerOverrides"][0]["environmentFiles"]
+    assert SECRET not in json.dumps(task, default=str) and file["value"].startswith(f"arn:aws:s3:::{BUCKET}/")
+    # A task cannot read the object, although it has the credentials of its role.
+    key = file["value"].rpartition("/")[2]
+    script = f"import boto3; boto3.client('s3').get_object(Bucket={BUCKET!r}, Key={key!r})"
+    assert "AccessDenied" in cli("run", "--", "python", "-c", script, code=1).stdout
+
+
+def test_files_with_variables(cli: Cli) -> None:
+    (cli.home / "more.env").write_text("# settings\nA=1\nB=from the file\n")
+    assert values(cli, "--env-file", "more.env", "-e", "B=2", names=("A", "B")) == ["1", "2"]
+    assert "more.txt: No such file" in cli("run", "--env-file", "more.txt", "--", "true", code=2).stderr
+
+
+def test_the_environment_of_a_file_and_of_an_image_is_only_what_was_given(cli: Cli) -> None:
+    definition = {"containerDefinitions": [{"name": "main", "image": "corral/host", "memory": 32, "command": ["true"]}]}
+    (cli.home / "filed.json").write_text(json.dumps(definition))
+    task_id = cli("run", "-d", "-e", "A=1", "filed.json", env={"HF_TOKEN": SECRET}).stdout.strip()
+    [override] = described(cli, task_id)["overrides"]["containerOverrides"]
+    assert override["environment"] == [{"name": "A", "value": "1"}]
+
+
+# where and on what a run runs
+
+
+def test_short_options(cli: Cli) -> None:
+    folder = cli.home / "lab"
+    folder.mkdir()
+    script = "pwd; echo $A $CUDA_VISIBLE_DEVICES"
+    done = cli("run", "-g", "1", "-n", "lr0.1", "-w", "lab", "-e", "A=1", "-t", "1:30:00", "--", "sh", "-c", script)
+    where, rest = done.stdout.splitlines()
+    assert Path(where).samefile(folder) and rest.startswith("1 GPU-")
+    task_id = cli("run", "-d", "-t", "90m", "--memory", "16m", "--", "true").stdout.strip()
+    assert tags(cli, task_id)["corral:time-limit"] == "5400"
+    definition = cli.client("ecs").describe_task_definition(taskDefinition=described(cli, task_id)["taskDefinitionArn"])
+    assert definition["taskDefinition"]["containerDefinitions"][0]["memory"] == 16
+    assert "'nowhere' is not a folder" in cli("run", "-w", "nowhere", "--", "true", code=2).stderr
+
+
+def test_gpus_by_index(cli: Cli) -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    assert values(cli, "-g", "2", "--gpu-ids", "index", names=names) == ["0,1", "PCI_BUS_ID"]
+    holder = cli.start_task("-g", "1", "--", "sh", "-c", UNTIL_TOLD)
+    assert values(cli, "-g", "1", "--gpu-ids", "index", names=names) == ["1", "PCI_BUS_ID"]
+    cli("stop", "--wait", holder)
+    assert values(cli, "--gpu-ids", "index", names=names) == ["", None]
+    ecs = cli.client("ecs")
+    try:
+        ecs.run_task(taskDefinition="begun", tags=[{"key": "corral:gpu-ids", "value": "pci"}])
+        raise AssertionError("accepted")
+    except ecs.exceptions.InvalidParameterException as refused:
+        assert "must be uuid or index, not 'pci'" in str(refused)
+
+
+def test_the_commit_of_the_folder_is_a_tag(cli: Cli) -> None:
+    folder = cli.home / "repository"
+    folder.mkdir()
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"], ["tag", "-a", "-m", "x", "v1"]):
+        subprocess.run([*git, *words], check=True, env=environment)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    task_id = cli("run", "-d", "-w", "repository", "--", "true").stdout.strip()
+    assert tags(cli, task_id)["corral:git"] == commit[:7]
+    (folder / "new").write_text("x")
+    subprocess.run([*git, "add", "new"], check=True, env=environment)
+    task_id = cli("run", "-d", "-w", "repository", "--", "true").stdout.strip()
+    assert tags(cli, task_id)["corral:git"] == f"{commit[:7]}+dirty"
+    assert "corral:git" not in tags(cli, cli("run", "-d", "-w", "/", "--", "true").stdout.strip())
+
+
+# the queue
+
+
+def test_queue_options_are_tags(cli: Cli) -> None:
+    words = ("--priority", "-5", "--requeue", "--at", "+2h", "--hold", "--after", "first", "--after-any", "fir*")
+    first = cli.start_task("--", "sh", "-c", UNTIL_TOLD, family="first")
+    task_id = cli("run", "-d", *words, "true").stdout.strip()
+    found = tags(cli, task_id)
+    now_s = described(cli, task_id)["createdAt"].timestamp()
+    assert abs(float(found.pop("corral:not-before")) - now_s - 7200) < 5
+    assert found == {
+        "corral:priority": "-5", "corral:requeue": "1", "corral:hold": "true", "corral:after": first, "corral:after-any": first,
+        "corral:refuse-unfit": "true",
+    }  # fmt: skip
+    other = cli("run", "-d", "--requeue=3", "--wait-anyway", "--", "true").stdout.strip()
+    assert tags(cli, other) == {"corral:requeue": "3"}
+    assert "no task has the name 'nothing'" in cli("run", "-d", "--after", "nothing", "--", "true", code=1).stderr
+    assert "has passed" in cli("run", "-d", "--at", "2020-01-01", "--", "true", code=2).stderr
+
+
+def test_aws_refuses_each_queue_option_by_name(cli: Cli) -> None:
+    given = {
+        "--array": "0-9", "--after": "x", "--after-any": "x", "--priority": "0", "--at": "+1h", "--gpu-ids": "index",
+        "--requeue": None, "--hold": None, "--wait-anyway": None,
+    }  # fmt: skip
+    for option, value in given.items():
+        words = [option] if value is None else [option, value]
+        said = cli("run", *words, "--image", "x", "--", "true", code=1, env=AWS).stderr
+        assert f"have no {option}: it works only with Corral" in said and "corral pipeline" in said
+
+
+def test_held_tasks_are_released(cli: Cli) -> None:
+    held = cli("run", "-d", "--hold", "-n", "held", "--", "sh", "-c", UNTIL_TOLD).stdout.strip()
+    assert tags(cli, held)["corral:hold"] == "true"
+    assert cli("release", "held").stdout == f"{held[:8]} held is released\n"
+    assert "corral:hold" not in tags(cli, held)
+    assert "no task of held is held" in cli("release", "held", code=1).stderr
+
+
+# arrays
+
+
+def test_an_array_has_a_member_for_each_index(cli: Cli) -> None:
+    array_id = cli("run", "-d", "-n", "sweep", "--array", "0-11,20-24:2%2", "--", "sh", "-c", "echo one").stdout.strip()
+    assert re.fullmatch("[0-9a-f]{12}", array_id)
+    cli("wait", array_id)
+    ecs = cli.client("ecs")
+    arns = ecs.list_tasks(startedBy=f"corral-array/{array_id}", desiredStatus="STOPPED")["taskArns"]
+    assert len(arns) == 15
+    assert {tags(cli, arn)["corral:array"].split()[0] for arn in arns} == {array_id}
+    assert len(cli.json("ps", "--all", array_id)) == len(cli.json("ps", "--all", "sweep")) == 15
+    assert len(cli("logs", "sweep").stdout.splitlines()) == 15
+
+
+def test_an_array_in_the_foreground_ends_with_the_worst_exit_code(cli: Cli) -> None:
+    script = "echo started; exit 3"
+    done = cli("run", "-n", "fail", "--array", "0-2", "--", "sh", "-c", script, code=3)
+    assert re.search(r"array [0-9a-f]{12} has 3 tasks", done.stderr) and "3 of 3 tasks of array" in done.stderr
+    assert len(done.stdout.splitlines()) == 3 and all(line.endswith("| started") for line in done.stdout.splitlines())
+    described = json.loads(cli("run", "--json", "--array", "1,5", "--", "true").stdout)
+    assert [task["lastStatus"] for task in described] == ["STOPPED", "STOPPED"]
+
+
+def test_stop_means_all_members_of_an_array(cli: Cli) -> None:
+    array_id = cli("run", "-d", "-n", "long", "-g", "1", "--array", "0-3", "--", "sh", "-c", UNTIL_TOLD).stdout.strip()
+    assert len(cli("stop", "--wait", "long").stdout.splitlines()) == 4
+    assert not cli.unfinished()
+    assert "no task" in cli("stop", "x" + array_id, code=1).stderr
+
+
+def test_ctrl_c_stops_an_array(cli: Cli) -> None:
+    running = cli.begin("run", "-n", "stopped", "-g", "1", "--array", "0-2", "--", "sh", "-c", UNTIL_TOLD)
+    running.until("stdout", "ready")
+    running.interrupt()  # reaches the members that run; the others are stopped
+    code, _, err = running.end()
+    assert code == 130 and "sent SIGINT to 3 tasks" in err
+    eventually(lambda: not cli.unfinished())
