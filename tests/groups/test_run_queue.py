@@ -31,7 +31,12 @@ def test_a_held_task_starts_when_the_tag_is_removed(world: RunQueueWorld) -> Non
     assert world.call("DescribeClusters", "ecs", clusters=["default"])["clusters"][0]["pendingTasksCount"] == 1
     assert world.store.tasks.counts() == {"PROVISIONING": 1}
     world.restart()
+    running = world.launch_one(gpus=4)
+    version = world.task(task_id).version
     world.untag(task_id, "hold")
+    assert world.reason(task_id).startswith("needs 1 GPU")
+    assert world.task(task_id).version > version, "a client that waits for a change reads the new reason"
+    world.ends(running)
     assert world.state(task_id) == "PENDING"
     assert world.store.run_waits.snapshot() == ({task_id}, {})
     world.ends(task_id)
