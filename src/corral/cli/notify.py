@@ -15,18 +15,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -46,7 +41,7 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnd:
+class EndedRun:
     """What a notification reports about a run. With --array, a run has several tasks."""
 
     name: str
@@ -91,14 +86,14 @@ class RunEnd:
         }
 
 
-def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> RunEnd:
+def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> EndedRun:
     """Return the end of a run, given the descriptions of its stopped tasks."""
     started = [task["startedAt"] for task in ended if "startedAt" in task]
     stopped = [task["stoppedAt"] for task in ended if "stoppedAt" in task]
     duration_s = max(0, int((max(stopped) - min(started)).total_seconds())) if started and stopped else 0
     reason = next((why for task in ended if (why := tasks.reason(task))), "")
     ids = [tasks.id_of(task) for task in ended]
-    return RunEnd(name, ids, exit_code, escape_controls(reason[:REASON_MAX]), duration_s)
+    return EndedRun(name, ids, exit_code, escape_controls(reason[:REASON_MAX]), duration_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +137,9 @@ notify_option = click.option(
 
 
 def _problem(given: str) -> str:
+    import shutil
+    from urllib.parse import urlsplit
+
     if given == "desktop":
         return (
             "" if shutil.which("notify-send") else "desktop requires the program notify-send, which is not installed (libnotify)."
@@ -159,7 +157,7 @@ def _problem(given: str) -> str:
     return ""
 
 
-def send_all(given: Sequence[str], end: RunEnd, environment: Mapping[str, str], folder: str, say: Callable[[str], None]) -> None:
+def send_all(given: Sequence[str], end: EndedRun, environment: Mapping[str, str], folder: str, say: Callable[[str], None]) -> None:
     """Send all notifications of a run, one after the other. Print a message for each that fails."""
     for each in given:
         try:
@@ -172,6 +170,8 @@ def send_all(given: Sequence[str], end: RunEnd, environment: Mapping[str, str], 
 
 def _shown(given: str) -> str:
     """Return a notification without the path of a URL, which may contain a secret."""
+    from urllib.parse import urlsplit
+
     return f"{urlsplit(given).scheme}://{urlsplit(given).hostname}/…" if _is_url(given) else given[:80]
 
 
@@ -179,7 +179,7 @@ def _is_url(given: str) -> bool:
     return given.startswith(("http://", "https://"))
 
 
-def _send(given: str, end: RunEnd, environment: Mapping[str, str], folder: str) -> str:
+def _send(given: str, end: EndedRun, environment: Mapping[str, str], folder: str) -> str:
     """Send one notification. Return why it failed, or an empty text."""
     if _is_url(given):
         return _post(given, end)
@@ -194,6 +194,8 @@ def _send(given: str, end: RunEnd, environment: Mapping[str, str], folder: str) 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: str, text: str = "") -> str:
     """Run a command. It gets its own session, so that all its processes can be killed if it takes too long."""
+    import subprocess
+
     process = subprocess.Popen(
         command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=2, text=True, start_new_session=True
     )  # its output goes to stderr, because stdout may be JSON
@@ -207,7 +209,10 @@ def _run(command: list[str], environment: Mapping[str, str], folder: str, text: 
     return f"exit code {process.returncode}" if process.returncode else ""
 
 
-def _post(url: str, end: RunEnd) -> str:
+def _post(url: str, end: EndedRun) -> str:
+    import urllib.error
+    import urllib.request
+
     problem = ""
     for pause_s in (*ATTEMPT_PAUSES_S, None):
         request = urllib.request.Request(url, json.dumps(end.document).encode(), {"Content-Type": "application/json"})

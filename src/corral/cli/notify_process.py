@@ -33,7 +33,7 @@ from corral.cli.data_folder import DataFolder
 from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll
 from corral.cli.errors import TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
-from corral.cli.notify import RunEnd, RunNotifications, run_end, send_all
+from corral.cli.notify import EndedRun, RunNotifications, run_end, send_all
 from corral.cli.output import print_message
 
 POLL_S = 5.0  # the server delays its response for this time, unless all tasks have stopped
@@ -149,7 +149,7 @@ def _records(folder: Path) -> dict[Path, dict[str, Any]]:
     return records
 
 
-def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[Path, RunEnd]]:
+def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[Path, EndedRun]]:
     """Wait a few seconds. Yield the records whose tasks have all stopped."""
     for cluster in sorted({record["cluster"] for record in records.values()}):
         of_cluster = {path: record for path, record in records.items() if record["cluster"] == cluster}
@@ -165,7 +165,7 @@ def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[P
             if successors:
                 _store(path, {**record, "tasks": [successors.get(task_id, task_id) for task_id in record["tasks"]]})
             elif not known:
-                yield path, RunEnd(record["name"], record["tasks"], None, LOST, 0)
+                yield path, EndedRun(record["name"], record["tasks"], None, LOST, 0)
             elif all(tasks.is_stopped(task) for task in known):
                 yield path, run_end(record["name"], known, _exit_code(ecs, known))
 
@@ -179,7 +179,7 @@ def _exit_code(ecs: Any, ended: Sequence[dict[str, Any]]) -> int | None:
     return next((code for code in codes if code), None if None in codes else 0)
 
 
-def _send(path: Path, record: dict[str, Any], end: RunEnd) -> None:
+def _send(path: Path, record: dict[str, Any], end: EndedRun) -> None:
     """Send the notifications of a run, then delete its record."""
     try:
         send_all(record["notifications"], end, record["environment"], record["folder"], print_message)

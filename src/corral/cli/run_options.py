@@ -112,11 +112,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--array", type=ARRAY, help="One task per index: 0-99, 0-99%8 (8 at once), 0-99:2, 0,2,5-9. See $CORRAL_INDEX."),
     click.option(
-        "--after", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING"),
+        "--after", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING", "WAITING"),
         help="Start when TASK has ended with exit code 0. Can be repeated.",
     ),
     click.option(
-        "--after-any", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING"),
+        "--after-any", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING", "WAITING"),
         help="Start when TASK has ended, with any exit code. Can be repeated.",
     ),
     click.option(
@@ -170,6 +170,8 @@ def check_options(options: RunArguments, *, is_file: bool) -> None:
         raise click.UsageError("-i cannot be used with --detach-on-hangup: the program loses its input with the terminal.")
     if options.interactive and options.array is not None:
         raise click.UsageError("-i cannot be used with --array: the members of an array share no terminal.")
+    if options.interactive and options.requeue is not None:
+        raise click.UsageError("-i cannot be used with --requeue: a task that is run again has no terminal.")
     if options.interactive and (is_file or not options.runs_here):
         raise click.UsageError("-i requires a command that runs as a process of this machine, not FILE.json or --image.")
     if is_file and options.image is not None:
