@@ -13,7 +13,7 @@ from typing import Any
 
 from corral.model.settings import ScalingTimes
 
-UP, SCALING, INSTANCE_TYPES = "up", "scaling", "instance-types"
+UP, SCALING, RUN, INSTANCE_TYPES = "up", "scaling", "run", "instance-types"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 PORT_MAX = 65_535
 TEXT_MAX = 4096
@@ -115,7 +115,9 @@ _SCALING = tuple(
     number(SCALING, key, getattr(ScalingTimes(), key), TIME_MAX_S, _SCALING_ABOUT[key]) for key in ScalingTimes.__struct_fields__
 )
 
-SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING)}
+_RUN = (choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),)
+
+SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_RUN)}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 
