@@ -84,7 +84,7 @@ def test_status_shows_gpus_and_who_waits_for_them(cli: Cli) -> None:
     assert f"{waiter[:8]}" in text and "0 of 2 GPUs free on 1 host" in text
 
     listed = cli("ps").stdout.splitlines()
-    assert "0,1" in listed[1] and "RUNNING" in listed[1] and "holder:1" in listed[1]
+    assert "0-1" in listed[1] and "RUNNING" in listed[1] and "holder:1" in listed[1]
     assert "WAITING" in listed[2] and f"held by task {holder[:8]}" in listed[2]
     assert max(map(len, cli("ps", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
     assert "has not started: needs 1 GPU" in cli("logs", waiter).stderr

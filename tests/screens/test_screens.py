@@ -1,4 +1,4 @@
-"""The output of commands in a real terminal with 80 and with 160 columns."""
+"""The output of commands in a real terminal with 80 to 200 columns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from eventually import eventually
 from terminal import PROMPT, Terminal
 
 WIDTHS = pytest.mark.parametrize("columns", [80, 160])
+TABLE_WIDTHS = pytest.mark.parametrize("columns", [80, 120, 200])
+WIDE = 120  # from this width on, tables have a column for what a task needs
 Open = Callable[[int], Terminal]
 
 
@@ -52,14 +54,14 @@ def column(lines: list[str], title: str) -> int:
     return at
 
 
-@WIDTHS
+@TABLE_WIDTHS
 @pytest.mark.parametrize("work", [BUSY], ids=["busy"])
 def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -> None:
     eventually(lambda: (cli.json("status")["hosts"][0]["gpus"][0]["utilizationPercent"] or 0) > 5)
     screen = terminal(columns)
     before = screen.settings()
     screen.type("corral top")
-    lines = screen.until("needs 2 GPUs")  # the last that is drawn
+    lines = screen.until("WAITING")  # the last that is drawn
     assert screen.is_alternate()
     assert lines[0].startswith("Corral ") and "1 running, 1 waiting" in lines[0]
     assert re.search(r"\d\d:\d\d:\d\d$", lines[0]) and len(lines[0]) == columns  # the clock is at the right edge
@@ -68,22 +70,48 @@ def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -
     assert head.split() == ["GPU", "MODEL", "UTIL", "LAST", "2", "MIN", "MEMORY", "GiB", "W", "°C", "HELD", "BY"]
     assert first.startswith("  0 sim H100 80GB") and second.startswith("  1 sim H100 80GB")
     at = column(lines, "HELD BY")
-    assert first[at:].startswith(holder[:8]) and second[at:].strip() == "free"
+    assert first[at:].startswith(holder[:8])
+    assert second[at:].startswith("reserved for ")  # the waiting task needs two GPUs, and one is free
+    assert f"reserved for {waiter[:8]}" in second or columns == 80
     assert re.search(r" \d+% [▁▂▃▄▅▆▇█·]{12,}", first) and "/79.6" in first
     tasks = lines[7:]
-    assert tasks[0].split() == ["ID", "TASK", "STATE", "GPUS", "SINCE", "REASON"]
+    needs = ["NEEDS"] if columns >= WIDE else []
+    assert tasks[0].split() == ["ID", "TASK", "STATE", "LINE", "GPUS", "SINCE", *needs, "REASON"]
     assert tasks[1].startswith(f"{holder[:8]} burner:") and "RUNNING" in tasks[1]
     assert tasks[2].startswith(f"{waiter[:8]} waiter-with-") and tasks[2].index("WAITING") == column(tasks, "STATE")
-    assert "needs 2 GPUs" in tasks[2]
+    assert tasks[2][column(tasks, "LINE") : column(tasks, "GPUS")].strip() == "1"
+    assert tasks[2][column(tasks, "GPUS") : column(tasks, "SINCE")].strip() == ""
     if columns == 80:
-        assert tasks[2].endswith("…")
+        assert "needs 2 GPUs" in tasks[2] and tasks[2].endswith("…")
     else:
+        assert tasks[2][column(tasks, "NEEDS") :].startswith("2 GPUs 128 MiB") and "1 of 2 GPUs free" in tasks[2]
+    if columns == 200:
         assert "waiter-with-quite-a-long-name:" in tasks[2] and f"held by task {holder[:8]}" in tasks[2]
     screen.resize(100, 20)
     screen.until("HELD BY")
     screen.press("q")
     screen.until_prompt()
     assert screen.settings() == before and not screen.is_alternate() and screen.cursor_is_shown()
+
+
+def test_top_fills_the_window(cli: Cli, terminal: Open, holder: str, waiter: str) -> None:
+    ecs = cli.client("ecs")
+    definition = ecs.describe_tasks(tasks=[holder])["tasks"][0]["taskDefinitionArn"]
+    for _ in range(5):
+        ecs.run_task(taskDefinition=definition, count=10)
+    screen = terminal(100)
+    screen.type("corral top")
+    lines = screen.until("more")
+    assert len(lines) == screen.rows
+    shown = [line for line in lines if "WAITING" in line]
+    assert lines[-1].split() == ["and", str(51 - len(shown)), "more"]
+    places = [line[column(lines, "LINE") : column(lines, "GPUS")].strip() for line in shown]
+    assert places == [str(at + 1) for at in range(len(shown))]
+    screen.resize(100, 60)
+    screen.until("more", gone=True)
+    assert sum("WAITING" in line for line in screen.screen()) == 51
+    screen.press("q")
+    screen.until_prompt()
 
 
 def test_top_goes_on_when_the_server_does_not(own: Cli, tmp_path: Path) -> None:
@@ -102,21 +130,24 @@ def test_top_goes_on_when_the_server_does_not(own: Cli, tmp_path: Path) -> None:
         screen.close()
 
 
-@WIDTHS
+@TABLE_WIDTHS
 def test_ps(terminal: Open, holder: str, waiter: str, columns: int) -> None:
     screen = terminal(columns)
     screen.type("corral ps")
     screen.until("ID  ")
     lines = screen.until_prompt()[1:-1]
-    assert lines[0].split() == ["ID", "TASK", "STATE", "GPUS", "SINCE", "REASON"]
+    assert len(lines) == 3  # one line for each task, whatever the reason is
+    needs = ["NEEDS"] if columns >= WIDE else []
+    assert lines[0].split() == ["ID", "TASK", "STATE", "LINE", "GPUS", "SINCE", *needs, "REASON"]
     assert lines[1].startswith(f"{holder[:8]}  burner:") and lines[1].index("RUNNING") == column(lines, "STATE")
     assert lines[1].rstrip()[column(lines, "GPUS")] == "0"
     assert lines[2].startswith(f"{waiter[:8]}  waiter-with-") and lines[2].index("WAITING") == column(lines, "STATE")
-    assert ("waiter-with-quite-a-long-name:" in lines[2]) == (columns == 160)
-    at = column(lines, "REASON")
-    assert all(line[:at].strip() == "" for line in lines[3:])  # a long reason goes on in its own column
-    said = " ".join(line[at:].strip() for line in lines[2:])
-    assert said.startswith("needs 2 GPUs, 128 MiB; 1 of 2 GPUs free on 1 host") and said.endswith(f"held by task {holder[:8]}")
+    assert lines[2][column(lines, "LINE")] == "1"
+    assert ("waiter-with-quite-a-long-name:" in lines[2]) == (columns >= WIDE)
+    said = lines[2][column(lines, "NEEDS" if needs else "REASON") :]
+    expected = "2 GPUs 128 MiB  1 of 2 GPUs free on 1 host" if needs else "needs 2 GPUs, 128 MiB; 1 of 2 GPUs"
+    assert said.removesuffix("…") in expected or said.startswith(expected)
+    assert said.endswith(f"held by task {holder[:8]}" if columns == 200 else "…")
 
 
 @WIDTHS

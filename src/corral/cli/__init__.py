@@ -1,61 +1,99 @@
-"""The `corral` command line. Each command has its own module, which calls botocore and prints the result.
+"""The `corral` command line. Each command has its own module, which calls AWS operations and prints the result.
 
-Slow imports are inside the functions that need them, so that `corral --help` and `corral env` start quickly.
+The module of a command is imported when the command runs, so that every command starts quickly. The table `SUMMARIES` lists the
+commands for `corral --help` and for the completion of command names. Slow imports are inside the functions that need them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import corral
-from corral.cli.aws import aws
-from corral.cli.backup import backup
-from corral.cli.check import check
-from corral.cli.completion import completion
-from corral.cli.config import config
-from corral.cli.cost import cost
-from corral.cli.doctor import doctor
-from corral.cli.down import down
-from corral.cli.env import env
 from corral.cli.errors import INTERRUPTED, error_line
-from corral.cli.exec import exec_
-from corral.cli.fleet import fleet
-from corral.cli.gpu import gpu
-from corral.cli.history import history
-from corral.cli.hold import hold
-from corral.cli.images import images
-from corral.cli.instances import instances
-from corral.cli.login import login
-from corral.cli.logs import logs
-from corral.cli.metrics import metrics
 from corral.cli.output import print_message
-from corral.cli.pipeline import pipeline
-from corral.cli.ps import ps
-from corral.cli.release import release
-from corral.cli.restore import restore
-from corral.cli.revoke import revoke
-from corral.cli.run import run
-from corral.cli.service import service
-from corral.cli.show import show
-from corral.cli.spot import spot
-from corral.cli.stack import stack
-from corral.cli.status import status
-from corral.cli.stop import stop
-from corral.cli.top import top
-from corral.cli.up import up
-from corral.cli.wait import wait
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# The name of each command, which is also the name of its module, and its line in `corral --help`. The commands are in the order in
+# which a new user needs them. To add a command, write its module and add a line here.
+SUMMARIES = {
+    "up": "Start Corral on this machine.",
+    "down": "Stop Corral.",
+    "status": "Show hosts, GPUs and tasks.",
+    "config": "Show and change the settings of Corral.",
+    "service": "Start Corral at boot, with systemd.",
+    "env": "Print the environment variables for aws and boto3.",
+    "aws": "Run the aws command with this Corral.",
+    "run": "Run a command as a task and show its output.",
+    "ps": "List running and waiting tasks.",
+    "logs": "Print the logs of tasks.",
+    "exec": "Run a command in a running task.",
+    "wait": "Wait until tasks have stopped.",
+    "stop": "Stop tasks.",
+    "release": "Let held tasks start.",
+    "history": "List the runs that have ended.",
+    "show": "Show everything about one run.",
+    "top": "Watch GPUs and tasks live.",
+    "hold": "Hold a GPU so that no task gets it.",
+    "gpu": "Let a failed GPU be used again.",
+    "instances": "List EC2 instances and the reasons of their launches, waits and ends.",
+    "spot": "Interrupt spot instances.",
+    "stack": "Show CloudFormation stacks, and compare them with templates.",
+    "fleet": "Watch workers that follow a queue, and their last scale-out.",
+    "pipeline": "Run pipelines of AWS Batch jobs from a YAML file.",
+    "cost": "Show what the instance-hours would have cost on AWS.",
+    "metrics": "Print the metrics for Prometheus.",
+    "login": "Log docker in to the image registry.",
+    "images": "List repositories and their images.",
+    "revoke": "Revoke temporary credentials.",
+    "backup": "Back up the data folder.",
+    "restore": "Restore a backup into a new data folder.",
+    "check": "Check databases and objects for damage.",
+    "doctor": "Check this machine, and advise what to fix.",
+    "completion": "Print the completion script of your shell.",
+}
+
+
+class CommandModules(Mapping[str, click.Command]):
+    """The commands by name. A command is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in SUMMARIES:
+            raise KeyError(name)
+        module = import_module(f"corral.cli.{name}")
+        found = getattr(module, name, None) or getattr(module, f"{name}_")  # a Python keyword or builtin has an underscore: exec_
+        assert isinstance(found, click.Command)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SUMMARIES)
+
+    def __len__(self) -> int:
+        return len(SUMMARIES)
 
 
 class Commands(click.Group):
-    """The group of all commands. `--help` lists them in the order in which a new user needs them."""
+    """The group of all commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(SUMMARIES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(name, help=text) for name, text in SUMMARIES.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def main(
         self,
@@ -89,7 +127,12 @@ class Commands(click.Group):
         sys.exit(code)
 
 
-@click.group(name="corral", cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    name="corral",
+    cls=Commands,
+    commands=CommandModules(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(corral.__version__, prog_name="corral")
 def main() -> None:
     """Your GPUs behind the AWS container APIs.
@@ -99,10 +142,3 @@ def main() -> None:
     eval "$(corral env)"        configure aws, boto3 and other clients to use it
     corral run --gpus 1 -- python train.py
     """
-
-
-for command in (
-    up, down, status, config, service, env, aws, run, ps, logs, exec_, wait, stop, release, history, show, top, hold, gpu,
-    instances, spot, stack, fleet, pipeline, cost, metrics, login, images, revoke, backup, restore, check, doctor, completion,
-):  # fmt: skip
-    main.add_command(command)

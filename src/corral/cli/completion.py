@@ -6,9 +6,9 @@ If an error occurs, these functions suggest nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COMPLETE_VARIABLE = "_CORRAL_COMPLETE"
 SUGGESTIONS_MAX = 100
+DESIRED = {"RUNNING": {"RUNNING", "WAITING", "HELD"}, "STOPPED": {"STOPPED"}}  # desiredStatus → states of tasks with it
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
@@ -42,40 +43,57 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(kind(ctx.find_root().command, {}, "corral", COMPLETE_VARIABLE).source())
 
 
-def complete_tasks(*desired: str) -> Completer:
-    """Return a function that completes names and ids of tasks. It suggests tasks with one of these desired statuses."""
+def complete_tasks(*states: str) -> Completer:
+    """Return a function that completes names and ids of tasks in these states: RUNNING, WAITING, HELD or STOPPED.
+
+    RUNNING includes tasks that start or stop. HELD tasks are waiting tasks that the user holds back with `--hold`.
+    """
 
     def complete(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from corral.cli import tasks
-
         def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-            from corral.cli.endpoint import client
-
-            ecs = client(endpoint, "ecs", quick=True)
-            cluster = ctx.params.get("cluster") or endpoint.cluster
-            ids = [
-                arn.rpartition("/")[2]
-                for status in desired
-                for arn in ecs.list_tasks(cluster=cluster, desiredStatus=status, maxResults=SUGGESTIONS_MAX)["taskArns"]
-            ]
-            found = tasks.describe(ecs, list(dict.fromkeys(ids)), cluster)
-            counts = Counter(tasks.name(task) for task in found)
+            found = _tasks(endpoint, ctx.params.get("cluster") or ctx.params.get("name") or endpoint.cluster, states)
+            counts = Counter(each.name for each in found)
             names = [
                 CompletionItem(name, help=f"{number} tasks" if number > 1 else "")
                 for name, number in sorted(counts.items())
                 if name.startswith(prefix) and " " not in name
             ]
             return names + [
-                CompletionItem(tasks.id_of(task), help=f"{tasks.name(task)} {tasks.state(task)}")
-                for task in found
-                if tasks.id_of(task).startswith(prefix)
+                CompletionItem(each.task_id, help=f"{each.name} {each.state}") for each in found if each.task_id.startswith(prefix)
             ]
 
         return without_errors(ctx, suggestions)
 
     return complete
+
+
+class SuggestedTask(NamedTuple):
+    task_id: str
+    name: str
+    state: str
+
+
+def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[SuggestedTask]:
+    """Return tasks in these states, at most SUGGESTIONS_MAX waiting and SUGGESTIONS_MAX stopped tasks."""
+    from corral.cli import tasks
+    from corral.cli.endpoint import client, is_aws, runs_page
+
+    ecs = client(endpoint, "ecs", quick=True)
+    found = []
+    desired = [status for status, of_status in DESIRED.items() if of_status & set(states)]
+    if not is_aws(endpoint) and "RUNNING" in desired:
+        desired.remove("RUNNING")
+        page, _ = runs_page(endpoint, cluster, SUGGESTIONS_MAX, quick=True)
+        rows = page["running"] if "RUNNING" in states else []
+        rows += [row for row in page["waiting"] if "WAITING" in states or (row["held"] and "HELD" in states)]
+        found = [SuggestedTask(row["task"], row["taskName"], "HELD" if row["held"] else row["state"]) for row in rows]
+    for status in desired:
+        arns = ecs.list_tasks(cluster=cluster, desiredStatus=status, maxResults=SUGGESTIONS_MAX)["taskArns"]
+        described = tasks.describe(ecs, [arn.rpartition("/")[2] for arn in arns], cluster)
+        found += [SuggestedTask(tasks.id_of(task), tasks.name(task), tasks.state(task)) for task in described]
+    return found
 
 
 def complete_recorded(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -92,7 +110,7 @@ def complete_recorded(ctx: click.Context, parameter: click.Parameter, prefix: st
 
 def complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     """Suggest tasks that ECS shows, and names of runs in the history."""
-    shown = complete_tasks("RUNNING", "STOPPED")(ctx, parameter, prefix)
+    shown = complete_tasks("RUNNING", "WAITING", "STOPPED")(ctx, parameter, prefix)
     names = {item.value for item in shown}
     return shown + [item for item in complete_recorded(ctx, parameter, prefix) if item.value not in names]
 

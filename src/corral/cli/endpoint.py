@@ -2,6 +2,10 @@
 
 If AWS_ENDPOINT_URL or AWS_PROFILE is set, commands use that endpoint, so they also work with AWS. Otherwise they use the server of
 the data folder. If the environment contains only AWS keys, commands do not use AWS.
+
+The import of botocore takes longer than most commands. So clients of ECS, CloudWatch Logs and ECR at a Corral endpoint are lean
+clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches errors
+of both uses `client(...).exceptions`, not botocore's exceptions.
 """
 
 from __future__ import annotations
@@ -12,14 +16,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder
 from corral.cli.errors import CliError
+from corral.cli.lean_client import SERVICES, LeanClient
+from corral.cli.lean_http import ConnectionPool, SigningKeys, is_supported, signed_headers
 
 DEFAULT_REGION = "us-east-1"
 DEFAULT_CLUSTER = "default"
@@ -29,6 +34,8 @@ READ_S = 60.0
 STATUS_S = 10.0
 CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
 QUICK_S = 1.0
+ATTEMPTS = 3  # how often a request is sent at most, if the server does not respond or is overloaded
+PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 F = TypeVar("F", bound=Callable[..., Any])
 _wait_headers: ContextVar[dict[str, str]] = ContextVar("wait_headers", default={})  # noqa: B039  (never modified)
@@ -41,6 +48,10 @@ class Endpoint:
     access_key: str | None = None
     secret_key: str | None = None
     cluster: str = DEFAULT_CLUSTER  # the default value of --cluster
+
+
+class NotCorral(CliError):
+    """The endpoint has no such page, so it is not a Corral server."""
 
 
 def find_endpoint(data: DataFolder) -> Endpoint:
@@ -70,7 +81,9 @@ def client_environment(endpoint: Endpoint) -> dict[str, str]:
     }
     if endpoint.cluster != DEFAULT_CLUSTER:
         values["CORRAL_CLUSTER"] = endpoint.cluster
-    if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
+    if any(os.environ.get(name) for name in PROXY_VARIABLES):
+        from urllib.parse import urlsplit
+
         others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         host = urlsplit(endpoint.endpoint_url).hostname or ""
         values["no_proxy"] = others if host in others.split(",") else ",".join(filter(None, (others, host)))
@@ -98,8 +111,63 @@ def _session() -> Any:
 
 
 @cache
+def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
+    """Return the URL and the keys of an endpoint that is reached without TLS and without a proxy. Return None for other endpoints.
+
+    None also means that only botocore can find the URL, the region or the keys, because they are in the files of `aws configure`.
+    """
+    if endpoint.endpoint_url and endpoint.access_key and endpoint.secret_key and endpoint.region:
+        url, keys = endpoint.endpoint_url, SigningKeys(endpoint.access_key, endpoint.secret_key, endpoint.region)
+        return (url, keys) if is_supported(url) else None
+    url, region = os.environ.get("AWS_ENDPOINT_URL", ""), os.environ.get("AWS_DEFAULT_REGION")
+    access_key, secret_key = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    token = os.environ.get("AWS_SESSION_TOKEN") or os.environ.get("AWS_SECURITY_TOKEN")
+    others = (*PROXY_VARIABLES, "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    special = any(os.environ.get(name) for name in others) or any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
+    if special or not (access_key and secret_key and region) or not is_supported(url) or _has_aws_name(url):
+        return None
+    return None if _configures_endpoints() else (url, SigningKeys(access_key, secret_key, region, token))
+
+
+def _configures_endpoints() -> bool:
+    """Whether the configuration file of `aws` names endpoints of services, which have priority over AWS_ENDPOINT_URL."""
+    try:
+        with open(os.path.expanduser(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"), encoding="utf-8") as file:
+            return "endpoint_url" in file.read()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+@cache
+def _pool(url: str, connect_s: float, read_s: float) -> ConnectionPool:
+    """Return the shared connections to a server. With them, `corral top` uses one connection for all its requests."""
+    return ConnectionPool(url, connect_s=connect_s, read_s=read_s)
+
+
+@cache
 def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick: bool = False) -> Any:
     """Return a cached client. Threads may share it. With `quick`, its requests fail after a short time and are not retried."""
+    found = signing_keys(endpoint) if service in SERVICES else None
+    if found is None:
+        return _full_client(endpoint, service, region, quick=quick)
+    pool = _pool(found[0], QUICK_S, QUICK_S) if quick else _pool(found[0], CONNECT_S, READ_S)
+    keys = found[1]._replace(region=region or found[1].region)
+    return LeanClient(service, pool, keys, attempts=1 if quick else ATTEMPTS, more_headers=_wait_headers.get)
+
+
+def s3_writer(endpoint: Endpoint) -> Any:
+    """Return a client of S3 that only has `put_object` and `create_bucket`, `meta.region_name` and `exceptions`."""
+    found = signing_keys(endpoint)
+    if found is None:
+        return client(endpoint, "s3")
+    from corral.cli.lean_s3 import LeanS3Writer
+
+    return LeanS3Writer(_pool(found[0], CONNECT_S, READ_S), found[1], attempts=ATTEMPTS)
+
+
+@cache
+def _full_client(endpoint: Endpoint, service: str, region: str | None, *, quick: bool) -> Any:
+    """Return a client of botocore."""
     from botocore.config import Config
 
     created = _session().create_client(
@@ -112,7 +180,7 @@ def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick
             connect_timeout=QUICK_S if quick else CONNECT_S,
             read_timeout=QUICK_S if quick else READ_S,
             max_pool_connections=CONNECTIONS_MAX,
-            retries={"mode": "standard", "total_max_attempts": 1 if quick else 3},
+            retries={"mode": "standard", "total_max_attempts": 1 if quick else ATTEMPTS},
             proxies={} if endpoint.endpoint_url else None,  # a proxy cannot reach Corral on this machine's loopback address
             user_agent_extra="corral-cli",
         ),
@@ -142,23 +210,71 @@ def _add_wait_headers(params: dict[str, Any], **_: Any) -> None:
 
 
 def is_aws(endpoint: Endpoint) -> bool:
-    return str(client(endpoint, "ecs").meta.endpoint_url).rstrip("/").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+    return signing_keys(endpoint) is None and _has_aws_name(str(client(endpoint, "ecs").meta.endpoint_url))
 
 
-def status_page(endpoint: Endpoint, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
-    """Return Corral's status page, and the Date header of the response."""
-    return own_page(endpoint, "/_corral/status", quick=quick)
+def _has_aws_name(url: str) -> bool:
+    return url.rstrip("/").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+
+
+def status_page(endpoint: Endpoint, *, quick: bool = False, tasks: int | None = None) -> tuple[dict[str, Any], str | None]:
+    """Return Corral's status page, and the Date header of the response.
+
+    The page lists at most `tasks` running tasks and `tasks` waiting tasks.
+    """
+    return own_page(endpoint, f"/_corral/status?tasks={tasks}" if tasks is not None else "/_corral/status", quick=quick)
+
+
+def runs_page(endpoint: Endpoint, cluster: str, limit: int, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
+    """Return Corral's page with the unfinished tasks of a cluster, at most `limit` of them waiting, and the Date header."""
+    from urllib.parse import urlencode
+
+    query = urlencode({"region": client(endpoint, "ecs").meta.region_name, "cluster": cluster, "limit": limit})
+    return own_page(endpoint, f"/_corral/runs?{query}", quick=quick)
+
+
+class OwnResponse(NamedTuple):
+    status: int
+    content_type: str
+    date: str | None
+    body: bytes
 
 
 def own_page(
     endpoint: Endpoint, path: str, content: dict[str, Any] | None = None, *, quick: bool = False
 ) -> tuple[dict[str, Any], str | None]:
-    """Request a page of Corral that is not part of an AWS API.
+    """Request a page of Corral that is not part of an AWS API. `path` may have a query.
 
     If `content` is given, send it with POST. Return the response and its Date header.
     """
     import json
 
+    body = json.dumps(content).encode() if content is not None else None
+    timeout_s = QUICK_S if quick else STATUS_S
+    found = signing_keys(endpoint)
+    if found is not None:
+        url, response = found[0], _own_page_lean(*found, path, body, timeout_s)
+    else:
+        url, response = _own_page_by_botocore(endpoint, path, body, timeout_s)
+    if response.status == 403:
+        raise CliError(f"{url} refused the access key: {_message(response)}")
+    is_json = "json" in response.content_type
+    if is_json and (response.status == 400 or (response.status == 404 and content is not None)):
+        raise CliError(_message(response))
+    if response.status != 200 or not is_json:
+        raise NotCorral(f"{url} is not a Corral server: it has no page {path} (HTTP {response.status}).")
+    return json.loads(response.body), response.date
+
+
+def _own_page_lean(url: str, keys: SigningKeys, path: str, body: bytes | None, timeout_s: float) -> OwnResponse:
+    pool, method = _pool(url, timeout_s, timeout_s), "GET" if body is None else "POST"
+    headers = {"content-type": "application/json"} if body is not None else {}
+    signed = signed_headers(keys, "corral", pool.host_header, method, path, headers, body or b"")
+    response = pool.send(method, path, signed, body or b"")
+    return OwnResponse(response.status, response.headers.get("content-type", ""), response.headers.get("date"), response.body)
+
+
+def _own_page_by_botocore(endpoint: Endpoint, path: str, body: bytes | None, timeout_s: float) -> tuple[str, OwnResponse]:
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -170,33 +286,28 @@ def own_page(
         url, region = ecs.meta.endpoint_url, ecs.meta.region_name
     if credentials is None:
         raise CliError('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `eval "$(corral env)"`.')
-    data = json.dumps(content).encode() if content is not None else None
-    headers = {"Content-Type": "application/json"} if content is not None else {}
-    request = AWSRequest("GET" if content is None else "POST", f"{url.rstrip('/')}{path}", headers, data)
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    request = AWSRequest("GET" if body is None else "POST", f"{url.rstrip('/')}{path}", headers, body)
     SigV4Auth(credentials, "corral", region).add_auth(request)
-    response = _http(QUICK_S if quick else STATUS_S).send(request.prepare())
-    if response.status_code == 403:
-        raise CliError(f"{url} refused the access key: {_message(response)}")
-    if content is not None and response.status_code in (400, 404) and "json" in response.headers.get("content-type", ""):
-        raise CliError(_message(response))
-    if response.status_code != 200 or "json" not in response.headers.get("content-type", ""):
-        raise CliError(f"{url} is not a Corral server: it has no page {path} (HTTP {response.status_code}).")
-    return json.loads(response.content), response.headers.get("date")
+    response = _http(timeout_s).send(request.prepare())
+    found = OwnResponse(
+        response.status_code, response.headers.get("content-type", ""), response.headers.get("date"), response.content
+    )
+    return url, found
 
 
 @cache
 def _http(timeout_s: float) -> Any:
-    """Return the shared HTTP session. With it, `corral top` uses one connection for all its requests."""
     from botocore.httpsession import URLLib3Session
 
     return URLLib3Session(timeout=timeout_s)
 
 
-def _message(response: Any) -> str:
+def _message(response: OwnResponse) -> str:
     import json
 
     try:
-        content = json.loads(response.content)
+        content = json.loads(response.body)
         return str(content.get("message") or content.get("Message") or content)
     except (ValueError, AttributeError):
-        return f"HTTP {response.status_code}"
+        return f"HTTP {response.status}"

@@ -44,18 +44,25 @@ def error_line(error: Exception) -> str | None:
     """Return one line for an error of the operating system or of botocore. Return None for any other error, because it is a bug."""
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+    refused = sys.modules["corral.cli.lean_client"].ApiRefusal if "corral.cli.lean_client" in sys.modules else ()
+    if isinstance(error, refused):
+        return _refusal_line(error)
     exceptions = sys.modules.get("botocore.exceptions")  # if the module was not imported, botocore did not raise the error
     if exceptions is None:
         return None
     if isinstance(error, exceptions.ClientError):
-        details = error.response["Error"]
-        return f"{error.operation_name}: {details.get('Message') or 'refused'} ({details['Code']})"
+        return _refusal_line(error)
     if isinstance(error, exceptions.EndpointConnectionError):
         url = error.kwargs.get("endpoint_url")
         return f"cannot connect to {url}: start Corral with `corral up --detach`, or correct AWS_ENDPOINT_URL."
     if isinstance(error, exceptions.BotoCoreError):
         return " ".join(str(error).split())
     return None
+
+
+def _refusal_line(error: Any) -> str:
+    details = error.response["Error"]
+    return f"{error.operation_name}: {details.get('Message') or 'refused'} ({details['Code']})"
 
 
 def connection_failed(error: Exception) -> bool:

@@ -9,6 +9,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
+from corral.cli.lean_http import ConnectionPool, is_supported
 from corral.cli.output import print_line
 
 CONFIG = """\
@@ -47,14 +48,21 @@ def metrics(data: DataFolder, token: bool, config: bool) -> None:
     elif config:
         _print(CONFIG.format(token=secret, target=url.netloc))
     else:
-        from botocore.awsrequest import AWSRequest
-        from botocore.httpsession import URLLib3Session
+        status, text = _read(f"{url.scheme}://{url.netloc}", {"Authorization": f"Bearer {secret}"})
+        if status != 200:
+            raise CliError(f"/metrics answered {status}: {text.strip()}")
+        _print(text)
 
-        request = AWSRequest("GET", f"{url.scheme}://{url.netloc}/metrics", {"Authorization": f"Bearer {secret}"})
-        response = URLLib3Session(proxies={}, timeout=READ_S).send(request.prepare())
-        if response.status_code != 200:
-            raise CliError(f"/metrics answered {response.status_code}: {response.text.strip()}")
-        _print(response.text)
+
+def _read(url: str, headers: dict[str, str]) -> tuple[int, str]:
+    if is_supported(url):
+        found = ConnectionPool(url, connect_s=READ_S, read_s=READ_S).send("GET", "/metrics", headers)
+        return found.status, found.body.decode("utf-8", "replace")
+    from botocore.awsrequest import AWSRequest
+    from botocore.httpsession import URLLib3Session
+
+    response = URLLib3Session(proxies={}, timeout=READ_S).send(AWSRequest("GET", f"{url}/metrics", headers).prepare())
+    return response.status_code, response.text
 
 
 def _print(text: str) -> None:

@@ -15,18 +15,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -142,6 +137,9 @@ notify_option = click.option(
 
 
 def _problem(given: str) -> str:
+    import shutil
+    from urllib.parse import urlsplit
+
     if given == "desktop":
         return (
             "" if shutil.which("notify-send") else "desktop requires the program notify-send, which is not installed (libnotify)."
@@ -172,6 +170,8 @@ def send_all(given: Sequence[str], end: EndedRun, environment: Mapping[str, str]
 
 def _shown(given: str) -> str:
     """Return a notification without the path of a URL, which may contain a secret."""
+    from urllib.parse import urlsplit
+
     return f"{urlsplit(given).scheme}://{urlsplit(given).hostname}/…" if _is_url(given) else given[:80]
 
 
@@ -194,6 +194,8 @@ def _send(given: str, end: EndedRun, environment: Mapping[str, str], folder: str
 
 def _run(command: list[str], environment: Mapping[str, str], folder: str, text: str = "") -> str:
     """Run a command. It gets its own session, so that all its processes can be killed if it takes too long."""
+    import subprocess
+
     process = subprocess.Popen(
         command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=2, text=True, start_new_session=True
     )  # its output goes to stderr, because stdout may be JSON
@@ -208,6 +210,9 @@ def _run(command: list[str], environment: Mapping[str, str], folder: str, text: 
 
 
 def _post(url: str, end: EndedRun) -> str:
+    import urllib.error
+    import urllib.request
+
     problem = ""
     for pause_s in (*ATTEMPT_PAUSES_S, None):
         request = urllib.request.Request(url, json.dumps(end.document).encode(), {"Content-Type": "application/json"})

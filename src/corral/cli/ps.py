@@ -1,8 +1,13 @@
-"""`corral ps` lists tasks, their GPUs, and why they wait or stopped."""
+"""`corral ps` lists tasks, their GPUs, and why they wait or stopped.
+
+A Corral server has a page with the unfinished tasks of a cluster: running tasks, and the first waiting tasks in the order in which
+they will start. With other servers, and if the command line names tasks, the command calls ECS instead.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -10,26 +15,78 @@ import click
 from corral.cli import tasks
 from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws, status_page
+from corral.cli.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, runs_page
 from corral.cli.errors import CliError
-from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
+from corral.cli.output import (
+    age,
+    count,
+    parsed_date,
+    print_json,
+    print_line,
+    print_message,
+    print_table,
+    screen_width,
+    server_time,
+    shorten_ids,
+)
 from corral.cli.run_names import select
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
 # A task's name has up to WIDE_NAME columns on a screen of WIDE columns, else NARROW_NAME.
 WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
+GPUS_WIDTH = 12
+LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
+
+Row = dict[str, str]
 
 
-@click.command()
+@click.command(short_help="List running and waiting tasks.")
 @data_option
 @click.option("--all", "-a", "everything", is_flag=True, help="Also list stopped tasks.")
 @cluster_option("The cluster.", "name")
+@click.option(
+    "--limit", type=click.IntRange(0, LIMIT_MAX), default=LIMIT_DEFAULT, metavar="N",
+    help=f"List at most N waiting tasks (default: {LIMIT_DEFAULT}).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the tasks as DescribeTasks returns them.")
-@click.argument("given", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks("RUNNING"))
-def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool, given: tuple[str, ...]) -> None:
-    """List the tasks of a cluster, oldest first. TASK is a name, a prefix of an id, or a glob. List only these tasks."""
+@click.argument("given", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks("RUNNING", "WAITING"))
+def ps(data: DataFolder, everything: bool, name: str | None, limit: int, as_json: bool, given: tuple[str, ...]) -> None:
+    """List the tasks of a cluster: running tasks first, then waiting tasks with their place in line.
+
+    TASK is a name, a prefix of an id, or a glob. List only these tasks.
+    """
     endpoint = find_endpoint(data)
-    ecs, name = client(endpoint, "ecs"), name or endpoint.cluster
+    cluster = name or endpoint.cluster
+    page = None if given else _page(endpoint, cluster, limit)
+    if page is None:
+        _list_by_ecs(endpoint, cluster, given, everything=everything, as_json=as_json)
+        return
+    content, now = page
+    ecs = client(endpoint, "ecs")
+    stopped = [task for task in _described(ecs, "STOPPED", cluster) if tasks.is_stopped(task)] if everything else []
+    runs = [*content["running"], *content["waiting"]]
+    if as_json:
+        print_json([*stopped, *tasks.describe(ecs, [run["task"] for run in runs], cluster)])
+        return
+    names = {gpu_id: str(index) for gpu_id, index in content["gpuIndexes"].items()}
+    rows = [*(_task_row(task, names, now) for task in stopped), *(_run_row(run, names, now) for run in runs)]
+    _print(rows, everything=everything)
+    _print_rest(content)
+
+
+def _page(endpoint: Endpoint, cluster: str, limit: int) -> tuple[dict[str, Any], datetime | None] | None:
+    """Return Corral's page with the tasks of a cluster, and the server's time. Return None if another server has the endpoint."""
+    if is_aws(endpoint):
+        return None
+    try:
+        content, date = runs_page(endpoint, cluster, limit)
+    except NotCorral:
+        return None
+    return content, parsed_date(date)
+
+
+def _list_by_ecs(endpoint: Endpoint, name: str, given: tuple[str, ...], *, everything: bool, as_json: bool) -> None:
+    ecs = client(endpoint, "ecs")
     reply = ecs.describe_clusters(clusters=[name])
     if not reply["clusters"]:
         raise CliError(f"cluster {name} does not exist: `corral aws ecs list-clusters` lists the clusters.")
@@ -40,10 +97,14 @@ def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool, give
     found.sort(key=lambda task: (task["createdAt"], task["taskArn"]))
     if as_json:
         print_json(found)
-    elif found:
-        _print(found, _gpu_names(endpoint) if any(map(tasks.gpu_ids, found)) else {}, server_time(reply))
-    else:
-        print_line("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
+        return
+    names = _gpu_names(endpoint) if any(map(tasks.gpu_ids, found)) else {}
+    _print([_task_row(task, names, server_time(reply)) for task in found], everything=everything)
+
+
+def _described(ecs: Any, desired: str, cluster: str) -> list[dict[str, Any]]:
+    found = tasks.describe(ecs, [*tasks.list_ids(ecs, desired, cluster)], cluster)
+    return sorted(found, key=lambda task: (task["createdAt"], task["taskArn"]))
 
 
 def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:
@@ -53,37 +114,65 @@ def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:
 
 
 def _gpu_names(endpoint: Endpoint) -> dict[str, str]:
-    """Return the index of each GPU id from Corral's status page. AWS has no such page, so the result is empty."""
-    if is_aws(endpoint):
-        return {}
-    try:
-        hosts = status_page(endpoint)[0]["hosts"]
-    except Exception:
-        return {}
-    return {gpu["id"]: str(gpu["index"]) for host in hosts for gpu in host["gpus"]} if len(hosts) == 1 else {}
+    """Return the index of each GPU id from Corral's page. Other servers have no such page, so the result is empty."""
+    page = _page(endpoint, endpoint.cluster, 0)
+    return {gpu_id: str(index) for gpu_id, index in page[0]["gpuIndexes"].items()} if page else {}
 
 
-def _print(found: list[dict[str, Any]], gpu_names: dict[str, str], now: datetime | None) -> None:
-    from rich.table import Table
+def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None) -> Row:
+    """Return the row of a task that DescribeTasks has described."""
+    return {
+        "ID": tasks.short(tasks.id_of(task)),
+        "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task)),
+        "STATE": tasks.state(task),
+        "LINE": "",
+        "GPUS": _gpus(tasks.gpu_ids(task), gpu_names),
+        "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
+        "EXIT": ",".join(map(str, tasks.exit_codes(task))),
+        "NEEDS": "",
+        "REASON": shorten_ids(tasks.reason(task)),
+    }
 
-    out = console()
-    rows = [
-        {
-            "ID": tasks.short(tasks.id_of(task)),
-            "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task)),
-            "STATE": tasks.state(task),
-            "GPUS": ",".join(gpu_names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in tasks.gpu_ids(task)),
-            "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
-            "EXIT": ",".join(map(str, tasks.exit_codes(task))),
-            "REASON": shorten_ids(tasks.reason(task)),
-        }
-        for task in found
-    ]
-    names = [name for name in rows[0] if name not in ("EXIT", "REASON") or any(row[name] for row in rows)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=name not in ("GPUS", "REASON"), overflow="ellipsis" if name == "TASK" else "fold")
-    table.columns[1].max_width = WIDE_NAME if out.width >= WIDE else NARROW_NAME
-    for row in rows:
-        table.add_row(*(row[name] for name in names))
-    out.print(table)
+
+def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None) -> Row:
+    """Return the row of a task on Corral's page."""
+    return {
+        "ID": tasks.short(run["task"]),
+        "TASK": tasks.title(run["taskDefinition"], run["taskName"]),
+        "STATE": run["state"],
+        "LINE": str(run["place"] or ""),
+        "GPUS": _gpus(run["gpuIds"], gpu_names),
+        "SINCE": age(datetime.fromtimestamp(run["sinceS"], UTC), now),
+        "EXIT": "",
+        "NEEDS": tasks.needs(run["needs"]) if run["state"] == "WAITING" else "",
+        "REASON": shorten_ids(run["reason"]),
+    }
+
+
+def _gpus(gpu_ids: list[str], names: Mapping[str, str]) -> str:
+    if all(gpu_id in names for gpu_id in gpu_ids):
+        return tasks.spans(int(names[gpu_id]) for gpu_id in gpu_ids)
+    return ",".join(names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in gpu_ids)
+
+
+def _print(rows: list[Row], *, everything: bool) -> None:
+    if not rows:
+        print_line("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
+        return
+    width = screen_width()
+    is_wide = width is None or width >= WIDE
+    if is_wide:  # the needs have their own column
+        shown = [{**row, "REASON": tasks.without_needs(row["REASON"]) if row["NEEDS"] else row["REASON"]} for row in rows]
+    else:
+        shown = [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
+    widths = {"TASK": WIDE_NAME if is_wide else NARROW_NAME, "GPUS": GPUS_WIDTH}
+    print_table(shown, width=width, widths_max=widths if width is not None else {}, optional=("LINE", "EXIT", "NEEDS", "REASON"))
+
+
+def _print_rest(content: dict[str, Any]) -> None:
+    """Print how many tasks the list does not contain, and how many Batch jobs wait in the same line."""
+    more, jobs = content["counts"]["WAITING"] - len(content["waiting"]), content["counts"]["jobs"]
+    if more > 0:
+        print_message(f"{more:,} more {'tasks wait' if more > 1 else 'task waits'}: `corral ps --limit N` lists more")
+    if jobs:
+        print_message(f"{count(jobs, 'Batch job')} {'wait' if jobs > 1 else 'waits'} for the same machines")

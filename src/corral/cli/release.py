@@ -18,7 +18,7 @@ from corral.cli.run_options import HOLD_TAG
 @data_option
 @cluster_option("The cluster of the tasks that are not ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids of the released tasks as JSON.")
-@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING"))
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("HELD"))
 def release(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Release tasks that `corral run --hold` has submitted, so that they start when their GPUs are free.
 

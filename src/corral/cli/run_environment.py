@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from corral.cli.endpoint import Endpoint, client, is_aws
+from corral.cli.endpoint import Endpoint, is_aws, s3_writer
 from corral.cli.errors import CliError
 
 OVERRIDES_MAX = 8_192  # characters of the overrides as JSON text
@@ -126,7 +126,7 @@ def _upload(endpoint: Endpoint, text: str) -> str:
     """Store the file in the private bucket, and return its ARN. Create the bucket if it does not exist."""
     if len(text) > FILE_MAX_BYTES:
         raise CliError(f"the environment variables have {len(text)} bytes; a run can have at most {FILE_MAX_BYTES}.")
-    s3, key = client(endpoint, "s3"), f"{secrets.token_hex(16)}.env"
+    s3, key = s3_writer(endpoint), f"{secrets.token_hex(16)}.env"
     for _ in range(2):
         try:
             s3.put_object(Bucket=BUCKET, Key=key, Body=text.encode())

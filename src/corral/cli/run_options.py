@@ -112,11 +112,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--array", type=ARRAY, help="One task per index: 0-99, 0-99%8 (8 at once), 0-99:2, 0,2,5-9. See $CORRAL_INDEX."),
     click.option(
-        "--after", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING"),
+        "--after", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING", "WAITING"),
         help="Start when TASK has ended with exit code 0. Can be repeated.",
     ),
     click.option(
-        "--after-any", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING"),
+        "--after-any", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING", "WAITING"),
         help="Start when TASK has ended, with any exit code. Can be repeated.",
     ),
     click.option(

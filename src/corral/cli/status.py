@@ -10,7 +10,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
-from corral.cli.tasks import title
+from corral.cli.tasks import spans, title
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,7 +82,7 @@ def _host(host: dict[str, Any]) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
     silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
-    free, taken = sum(use(gpu) == "free" for gpu in offered), sum(gpu.get("instance") is not None for gpu in offered)
+    free, taken = sum(_is_free(gpu) for gpu in offered), sum(gpu.get("instance") is not None for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
     gpus += f", {taken} taken by instances" if taken else ""
     containers = f", containers with {host['docker']}" if host.get("docker") else ""
@@ -107,11 +107,20 @@ def _gpus(gpus: list[dict[str, Any]]) -> Table:
 def use(gpu: dict[str, Any]) -> str:
     """Return the task that uses a GPU, the reasons why no other task gets the GPU, and the instance that owns it.
 
-    Return `free` if no task uses the GPU and there are no such reasons.
+    Return `free` or `reserved for TASK` if no task uses the GPU and there are no such reasons.
     """
     task = [f"{gpu['task'][:SHORT_ID]} {title(gpu['taskDefinition'], gpu.get('taskName'))}"] if gpu["task"] else []
-    text = ", ".join([*task, *unavailable_reasons(gpu)]) or "free"
+    text = ", ".join([*task, *unavailable_reasons(gpu)]) or reserved_for(gpu) or "free"
     return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
+
+
+def _is_free(gpu: dict[str, Any]) -> bool:
+    return not gpu["task"] and not unavailable_reasons(gpu) and gpu.get("instance") is None
+
+
+def reserved_for(gpu: dict[str, Any]) -> str:
+    """Return `reserved for TASK` if the scheduler keeps a free GPU for a task that waits for more GPUs. Otherwise return ""."""
+    return f"reserved for {claimant(gpu['reservedFor'])}" if gpu.get("reservedFor") and not gpu["task"] else ""
 
 
 def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
@@ -155,32 +164,27 @@ def gpu_indexes(page: dict[str, Any]) -> dict[str, int]:
 
 def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
     """Return the number of GPUs of an instance, and their indexes: `4 (0-2,7)`."""
-    spans: list[list[int]] = []  # (first, last) of consecutive indexes
-    for index in sorted(indexes[gpu_id] for gpu_id in instance["gpuIds"] if gpu_id in indexes):
-        if spans and spans[-1][1] == index - 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    named = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    named = spans(indexes[gpu_id] for gpu_id in instance["gpuIds"] if gpu_id in indexes)
     return f"{instance['gpus']} ({named})" if named else str(instance["gpus"])
 
 
-def _claimant(claim: dict[str, Any]) -> str:
+def claimant(claim: dict[str, Any]) -> str:
     if "task" in claim:
         return f"{claim['task'][:SHORT_ID]} {title(claim['taskDefinition'], claim.get('taskName'))}"
     return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
 
 
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """List the first waiting task, Batch job or instance of each kind. Later ones of the same kind wait for the same resources."""
-    table = _table("WAITING", "SINCE", "REASON")
+    """List the waiting tasks, Batch jobs and instances that are first in line."""
+    table = _table("LINE", "WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
         jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""
-        table.add_row(_claimant(claim), age(since, now), shorten_ids(jobs + claim["reason"]))
+        place = str(claim.get("place") or "")
+        table.add_row(place, claimant(claim), age(since, now), shorten_ids(jobs + claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
     if more > 0:
-        table.add_row("", "", f"and {more} more")
+        table.add_row("", "", "", f"and {more} more")
     return table
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from corral.cli.errors import CliError, RunNotFound
-from corral.cli.output import SHORT_ID
+from corral.cli.output import SHORT_ID, count
 
 DESCRIBE_MAX = 100
 NAME_TAG = "corral:name"  # the tag contains the name of a task, if the name is not its family
@@ -17,6 +17,7 @@ ARRAY_TAG = "corral:array"  # the id of the task's array, the index of the task,
 REQUEUED_TAG = "corral:requeued-as"  # the id of the task that replaces this one, which has failed
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
 AMBIGUOUS_NAMED_MAX = 5
+MIB_PER_GIB = CPU_UNITS_PER_CORE = 1024
 # RegisterTaskDefinition does not accept these members of DescribeTaskDefinition's response.
 READ_ONLY = {
     "taskDefinitionArn", "revision", "status", "requiresAttributes", "compatibilities", "registeredAt", "registeredBy",
@@ -149,6 +150,34 @@ def is_stopped(task: dict[str, Any]) -> bool:
 
 def gpu_ids(task: dict[str, Any]) -> list[str]:
     return [gpu_id for container in task["containers"] for gpu_id in container.get("gpuIds", ())]
+
+
+def spans(indexes: Iterable[int]) -> str:
+    """Format numbers: `0-2,7`."""
+    found: list[list[int]] = []  # (first, last) of consecutive numbers
+    for index in sorted(indexes):
+        if found and found[-1][1] == index - 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def needs(amounts: dict[str, int]) -> str:
+    """Format what a waiting task needs: `2 GPUs 16 GiB`. `amounts` is the member `needs` of Corral's pages."""
+    gpus, cpu_units, memory_mib = amounts["gpus"], amounts["cpuUnits"], amounts["memoryMiB"]
+    parts = ["all GPUs" if gpus < 0 else count(gpus, "GPU")] if gpus else []
+    parts += [f"{cpu_units / CPU_UNITS_PER_CORE:.4g} CPU"] if cpu_units else []
+    if memory_mib >= MIB_PER_GIB:
+        parts.append(f"{memory_mib / MIB_PER_GIB:.4g} GiB")
+    elif memory_mib:
+        parts.append(f"{memory_mib} MiB")
+    return " ".join(parts)
+
+
+def without_needs(reason: str) -> str:
+    """Remove what a task needs from the reason why it waits. The reason begins with it: `needs 2 GPUs; 1 of 4 GPUs free`."""
+    return reason.partition("; ")[2] if reason.startswith("needs ") else reason
 
 
 def exit_codes(task: dict[str, Any]) -> list[int]:

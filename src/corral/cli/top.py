@@ -16,20 +16,21 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
-from corral.cli.status import gpu_indexes, instance_gpus, tasks_line, unavailable_reasons
-from corral.cli.tasks import title
+from corral.cli.status import gpu_indexes, instance_gpus, reserved_for, tasks_line, unavailable_reasons
+from corral.cli.tasks import needs, spans, title, without_needs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.safe_text import SafeText
+    from corral.cli.safe_text import SafeConsole, SafeText
 
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
 WIDE = 120  # a screen with this many columns has wider tables
 MIB_PER_GIB = 1024
+WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the lines are for waiting tasks
 
 
 @click.command(short_help="Watch GPUs and tasks live.")
@@ -41,28 +42,28 @@ def top(data: DataFolder, once: bool, as_json: bool) -> None:
 
     The screen is refreshed until you press q.
     """
-    endpoint = find_endpoint(data)
-    page, date = status_page(endpoint)  # request it before the live screen starts, so that an error is printed as one line
+    endpoint, out = find_endpoint(data), console()
+    # Request it before the live screen starts, so that an error is printed as one line.
+    page, date = status_page(endpoint, tasks=None if as_json else out.height)
     if as_json:
         print_json(page)
     elif once or not sys.stdout.isatty():
-        out = console()
         out.print(frame(page, date, out.width, None))
     else:
-        _watch(endpoint, page, date)
+        _watch(endpoint, out, page, date)
 
 
-def _watch(endpoint: Endpoint, page: dict[str, Any], date: str | None) -> None:
+def _watch(endpoint: Endpoint, out: SafeConsole, page: dict[str, Any], date: str | None) -> None:
     from rich.live import Live
 
-    out, trouble = console(), ""
+    trouble = ""
     with read_keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(frame(page, date, out.width, out.height, trouble), refresh=True)
             if key(REFRESH_S) in ("q", "Q", "\x1b", "\x03"):
                 return
             try:
-                (page, date), trouble = status_page(endpoint), ""
+                (page, date), trouble = status_page(endpoint, tasks=out.height), ""
             except Exception as error:
                 trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
 
@@ -178,8 +179,10 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
     if gpu["task"]:
         text = SafeText(f"{gpu['task'][:SHORT_ID]} {title(gpu['taskDefinition'], gpu.get('taskName'))}", style="bold")
         text = text.append(f", {why}", "yellow") if why else text
+    elif why or reserved_for(gpu):
+        text = styled(why or reserved_for(gpu), "yellow")
     else:
-        text = styled(why, "yellow") if why else styled("free", "green")
+        text = styled("free", "green")
     return text.append(f" on {gpu['instance']}", "not bold dim") if gpu.get("instance") else text
 
 
@@ -207,31 +210,54 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the first waiting task or Batch job of each kind. Omit those that do not fit."""
-    indexes = gpu_indexes(page)
-    rows = [(task, task["state"], "") for task in page["running"]]
-    rows += [(task, "WAITING", shorten_ids(task["reason"])) for task in page["waiting"] if "instance" not in task]
-    shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
-    counts = page["tasks"]
-    tasks = sum(number for state, number in counts.items() if state != "STOPPED")
-    more = tasks - sum("task" in task for task, _, _ in shown)
+    """List the oldest running tasks, then the waiting tasks and Batch jobs that are first in line. Omit those that do not fit."""
+    indexes, is_wide = gpu_indexes(page), width >= WIDE
+    waiting = [task for task in page["waiting"] if "instance" not in task]
+    running, waiting = _fitting(page["running"], waiting, room, sum(_unfinished(page).values()))
+    shown = [*running, *waiting]
+    more = sum(_unfinished(page).values()) - sum("task" in task for task in shown)
     table = plain_table()
-    columns = 34 if width >= WIDE else 16
-    for heading, size in (("ID", SHORT_ID), ("TASK", columns), ("STATE", 8), ("GPUS", 5), ("SINCE", 5)):
-        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis")
+    sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 5}
+    sizes |= {"NEEDS": 18} if is_wide else {}
+    for heading, size in sizes.items():
+        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis", justify="right" if heading == "LINE" else "left")
     table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
-    for task, state, reason in shown:
-        gpus = ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in task.get("gpuIds", ()))
-        since = age(datetime.fromtimestamp(task["sinceS"], UTC), now)
-        style = "yellow" if state == "WAITING" else ""
+    for task in shown:
+        waits = "reason" in task
+        since, reason = age(datetime.fromtimestamp(task["sinceS"], UTC), now), shorten_ids(task.get("reason", ""))
+        needed = [needs(task["needs"]) if waits else ""] if is_wide else []
+        if is_wide and waits:
+            reason = without_needs(reason)
         if "task" in task:
             what = title(task["taskDefinition"], task.get("taskName"))
         else:
             what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
-        table.add_row(task.get("task", task.get("job", ""))[:SHORT_ID], what, styled(state, style), gpus, since, reason)
+        state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")
+        place, gpus = str(task.get("place") or ""), _gpu_numbers(task, indexes)
+        table.add_row(task.get("task", task.get("job", ""))[:SHORT_ID], what, state, place, gpus, since, *needed, reason)
     if more > 0:
-        table.add_row("", f"and {more} more", "", "", "", "")
+        table.add_row("", f"and {more} more", *[""] * (len(table.columns) - 2))
     return table
+
+
+def _unfinished(page: dict[str, Any]) -> dict[str, int]:
+    return {state: number for state, number in page["tasks"].items() if state != "STOPPED"}
+
+
+def _fitting(running: list[Any], waiting: list[Any], room: int | None, total: int) -> tuple[list[Any], list[Any]]:
+    """Return the running and the waiting tasks for which there is room. If there are too many, both get a part of it."""
+    if room is None or len(running) + len(waiting) + (total > len(running) + len(waiting)) <= room:
+        return running, waiting
+    room = max(0, room - 1)  # the last line counts the others
+    for_waiting = min(len(waiting), max(room - len(running), room // WAITING_SHARE))
+    return running[: room - for_waiting], waiting[:for_waiting]
+
+
+def _gpu_numbers(task: dict[str, Any], indexes: dict[str, int]) -> str:
+    gpu_ids = task.get("gpuIds", ())
+    if all(gpu_id in indexes for gpu_id in gpu_ids):
+        return spans(indexes[gpu_id] for gpu_id in gpu_ids)
+    return ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in gpu_ids)
 
 
 def plain_table() -> Table:

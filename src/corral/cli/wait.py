@@ -22,7 +22,7 @@ from corral.cli.task_logs import wait_until_stopped
 @data_option
 @cluster_option("The cluster of the tasks that are not ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the stopped tasks as JSON.")
-@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING"))
+@click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "WAITING"))
 def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Wait until tasks have stopped. Exit with the exit code of the first of them that failed, or with 0.
 

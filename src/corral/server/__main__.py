@@ -210,7 +210,9 @@ async def _serve(options: ServerOptions) -> None:
         names,
         blobs,
         BodyReceiver(blobs),
-        lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs)),
+        lambda tx, shown: status_of(
+            tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs), shown
+        ),
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,

@@ -99,7 +99,7 @@ class FrontDoor:
         ids: Ids,
         blobs: Blobs,
         intake: BodyReceiver,
-        status: Callable[[Tx[Any]], dict[str, Any]],
+        status: Callable[[Tx[Any], int], dict[str, Any]],
         task_endpoints: TaskEndpoints,
         revocation: SessionRevocation,
         memory: UnverifiedMemory,

@@ -1,17 +1,18 @@
 """Corral's own pages, which commands of `corral` display.
 
-`/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
-`corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet` (`fleet_page.py`). `/_corral/cost` is for
-`corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for `corral gpu` (`gpu_page.py`).
-`/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
-`/_corral/signal` is for Ctrl-C in `corral run` (`signal_page.py`).
-`/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
+`/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/runs` is for `corral ps`
+(`runs_page.py`). `/_corral/instances` is for `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet`
+(`fleet_page.py`). `/_corral/cost` is for `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for
+`corral gpu` (`gpu_page.py`). `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke`
+(`session_revocation.py`). `/_corral/signal` is for Ctrl-C in `corral run` (`signal_page.py`). `/_corral/history` is for `corral
+history`, `show`, `rerun` and `logs` (`history_page.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -22,20 +23,22 @@ from msgspec.structs import asdict
 import corral
 from corral import aws
 from corral.core import Tx
+from corral.decide.placement import standing_reservation
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.numbers import whole_number
-from corral.model.placement import JOB, TASK, Claim
+from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
-from corral.model.task import Task
+from corral.model.task import Demand, Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
 from corral.server.gpu_page import GpuPage, GpuRequest
 from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
+from corral.server.runs_page import WAITING_DEFAULT, needs_of, runs_page
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
@@ -46,7 +49,8 @@ from corral.services.sessions import metrics_token
 from corral.store import Store
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
-TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks are shown
+TASKS_SHOWN = 20  # the number of running tasks, and of waiting tasks, on the status page; the query `tasks` changes it
+TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
@@ -55,12 +59,14 @@ PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
-PAGES = ("health", "status", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "signal")
+PAGES = (
+    "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "signal",
+)  # fmt: skip
 
 
 class StatusPages:
     def __init__(
-        self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store]], dict[str, Any]],
+        self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store], int], dict[str, Any]],
         revocation: SessionRevocation, gpus: GpuPage, signals: SignalPage,
     ) -> None:  # fmt: skip
         self._state = state
@@ -77,7 +83,9 @@ class StatusPages:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
-            return PageRequest("corral:Status", request, request_id, self._status)
+            return PageRequest("corral:Status", request, request_id, partial(self._status, request))
+        if request.path == "/_corral/runs":
+            return PageRequest("corral:Runs", request, request_id, partial(self._runs, request))
         if request.path == "/_corral/instances":
             return PageRequest("corral:Instances", request, request_id, partial(self._instances, request))
         if request.path == "/_corral/fleet":
@@ -99,9 +107,20 @@ class StatusPages:
         pages = ", ".join(f"/_corral/{name}" for name in PAGES)
         raise PageNotFound(f"Corral has no page {request.path}: its pages are {pages}.")
 
-    async def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = await self._state.submit(self._status_of)
+    async def _status(self, request: aws.Request) -> dict[str, Any]:
+        tasks = _whole_number(request, "tasks", "/_corral/status?tasks=20")
+        shown = TASKS_SHOWN if tasks is None else min(tasks, TASKS_SHOWN_MAX)
+        status: dict[str, Any] = await self._state.submit(lambda tx: self._status_of(tx, shown))
         return status
+
+    async def _runs(self, request: aws.Request) -> dict[str, Any]:
+        region, cluster = _query(request, "region"), _query(request, "cluster")
+        example = "/_corral/runs?region=us-east-1&cluster=default&limit=100"
+        if not region or not cluster:
+            raise InvalidQuery(f"region or cluster is missing: name both, as in {example}.")
+        limit = _whole_number(request, "limit", example)
+        limit = WAITING_DEFAULT if limit is None else limit
+        return await runs_page(self._state, self._settings, self._ids, region, cluster, limit)
 
     async def _metrics_token(self) -> dict[str, Any]:
         return {"token": metrics_token(self._settings.session_key, self._settings.sessions.of_root)}
@@ -126,7 +145,7 @@ class StatusPages:
 
         There may be many, so a reader thread does this.
         """
-        since_s, last_s = _seconds(request, "since"), _seconds(request, "last")
+        since_s, last_s = (_whole_number(request, name, "/_corral/cost?last=86400") for name in ("since", "last"))
 
         def read(tx: Tx[Store]) -> dict[str, Any]:
             from corral.services.instance_cost import cost_report  # imported here, because it loads EC2's modules
@@ -167,11 +186,11 @@ def _query(request: aws.Request, name: str) -> str | None:
     return next(iter(parse_qs(request.query, keep_blank_values=True).get(name, ())), None)
 
 
-def _seconds(request: aws.Request, name: str) -> int | None:
+def _whole_number(request: aws.Request, name: str, example: str) -> int | None:
     text = _query(request, name)
     number = whole_number(text) if text is not None else None
     if text is not None and number is None:
-        raise InvalidQuery(f"{name} '{text}' is not valid: pass a whole number of seconds, as in /_corral/cost?last=86400.")
+        raise InvalidQuery(f"{name} '{text}' is not valid: pass a whole number, as in {example}.")
     return number
 
 
@@ -182,13 +201,14 @@ async def _health() -> dict[str, Any]:
 def status_of(
     tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
     failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (), quarantine: Sequence[dict[str, Any]] = (),
+    shown: int = TASKS_SHOWN,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of the status page: hosts, their GPUs, and the running and waiting tasks.
+    """Return the content of the status page: hosts, their GPUs, and at most `shown` running and `shown` waiting tasks.
 
     `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems` lists the
     agents and spawners that do not respond. `quarantine` lists the blobs without a row that will be erased later.
     """
-    hosts = []
+    hosts, reserved = [], _reserved_gpus(tx)
     for host in tx.store.hosts.all():
         slot = tx.store.fleet.pool(HOST_POOL).slot(host_instance_id(host["id"]))
         hosts.append(
@@ -199,16 +219,12 @@ def status_of(
                 "docker": host["docker"],
                 "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
                 "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
-                "gpus": _gpus(tx, host["id"], samples, history or {}),
+                "gpus": _gpus(tx, host["id"], samples, history or {}, reserved),
                 "links": tx.store.hosts.links(host["id"]),
             }
         )
-    waiting = [
-        {**_claimant(tx, claim), "reason": why_claim_waits(tx, pool, claim)}
-        for pool in tx.store.fleet.pools_with_claims()
-        for claim in list(tx.store.fleet.pool(pool).heads())[:TASKS_SHOWN_MAX]
-    ]
-    running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(TASKS_SHOWN_MAX)]
+    running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(shown)]
+    waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
     counts = tx.store.tasks.counts()
     types = [mapping.line(name) for name, mapping in sorted(tx.settings.instance_types.items())]
     return {
@@ -218,8 +234,38 @@ def status_of(
     }  # fmt: skip
 
 
-def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, and whether it has failed, is excluded, held or used by foreign processes."""
+def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
+    """Describe the first claims of a pool with their places in line, and the first instance launch of each kind."""
+    pool = tx.store.fleet.pool(pool_name)
+    first = list(enumerate(islice(pool.in_order(), shown), 1))
+    listed = {claim.id for _, claim in first}
+    launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
+    reasons: dict[tuple[Demand, bool], str] = {}  # a cache, because claims with equal demands have the same reason
+    rows = []
+    for place, claim in [*first, *launches[:shown]]:
+        key = claim.demand, pool.head(claim.demand) is claim
+        if key not in reasons:
+            reasons[key] = why_claim_waits(tx, pool_name, claim)
+        rows.append({**_claimant(tx, claim), "place": place, "needs": needs_of(claim.demand), "reason": reasons[key]})
+    return rows
+
+
+def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
+    """Return the free GPUs that the scheduler keeps for a waiting claim, which needs more than is free, and this claim."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in tx.store.fleet.pools_with_claims():
+        pool = tx.store.fleet.pool(name)
+        reservation = standing_reservation(pool)
+        if reservation is not None and reservation.claim.demand.gpus:
+            claimant = _claimant(tx, reservation.claim)
+            found |= {gpu_id: claimant for slot_id in reservation.wanted for gpu_id in pool.slot(slot_id).gpus}
+    return found
+
+
+def _gpus(
+    tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory, reserved: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Describe every GPU of a host: its task, and whether it has failed, is excluded, held, reserved or used by other processes."""
     holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
     faults = tx.store.hosts.faults(host_id)
@@ -232,6 +278,7 @@ def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: G
             "instance": ec2_id(owners[gpu.gpu_id]) if owners[gpu.gpu_id] != own_id else None,
             "held": holds.get(gpu.gpu_id),
             "fault": faults[gpu.gpu_id].text if gpu.gpu_id in faults else None,
+            "reservedFor": reserved.get(gpu.gpu_id),
             "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
             "history": _history(list(history.get(gpu.gpu_id, ())), tx.now_s),
         }

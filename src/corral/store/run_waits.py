@@ -14,6 +14,7 @@ from corral.model.queued_run import QueuedRun, QueueState, RunArray, RunEnd
 
 RUN_COLUMNS = "task_id, chain, state, held, not_before, unmet, array, position, requeues, attempt, roams"
 ARRAY_COLUMNS = "key, max_active, waiting, admitted, succeeded, failed"
+SORTED_MAX = 2_000  # tasks that one query sorts by age
 Need = tuple[str, bool]  # the id of a chain or array:KEY, and whether any end of it counts
 
 
@@ -96,6 +97,24 @@ class RunWaits:
         """Ids of tasks that have no claim yet, sorted by id."""
         sql = "SELECT task_id FROM run_wait WHERE state != 'admitted' AND task_id > ? ORDER BY task_id LIMIT ?"
         return [task_id for (task_id,) in self._execute(sql, (after, limit))]
+
+    def first_not_admitted(self, region: str, cluster: str, limit: int) -> list[str]:
+        """Ids of tasks of a cluster that have no claim yet: members of arrays whose turn is next, then tasks that are held back.
+
+        The second part is sorted by age, if it is short. Otherwise some of these tasks are returned.
+        """
+        ready = self._execute(
+            "SELECT task.id FROM run_wait CROSS JOIN task ON task.id = task_id WHERE run_wait.state = 'ready' "
+            "AND region = ? AND cluster = ? ORDER BY array, position LIMIT ?",
+            (region, cluster, limit),
+        )
+        found = [task_id for (task_id,) in ready]
+        waiting = self._execute(
+            "SELECT task.id FROM (SELECT task_id FROM run_wait WHERE state = 'waiting' LIMIT ?) CROSS JOIN task ON id = task_id "
+            "WHERE region = ? AND cluster = ? ORDER BY task.rowid LIMIT ?",
+            (SORTED_MAX, region, cluster, limit - len(found)),
+        )
+        return [*found, *(task_id for (task_id,) in waiting)]
 
     # Times
 

@@ -334,6 +334,36 @@ class Tasks:
         )
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
+    def placed_in(self, region: str, cluster: str, limit: int) -> list[str]:
+        """Ids of the placed tasks of a cluster, oldest first."""
+        sql = (  # a plus disables the index on the cluster, in which all waiting tasks of the cluster are, too
+            "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') "
+            "AND +region = ? AND +cluster = ? ORDER BY rowid LIMIT ?"
+        )
+        return [task_id for (task_id,) in self._execute(sql, (region, cluster, limit))]
+
+    def in_cluster(self, region: str, cluster: str, task_ids: Sequence[str]) -> set[str]:
+        """Return those of the tasks that belong to a cluster."""
+        marks = ", ".join("?" * len(task_ids))
+        sql = f"SELECT id FROM task WHERE id IN ({marks}) AND +region = ? AND +cluster = ?"
+        return {task_id for (task_id,) in self._execute(sql, (*task_ids, region, cluster))}
+
+    def unfinished_counts(self, region: str, cluster: str) -> dict[str, int]:
+        """The number of tasks of a cluster in each state except STOPPED. There may be many waiting tasks, so the count of all
+        tasks uses an index, and the count of placed tasks another one.
+        """
+        placed = self._execute(
+            "SELECT state, desired, count(*) FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') "
+            "AND +region = ? AND +cluster = ? GROUP BY state, desired",
+            (region, cluster),
+        ).fetchall()
+        sql = "SELECT count(*) FROM task WHERE region = ? AND cluster = ? AND desired = 'RUNNING'"
+        unfinished = self._execute(sql, (region, cluster)).fetchone()[0]
+        counts = {"PENDING": 0, "RUNNING": 0, "STOPPING": 0}
+        for state, desired, count in placed:
+            counts["STOPPING" if desired == "STOPPED" else state] += count
+        return {**counts, "WAITING": unfinished - counts["PENDING"] - counts["RUNNING"]}
+
     def drop_stopped(self, before_s: float, limit: int) -> int:
         """Delete up to `limit` tasks that stopped before `before_s`. Return their number."""
         return self._execute(

@@ -1,0 +1,204 @@
+"""A client of ECS, CloudWatch Logs and ECR at a Corral endpoint, with the call syntax of botocore but without its import.
+
+    client.describe_tasks(cluster="default", tasks=[task_id])["tasks"]
+    client.get_paginator("list_tasks").paginate(cluster="default")
+    except client.exceptions.ResourceNotFoundException: ...
+
+These three services use the protocol AWS JSON 1.1: a request is the JSON of its parameters, and a response is JSON. So the client
+needs no model of a service, except the names of its timestamps. Unlike botocore, it does not check parameters; the server does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from corral.cli.lean_http import ConnectionFailed, ConnectionPool, LeanResponse, SigningKeys, signed_headers
+
+RETRIED_STATUSES = (500, 502, 503, 504)
+RETRIED_CODES = ("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "RequestTimeout")
+PAUSE_MAX_S = 20.0
+
+
+class JsonService(NamedTuple):
+    """A service with the protocol AWS JSON 1.1."""
+
+    target: str  # the prefix of the header X-Amz-Target
+    timestamps: frozenset[str] = frozenset()  # the names of members that are timestamps
+    tokens: tuple[str, ...] = ()  # the operations whose member clientToken makes a repeated request safe
+
+
+SERVICES = {
+    "ecs": JsonService(
+        "AmazonEC2ContainerServiceV20141113",
+        frozenset({
+            "after", "before", "connectivityAt", "createdAt", "deleteRequestedAt", "deregisteredAt", "executionStoppedAt",
+            "expirationDate", "expiresAt", "finishedAt", "lastStartedAt", "lastStatusChange", "lastUpdated", "pullStartedAt",
+            "pullStoppedAt", "registeredAt", "stabilityStatusAt", "startedAt", "stoppedAt", "stoppingAt", "updatedAt",
+        }),
+        ("RunTask", "CreateGateway"),
+    ),
+    "logs": JsonService("Logs_20140328", tokens=("PutQueryDefinition",)),
+    "ecr": JsonService(
+        "AmazonEC2ContainerRegistry_V20150921",
+        frozenset({
+            "createdAt", "endedAt", "expiresAt", "firstObservedAt", "imagePushedAt", "imageScanCompletedAt", "lastActivatedAt",
+            "lastArchivedAt", "lastEvaluatedAt", "lastInUseAt", "lastObservedAt", "lastRecordedPullTime", "pushedAt", "startedAt",
+            "updatedAt", "vendorCreatedAt", "vendorUpdatedAt", "vulnerabilitySourceUpdatedAt",
+        }),
+    ),
+}  # fmt: skip
+
+
+class ApiRefusal(Exception):
+    """The server refused a request. It has the members of botocore's ClientError: `response` and `operation_name`."""
+
+    def __init__(self, response: dict[str, Any], operation_name: str) -> None:
+        details = response["Error"]
+        super().__init__(f"An error occurred ({details['Code']}) when calling the {operation_name} operation: {details['Message']}")
+        self.response = response
+        self.operation_name = operation_name
+
+
+@cache
+def refusal_class(code: str) -> type[ApiRefusal]:
+    """Return the class of errors with this code."""
+    return type(code, (ApiRefusal,), {})
+
+
+class RefusalClasses:
+    """The attribute `exceptions` of a client: `exceptions.CODE` is the class of errors with this code."""
+
+    ClientError = ApiRefusal
+
+    def __getattr__(self, code: str) -> type[ApiRefusal]:
+        return refusal_class(code)
+
+
+class LeanMeta(NamedTuple):
+    endpoint_url: str
+    region_name: str
+
+
+class LeanClient:
+    """Calls the operations of one service. Threads may share a client."""
+
+    exceptions = RefusalClasses()
+
+    def __init__(
+        self, service: str, pool: ConnectionPool, keys: SigningKeys, *, attempts: int,
+        more_headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:  # fmt: skip
+        self.meta = LeanMeta(pool.url, keys.region)
+        self._name, self._service = service, SERVICES[service]
+        self._pool, self._keys = pool, keys
+        self._attempts = attempts
+        self._more_headers = more_headers
+
+    def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
+        """Return a function that calls an operation: `describe_tasks` calls DescribeTasks."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        operation = operation_name(name)
+        return lambda **parameters: self._call(operation, parameters)
+
+    def get_paginator(self, name: str) -> LeanPaginator:
+        return LeanPaginator(getattr(self, name))
+
+    def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        if operation in self._service.tokens and "clientToken" not in parameters:
+            parameters = {**parameters, "clientToken": _client_token()}
+        body = json.dumps(parameters).encode()
+        headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{self._service.target}.{operation}"}
+        headers |= {"user-agent": "corral-cli", **{name.lower(): value for name, value in self._more_headers().items()}}
+        attempt = 0
+        while True:
+            attempt += 1
+            signed = signed_headers(self._keys, self._name, self._pool.host_header, "POST", "/", headers, body)
+            try:
+                response = self._pool.send("POST", "/", signed, body)
+                return self._result(operation, response, attempt - 1)
+            except ConnectionFailed:
+                if attempt >= self._attempts:
+                    raise
+            except ApiRefusal as error:
+                if attempt >= self._attempts or not _is_retried(error):
+                    raise
+            _pause(attempt)
+
+    def _result(self, operation: str, response: LeanResponse, retries: int) -> dict[str, Any]:
+        content = self._content(response)
+        metadata = {
+            "RequestId": response.headers.get("x-amzn-requestid", ""),
+            "HTTPStatusCode": response.status,
+            "HTTPHeaders": response.headers,
+            "RetryAttempts": retries,
+        }
+        if response.status < 300:
+            return {**content, "ResponseMetadata": metadata}
+        code = str(content.pop("__type", response.status)).rpartition("#")[2].partition(":")[0]
+        message = content.get("message") or content.get("Message") or ""
+        error = {**content, "Error": {"Message": message, "Code": code}, "ResponseMetadata": metadata}
+        raise refusal_class(code)(error, operation)
+
+    def _content(self, response: LeanResponse) -> dict[str, Any]:
+        if not response.body:
+            return {}
+        try:
+            content = json.loads(response.body, object_hook=self._with_times if self._service.timestamps else None)
+        except ValueError:
+            content = None
+        if isinstance(content, dict):
+            return content
+        if response.status >= 300:
+            return {"message": response.body[:200].decode("utf-8", "replace")}
+        raise ConnectionFailed(f"{self._pool.url} sent a response that is not JSON: correct AWS_ENDPOINT_URL.")
+
+    def _with_times(self, members: dict[str, Any]) -> dict[str, Any]:
+        """Convert timestamps to datetimes in the local time zone, as botocore does."""
+        for name in members.keys() & self._service.timestamps:
+            if isinstance(members[name], int | float):
+                members[name] = datetime.fromtimestamp(members[name], UTC).astimezone()
+        return members
+
+
+class LeanPaginator:
+    """Repeats an operation with the `nextToken` of the previous response, until there is none."""
+
+    def __init__(self, call: Callable[..., dict[str, Any]]) -> None:
+        self._call = call
+
+    def paginate(self, **parameters: Any) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self._call(**parameters)
+            yield page
+            if not page.get("nextToken"):
+                return
+            parameters["nextToken"] = page["nextToken"]
+
+
+def operation_name(method: str) -> str:
+    return "".join(word.capitalize() for word in method.split("_"))
+
+
+def _client_token() -> str:
+    digits = os.urandom(16).hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _is_retried(error: ApiRefusal) -> bool:
+    return (
+        error.response["ResponseMetadata"]["HTTPStatusCode"] in RETRIED_STATUSES or error.response["Error"]["Code"] in RETRIED_CODES
+    )
+
+
+def _pause(attempt: int) -> None:
+    """Wait before the next attempt: a random time, at most 1, 2, 4 ... seconds."""
+    import random
+
+    time.sleep(min(random.random() * 2 ** (attempt - 1), PAUSE_MAX_S))

@@ -1,0 +1,128 @@
+"""The page `/_corral/runs` for `corral ps`: the unfinished tasks of a cluster, running tasks first, then the line of waiting tasks.
+
+ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page returns the first waiting
+tasks in the order in which they will start, each with its place in line, and counts the others. A claim is a task, an instance
+launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The place of a task is the number of
+its claim in its pool, counted from 1. The page is made in several commands, so that no command keeps the lane busy for long, and
+another thread counts the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.ids import Ids
+from corral.model.placement import TASK, Claim
+from corral.model.run_options import HOLD_TAG
+from corral.model.settings import Settings
+from corral.model.task import Demand, Task, TaskState
+from corral.server.lanes import Lane
+from corral.services.ecs.lookup import is_active_cluster, pools_of
+from corral.services.ecs.task_description import task_descriptions
+from corral.store import Store
+
+WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request does not limit it
+LISTED_MAX = 5_000  # running tasks, and waiting tasks, on the page
+SCANNED_MAX = 20_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
+CHUNK = 25  # tasks that one command describes
+
+UnknownCluster = api_error("ClusterNotFound", 400)
+
+
+class RunList(Struct, frozen=True):
+    running: Sequence[str]  # ids of tasks
+    waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that is held back by its queue options has no place
+    jobs: int  # the number of waiting Batch jobs
+    gpu_indexes: dict[str, int]  # GPU id → its number on the host; empty if there are several hosts
+
+
+async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: str, cluster: str, limit: int) -> dict[str, Any]:
+    found: RunList = await state.submit(lambda tx: list_runs(tx, region, cluster, limit))
+    counts = await state.read(lambda tx: tx.store.tasks.unfinished_counts(region, cluster), settings, ids)
+    places = dict(found.waiting)
+    rows: list[dict[str, Any]] = []
+    listed = [*found.running, *places]
+    for start in range(0, len(listed), CHUNK):
+        rows += await state.submit(_describing(listed[start : start + CHUNK], places))
+    return {
+        "cluster": cluster,
+        "counts": {**counts, "jobs": found.jobs},
+        "gpuIndexes": found.gpu_indexes,
+        "running": [row for row in rows if row["state"] != "WAITING"],
+        "waiting": [row for row in rows if row["state"] == "WAITING"],
+    }
+
+
+def _describing(ids: Sequence[str], places: dict[str, int | None]) -> Callable[[Tx[Store]], list[dict[str, Any]]]:
+    return lambda tx: describe_runs(tx, ids, places)
+
+
+def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
+    """Return the ids of the unfinished tasks of a cluster: all placed tasks, and the first `limit` waiting tasks."""
+    if not is_active_cluster(tx, region, cluster):
+        raise UnknownCluster(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
+    pools = pools_of(tx, region, cluster)
+    jobs = {line.id: line.count for pool in pools for line in tx.store.job_lines.in_pool(pool)}
+    hosts = tx.store.hosts.all()
+    gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
+    limit = min(limit, LISTED_MAX)
+    waiting = first_in_line(tx, region, cluster, limit)
+    behind = tx.store.run_waits.first_not_admitted(region, cluster, limit - len(waiting))
+    return RunList(
+        running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
+        waiting=[*waiting, *((task_id, None) for task_id in behind)],
+        jobs=sum(jobs.values()),
+        gpu_indexes={gpu.gpu_id: gpu.index for gpu in gpus},
+    )
+
+
+def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int | None]]:
+    """Return the ids and the places of the tasks of a cluster that will start first."""
+    lines = [enumerate(tx.store.fleet.pool(pool).in_order(), 1) for pool in pools_of(tx, region, cluster)]
+    claims = islice(merge(*lines, key=_claim_of), SCANNED_MAX)
+    found: list[tuple[str, int | None]] = []
+    while len(found) < limit and (chunk := list(islice(claims, limit - len(found)))):
+        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in chunk if claim.kind == TASK])
+        found += [(claim.id, place) for place, claim in chunk if claim.id in of_cluster]
+    return found
+
+
+def _claim_of(place: tuple[int, Claim]) -> Claim:
+    return place[1]
+
+
+def describe_runs(tx: Tx[Store], ids: Sequence[str], places: dict[str, int | None]) -> list[dict[str, Any]]:
+    """Describe the tasks of the page that have not stopped meanwhile."""
+    by_id = tx.store.tasks.several(ids)
+    tasks = [by_id[task_id] for task_id in ids if task_id in by_id and by_id[task_id].state is not TaskState.STOPPED]
+    described = task_descriptions(tx, tasks)
+    return [_run(task, description, places.get(task.id)) for task, description in zip(tasks, described)]
+
+
+def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str, Any]:
+    reasons = dict.fromkeys(container["reason"] for container in description["containers"] if container["reason"])
+    waits = task.state is TaskState.PROVISIONING
+    return {
+        "task": task.id,
+        "taskDefinition": task.definition_arn.rpartition("/")[2],
+        "taskName": task.name,
+        "state": "WAITING" if waits else description["lastStatus"],
+        "sinceS": task.started_at_s or task.created_at_s,
+        "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],
+        "needs": needs_of(task.demand),
+        "place": place if waits else None,
+        "held": waits and any(tag["key"] == HOLD_TAG for tag in task.details.get("tags", ())),
+        "reason": "; ".join(reasons) or task.stopped_reason or "",
+    }
+
+
+def needs_of(demand: Demand) -> dict[str, int]:
+    """Return what a demand needs. -1 GPUs means all GPUs of a host."""
+    return {"gpus": demand.gpus, "cpuUnits": demand.cpu_units, "memoryMiB": demand.memory_mib}

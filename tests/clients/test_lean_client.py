@@ -1,0 +1,416 @@
+"""The client of everyday commands gives the same answers as botocore, and needs no import of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore import xform_name
+
+from command import UNTIL_TOLD
+from corral.cli import SUMMARIES, main
+from corral.cli.endpoint import Endpoint, signing_keys
+from corral.cli.errors import error_line
+from corral.cli.lean_client import SERVICES, ApiRefusal, LeanClient, operation_name
+from corral.cli.lean_http import ConnectionFailed, ConnectionPool, SigningKeys, is_supported
+from corral.cli.lean_s3 import LeanS3Writer
+from eventually import eventually
+from harness import REGION, Corral
+
+MODELS = {name: botocore.session.get_session().get_service_model(name) for name in SERVICES}
+USED = {
+    "ecs": [
+        "DeleteAttributes", "DeleteService", "DescribeClusters", "DescribeContainerInstances", "DescribeServices",
+        "DescribeTaskDefinition", "DescribeTasks", "ExecuteCommand", "ListAttributes", "ListClusters", "ListContainerInstances",
+        "ListServices", "ListTagsForResource", "ListTasks", "PutAttributes", "RegisterTaskDefinition", "RunTask", "StopTask",
+        "TagResource", "UntagResource",
+    ],
+    "logs": ["DescribeLogStreams", "GetLogEvents"],
+    "ecr": ["CreateRepository", "DescribeImages", "DescribeRepositories", "GetAuthorizationToken"],
+}  # fmt: skip
+
+
+def lean(corral: Corral, service: str) -> LeanClient:
+    keys = SigningKeys(corral.keys["access_key"], corral.keys["secret_key"], REGION)
+    return LeanClient(service, ConnectionPool(corral.url, connect_s=5, read_s=30), keys, attempts=1)
+
+
+# The tables of lean_client.py are those of botocore's models.
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_tables_agree_with_the_models(service: str) -> None:
+    """The tables are complete for the operations that commands use. A new botocore may have more operations."""
+    model, about = MODELS[service], SERVICES[service]
+    assert (about.target, service) == (model.metadata["targetPrefix"], model.signing_name)
+    assert model.metadata["jsonVersion"] == "1.1"
+    shapes = [model.shape_for(name) for name in model.shape_names]
+    types: dict[str, set[str]] = {}
+    for shape in shapes:
+        for name, member in shape.members.items() if shape.type_name == "structure" else ():
+            types.setdefault(name, set()).add(member.type_name)
+    for name in about.timestamps:
+        assert "timestamp" in types[name] and not types[name] & {"integer", "long", "float", "double"}, name
+    for operation in map(model.operation_model, USED[service]):
+        assert timestamps_in(operation.output_shape) <= about.timestamps
+        assert bool(operation.idempotent_members) == (operation.name in about.tokens)
+        assert operation.idempotent_members in ([], ["clientToken"])
+        assert operation_name(xform_name(operation.name)) == operation.name
+
+
+def timestamps_in(shape: Any, above: tuple[str, ...] = ()) -> set[str]:
+    """The names of all timestamps in a shape."""
+    if shape is None or shape.name in above:
+        return set()
+    if shape.type_name == "list":
+        return timestamps_in(shape.member, (*above, shape.name))
+    if shape.type_name == "map":
+        return timestamps_in(shape.value, (*above, shape.name))
+    members = shape.members.items() if shape.type_name == "structure" else ()
+    found = {name for name, member in members if member.type_name == "timestamp"}
+    return found.union(*(timestamps_in(member, (*above, shape.name)) for _, member in members))
+
+
+# Answers of a real server
+
+
+@pytest.fixture(scope="module")
+def task(corral: Corral) -> Iterator[dict[str, Any]]:
+    """A task that runs and has written to its log, with a name and a tag."""
+    ecs = lean(corral, "ecs")
+    log = {"awslogs-group": "/lean", "awslogs-region": REGION, "awslogs-stream-prefix": "l", "awslogs-create-group": "true"}
+    container = {
+        "name": "main", "image": "corral/host", "command": ["sh", "-c", UNTIL_TOLD], "memory": 6,
+        "logConfiguration": {"logDriver": "awslogs", "options": log},
+    }  # fmt: skip
+    registered = ecs.register_task_definition(family="lean", containerDefinitions=[container])["taskDefinition"]
+    tags = [{"key": "corral:name", "value": "größe 日本"}]
+    [started] = ecs.run_task(taskDefinition="lean", tags=tags, startedBy="me", enableExecuteCommand=True)["tasks"]
+    task_id = started["taskArn"].rpartition("/")[2]
+    logs = lean(corral, "logs")
+
+    def written() -> Any:
+        with suppress(logs.exceptions.ResourceNotFoundException):
+            return logs.get_log_events(logGroupName="/lean", logStreamName=f"l/main/{task_id}")["events"]
+
+    eventually(written)
+    eventually(lambda: ecs.describe_tasks(tasks=[task_id])["tasks"][0]["lastStatus"] == "RUNNING")
+    yield {"id": task_id, "arn": started["taskArn"], "definition": registered["taskDefinitionArn"]}
+    corral.stop_tasks()
+
+
+Call = Callable[[Any, dict[str, Any]], Any]
+CALLS: dict[str, tuple[str, Call]] = {
+    "DescribeClusters": ("ecs", lambda ecs, task: ecs.describe_clusters(clusters=["default", "nowhere"])),
+    "ListClusters": ("ecs", lambda ecs, task: list(ecs.get_paginator("list_clusters").paginate())),
+    "ListTasks": ("ecs", lambda ecs, task: list(ecs.get_paginator("list_tasks").paginate(desiredStatus="RUNNING"))),
+    "DescribeTasks": ("ecs", lambda ecs, task: ecs.describe_tasks(tasks=[task["id"], "0" * 32], include=["TAGS"])),
+    "DescribeTaskDefinition": ("ecs", lambda ecs, task: ecs.describe_task_definition(taskDefinition=task["definition"])),
+    "ListTagsForResource": ("ecs", lambda ecs, task: ecs.list_tags_for_resource(resourceArn=task["arn"])),
+    "ListContainerInstances": ("ecs", lambda ecs, task: ecs.list_container_instances(cluster="default")),
+    "ListAttributes": ("ecs", lambda ecs, task: list(
+        ecs.get_paginator("list_attributes").paginate(targetType="container-instance"))),
+    "ListServices": ("ecs", lambda ecs, task: list(ecs.get_paginator("list_services").paginate(cluster="default"))),
+    "ListAccountSettings": ("ecs", lambda ecs, task: ecs.list_account_settings(effectiveSettings=True)),
+    "GetLogEvents": ("logs", lambda logs, task: logs.get_log_events(
+        logGroupName="/lean", logStreamName=f"l/main/{task['id']}", startFromHead=True)),
+    "DescribeLogStreams": ("logs", lambda logs, task: list(
+        logs.get_paginator("describe_log_streams").paginate(logGroupName="/lean"))),
+    "DescribeRepositories": ("ecr", lambda ecr, task: ecr.describe_repositories()),
+    "CreateRepository": ("ecr", lambda ecr, task: _new_repository(ecr)),
+}  # fmt: skip
+
+
+def _new_repository(ecr: Any) -> Any:
+    with suppress(ecr.exceptions.RepositoryNotFoundException):
+        ecr.delete_repository(repositoryName="lean")
+    created = ecr.create_repository(repositoryName="lean")
+    assert isinstance(created["repository"].pop("createdAt"), datetime)
+    return created
+
+
+@pytest.mark.parametrize("operation", CALLS)
+def test_answers_are_those_of_botocore(corral: Corral, task: dict[str, Any], operation: str) -> None:
+    service, call = CALLS[operation]
+    assert comparable(call(lean(corral, service), task)) == comparable(call(corral.client(service), task))
+
+
+def comparable(answer: Any) -> Any:
+    """Without what differs from request to request. Times keep their text, which contains the time zone."""
+    if isinstance(answer, dict):
+        about = answer.get("ResponseMetadata", {})
+        assert not about or (about["HTTPStatusCode"] == 200 and about["RequestId"] and "date" in about["HTTPHeaders"])
+        return {name: comparable(value) for name, value in answer.items() if name != "ResponseMetadata"}
+    if isinstance(answer, list):
+        return [comparable(each) for each in answer]
+    return answer.isoformat() if isinstance(answer, datetime) else answer
+
+
+def test_calls_that_change_something(corral: Corral, task: dict[str, Any]) -> None:
+    """Both clients change tags and attributes, execute commands and stop tasks."""
+    ecs, other = lean(corral, "ecs"), corral.client("ecs")
+    for mine, theirs in ((ecs, other), (other, ecs)):
+        mine.tag_resource(resourceArn=task["arn"], tags=[{"key": "k", "value": "v"}])
+        assert {"key": "k", "value": "v"} in theirs.list_tags_for_resource(resourceArn=task["arn"])["tags"]
+        mine.untag_resource(resourceArn=task["arn"], tagKeys=["k"])
+        assert {"key": "k", "value": "v"} not in theirs.list_tags_for_resource(resourceArn=task["arn"])["tags"]
+        session = mine.execute_command(cluster="default", task=task["id"], command="true", interactive=False)["session"]
+        assert set(session) == {"sessionId", "streamUrl", "tokenValue"}
+        [started] = mine.run_task(taskDefinition="lean")["tasks"]
+        stopped = theirs.stop_task(task=started["taskArn"], reason="a test")["task"]
+        assert stopped["taskArn"] == started["taskArn"] and stopped["stoppedReason"] == "a test"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ecs: ecs.describe_tasks(cluster="nowhere", tasks=["1"]),
+        lambda ecs: ecs.stop_task(task="0" * 32),
+        lambda ecs: ecs.describe_task_definition(taskDefinition="absent"),
+        lambda ecs: ecs.list_tasks(cluster="default", maxResults=1_000),
+    ],
+    ids=["cluster", "task", "definition", "limit"],
+)
+def test_errors_are_those_of_botocore(corral: Corral, call: Callable[[Any], Any]) -> None:
+    caught: list[Any] = []
+    for ecs in (lean(corral, "ecs"), corral.client("ecs")):
+        with pytest.raises(ecs.exceptions.ClientError) as raised:
+            call(ecs)
+        caught.append(raised.value)
+    mine, theirs = caught
+    assert mine.response["Error"] == theirs.response["Error"] and mine.operation_name == theirs.operation_name
+    assert str(mine) == str(theirs).replace(" (reached max retries: 0)", "") and error_line(mine) == error_line(theirs)
+    assert mine.response["ResponseMetadata"]["HTTPStatusCode"] == theirs.response["ResponseMetadata"]["HTTPStatusCode"]
+    assert type(mine).__name__ == mine.response["Error"]["Code"]
+
+
+def test_a_wrong_key_is_refused(corral: Corral) -> None:
+    keys = SigningKeys(corral.keys["access_key"], "wrong", REGION)
+    ecs = LeanClient("ecs", ConnectionPool(corral.url, connect_s=5, read_s=30), keys, attempts=3)
+    with pytest.raises(ecs.exceptions.InvalidSignatureException):
+        ecs.list_clusters()
+
+
+def test_the_headers_of_a_call_are_sent_and_signed(corral: Corral, task: dict[str, Any]) -> None:
+    """A long poll for a version that the task no longer has is answered at once."""
+    keys = SigningKeys(corral.keys["access_key"], corral.keys["secret_key"], REGION)
+    pool = ConnectionPool(corral.url, connect_s=5, read_s=5)
+    ecs = LeanClient("ecs", pool, keys, attempts=1, more_headers=lambda: {"X-Corral-Wait": "20", "X-Corral-Seen": "0"})
+    assert ecs.describe_tasks(tasks=[task["id"]])["tasks"][0]["version"] > 0
+
+
+def test_objects_and_buckets_are_written(corral: Corral) -> None:
+    keys = SigningKeys(corral.keys["access_key"], corral.keys["secret_key"], "eu-west-1")
+    s3, other = LeanS3Writer(ConnectionPool(corral.url, connect_s=5, read_s=30), keys, attempts=1), corral.client("s3", "eu-west-1")
+    with pytest.raises(s3.exceptions.NoSuchBucket, match="The specified bucket does not exist"):
+        s3.put_object(Bucket="lean-bucket", Key="k", Body=b"")
+    s3.create_bucket(Bucket="lean-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    with pytest.raises(s3.exceptions.BucketAlreadyOwnedByYou):
+        s3.create_bucket(Bucket="lean-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    assert other.get_bucket_location(Bucket="lean-bucket")["LocationConstraint"] == s3.meta.region_name == "eu-west-1"
+    key, content = "a b/größe+%.env", "A=1\nB=größe\n".encode()
+    etag = s3.put_object(Bucket="lean-bucket", Key=key, Body=content)["ETag"]
+    found = other.get_object(Bucket="lean-bucket", Key=key)
+    assert found["Body"].read() == content and found["ETag"] == etag
+
+
+# Connections
+
+
+class Peer:
+    """A server that answers each connection with the next of some texts, and closes it. An empty text is no answer."""
+
+    def __init__(self, *answers: str) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.requests: list[bytes] = []
+        self._answers = answers
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        for answer in self._answers:
+            connection, _ = self._listener.accept()
+            with connection:
+                received = b""
+                while b"\r\n\r\n" not in received or len(received.partition(b"\r\n\r\n")[2]) < _length(received):
+                    received += connection.recv(65_536)
+                self.requests.append(received)
+                connection.sendall(answer.encode())
+
+    def client(self, attempts: int = 3) -> LeanClient:
+        return LeanClient("ecs", ConnectionPool(self.url, connect_s=5, read_s=5), SigningKeys("a", "b", REGION), attempts=attempts)
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+def _length(request: bytes) -> int:
+    [line] = [line for line in request.partition(b"\r\n\r\n")[0].split(b"\r\n") if line.startswith(b"content-length:")]
+    return int(line.partition(b":")[2])
+
+
+def answer(body: str, status: int = 200, *, header: str = "") -> str:
+    return f"HTTP/1.1 {status} X\r\n{header or f'content-length: {len(body)}'}\r\n\r\n{body}"
+
+
+def test_a_lost_answer_of_run_task_is_requested_again_with_the_same_token() -> None:
+    peer = Peer("", answer('{"message": "later"}', 503), answer('{"tasks": []}'))
+    reply = peer.client().run_task(taskDefinition="t")
+    peer.close()
+    assert reply["tasks"] == [] and reply["ResponseMetadata"]["RetryAttempts"] == 2
+    tokens = {json.loads(request.partition(b"\r\n\r\n")[2])["clientToken"] for request in peer.requests}
+    assert len(peer.requests) == 3 and len(tokens) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        answer('7\r\n{"a":1,\r\n6;x=y\r\n"b":2}\r\n0\r\n\r\n', header="transfer-encoding: chunked"),
+        answer('{"a":1,"b":2}', header="server: x"),
+        answer('{"a":1,"b":2}'),
+    ],
+    ids=["chunks", "until the end", "length"],
+)
+def test_bodies_of_every_form_are_read(text: str) -> None:
+    peer = Peer(text)
+    reply = peer.client().list_clusters()
+    peer.close()
+    assert (reply["a"], reply["b"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "closed the connection before it responded"),
+        (answer('{"a":', header="content-length: 99"), "closed the connection before it responded"),
+        ("SSH-2.0-x\r\n\r\n", "not HTTP/1.1"),
+        (answer("<html>"), "not JSON"),
+    ],
+    ids=["nothing", "half", "ssh", "html"],
+)
+def test_wrong_answers_are_one_line(text: str, message: str) -> None:
+    peer = Peer(text)
+    with pytest.raises(ConnectionFailed, match=message):
+        peer.client(attempts=1).list_clusters()
+    peer.close()
+
+
+def test_an_error_without_json_has_a_code() -> None:
+    peer = Peer(answer("<h1>gone</h1>", 404))
+    with pytest.raises(ApiRefusal) as raised:
+        peer.client(attempts=1).list_clusters()
+    peer.close()
+    assert raised.value.response["Error"] == {"Code": "404", "Message": "<h1>gone</h1>"}
+
+
+def test_a_closed_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(ConnectionFailed, match=f"cannot connect to {url}: start Corral with"):
+        LeanClient("ecs", ConnectionPool(url, connect_s=1, read_s=1), SigningKeys("a", "b", REGION), attempts=1).list_clusters()
+
+
+# The endpoints with a lean client
+
+ENVIRONMENT = {
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:4566", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+    "AWS_DEFAULT_REGION": REGION, "HOME": "/nowhere",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more, is_lean",
+    [
+        ({}, True),
+        ({"AWS_SESSION_TOKEN": "t"}, True),
+        ({"AWS_ENDPOINT_URL": "https://127.0.0.1:4566"}, False),
+        ({"AWS_ENDPOINT_URL": "http://ecs.us-east-1.amazonaws.com"}, False),
+        ({"AWS_ENDPOINT_URL": ""}, False),
+        ({"AWS_ENDPOINT_URL_ECS": "http://127.0.0.1:1"}, False),
+        ({"AWS_PROFILE": "work"}, False),
+        ({"AWS_DEFAULT_REGION": ""}, False),
+        ({"AWS_SECRET_ACCESS_KEY": ""}, False),
+        ({"http_proxy": "http://proxy"}, False),
+    ],
+)
+def test_only_endpoints_in_variables_without_tls_are_lean(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, str], is_lean: bool
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (ENVIRONMENT | more).items():
+        monkeypatch.setenv(name, value)
+    signing_keys.cache_clear()
+    found = signing_keys(Endpoint())
+    signing_keys.cache_clear()
+    assert (found is not None) == is_lean
+    if found is not None:
+        assert found == ("http://127.0.0.1:4566", SigningKeys("a", "b", REGION, more.get("AWS_SESSION_TOKEN")))
+
+
+@pytest.mark.parametrize("url", ["http://h", "http://h/", "http://127.0.0.1:80", "http://[::1]:4566", "http://a.b-c:1/"])
+def test_urls_without_tls_are_supported(url: str) -> None:
+    assert is_supported(url)
+
+
+@pytest.mark.parametrize("url", ["https://h", "http://h/path", "http://u@h", "http://h?q", "h:80", "", "http://"])
+def test_other_urls_are_not_supported(url: str) -> None:
+    assert not is_supported(url)
+
+
+# What commands import
+
+
+def test_the_table_of_commands_has_their_summaries() -> None:
+    assert {name: command.get_short_help_str(200) for name, command in main.commands.items()} == SUMMARIES
+
+
+PRINTS_MODULES = """
+import runpy, sys
+try:
+    runpy.run_module("corral.cli", run_name="__main__")
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+HEAVY = ("botocore", "boto3", "urllib3", "http.client", "email", "ssl", "asyncio")
+
+
+@pytest.mark.parametrize(
+    "verb, tables",
+    [
+        (["run", "-d", "--", "true"], False),
+        (["ps", "--all"], False),
+        (["logs", "TASK"], False),
+        (["exec", "TASK", "--", "true"], False),
+        (["stop", "TASK"], False),  # the last command that needs the task to run
+        (["wait", "TASK"], False),
+        (["status"], True),
+        (["top", "--once"], True),
+        (["hold"], True),
+        (["--help"], False),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_everyday_commands_do_not_import_botocore(
+    corral: Corral, task: dict[str, Any], tmp_path: Path, verb: list[str], tables: bool
+) -> None:
+    words = [task["id"][:8] if word == "TASK" else word for word in verb]
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS_MODULES, *words],
+        env={**corral.environment, "HOME": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == (7 if verb[0] == "wait" else 0), done.stderr
+    loaded = {name for name in done.stderr.split() if name in HEAVY or name == "rich"}
+    assert loaded <= ({"rich"} if tables else set())
