@@ -106,7 +106,8 @@ def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -
             raise click.BadParameter(f"{problem}.", param_hint=_flag(name))
     try:
         file = read_file(data.path)
-        stored = {name: file.stored()[f"{UP}.{name}"] for name in UP_OPTIONS if f"{UP}.{name}" in file.stored()}
+        found = file.stored()
+        stored = {name: found[f"{UP}.{name}"] for name in UP_OPTIONS if f"{UP}.{name}" in found}
         with_settings(file, {f"{UP}.{name}": given[name] for name in remembered})
     except ConfigurationError as error:
         raise CliError(str(error)) from None

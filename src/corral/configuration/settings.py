@@ -17,6 +17,7 @@ UP, SCALING, RUN, INSTANCE_TYPES = "up", "scaling", "run", "instance-types"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 PORT_MAX = 65_535
 TEXT_MAX = 4096
+TEXTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,19 @@ def text(table: str, key: str, default: str, pattern: str, rule: str, about: str
         return isinstance(value, str) and len(value) <= TEXT_MAX and re.fullmatch(pattern, value) is not None
 
     return ConfigurationSetting(table, key, default, about, rule, accepts)
+
+
+def texts(table: str, key: str, about: str) -> ConfigurationSetting:
+    """Return a setting that is a list of texts. Its default is an empty list."""
+
+    def accepts(value: Any) -> bool:
+        return (
+            isinstance(value, list)
+            and len(value) <= TEXTS_MAX
+            and all(isinstance(each, str) and len(each) <= TEXT_MAX for each in value)
+        )
+
+    return ConfigurationSetting(table, key, [], about, f"a list of at most {TEXTS_MAX} texts", accepts)
 
 
 _UP = (
