@@ -263,7 +263,7 @@ class Outcome(Struct):
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)
     orders: dict[str, HostOrders] = field(default_factory=dict)
-    # The command's response waits until the hand-over is received.
+    # Hand-overs, and the command that sent each. The response of the command waits until the delivery was tried once.
     handed: list[tuple[Handover, Command | None]] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)  # the ids of hand-overs whose rows were deleted
     faults: list[str] = field(default_factory=list)  # the tracebacks of bugs, for the server's log
@@ -327,7 +327,7 @@ class Core(Generic[S]):
                 for command in todo:
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
-                        tx._changed.update(dict.fromkeys(command.keys))  # the next command that waits in turn runs now
+                        tx._changed.update(dict.fromkeys(command.keys))  # wake the next command that waits in turn for these keys
                     self._reconcile_marked(tx, outcome)  # before the next command, because older tasks get freed capacity first
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._reconciles_left):

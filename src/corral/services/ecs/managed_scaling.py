@@ -276,7 +276,7 @@ def provider_reservations(tx: Tx[Store]) -> dict[tuple[str, str, str], float]:
 
 
 def need_of(tx: Tx[Store], provider: GroupProvider, members: Iterable[Member]) -> Need:
-    """The instances that the tasks of a provider need, with the launch that its reconciler has stored."""
+    """The instances that the tasks of a provider need. New instances have the shape that its reconciler has stored."""
     launch = provider.state.launch
     new = launch.as_instance(provider.region, provider.group) if launch is not None else None
     return needed_instances(instances_of(tx, members), waiting_tasks(tx, provider), new)
