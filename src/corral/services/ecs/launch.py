@@ -290,7 +290,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
-    wants_gpu_indexes(request.tags)  # refuses other values of the tag
+    wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # refuses other values of the tag
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)
