@@ -13,7 +13,7 @@ from typing import Any
 
 from corral.model.settings import HistorySettings, ScalingTimes
 
-UP, SCALING, HISTORY, INSTANCE_TYPES = "up", "scaling", "history", "instance-types"
+UP, SCALING, HISTORY, RUN, INSTANCE_TYPES = "up", "scaling", "history", "run", "instance-types"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 PORT_MAX = 65_535
@@ -135,7 +135,12 @@ _HISTORY = (
     whole(HISTORY, "tasks", HistorySettings().tasks, HISTORY_TASKS_MAX, "how many stopped tasks `corral history` keeps at most"),
 )
 
-SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY)}
+_RUN = (
+    texts(RUN, "notify", "the notifications at the end of each run, if `corral run` has no --notify"),
+    choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),
+)
+
+SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY, *_RUN)}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 
