@@ -107,6 +107,12 @@ class Tasks:
         """Give a claim to a task that waits."""
         self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
 
+    def raise_version(self, task: Task) -> None:
+        """Write a new version of a task, so that clients which wait for a change of the task read its new reason."""
+        self._evict_on_rollback(task.id)
+        self._move(task, task.state, {})
+        self._cache(task.but(version=task.version + 1))
+
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """Grant the claim of a task. The task becomes PENDING, and its runs get their GPUs."""
         self._evict_on_rollback(task.id)

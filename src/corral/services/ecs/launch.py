@@ -6,7 +6,7 @@ and Batch build a `LaunchRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -31,17 +31,14 @@ from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
-from corral.services.ecs.host_access import check_isolated
+from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.run_queue import open_queue
-from corral.services.ecs.run_spec import check_secrets, runs_containers
 from corral.services.ecs.task_progress import mark_provider, start_runs
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
+from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
-
-REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
@@ -65,8 +62,8 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
-    attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
     options: RunOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
+    attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -86,10 +83,10 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
 
     In this transaction, each task is placed and ordered to start, or becomes a claim that waits, or fails.
     """
-    _check_container_overrides(request)
+    check_container_overrides(request.definition, request.overrides)
     spec = task_spec(request.definition, request.overrides)
-    _check_spec(tx, spec)
-    _check_network(request)
+    check_spec(tx, spec)
+    check_network(request.definition, request.network_configuration)
     prototype = _prototype(tx, request, spec)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
@@ -112,8 +109,8 @@ def launch_placed(
     `free_gpus` are the GPUs for containers whose image sets NVIDIA_VISIBLE_DEVICES. It is None if no image sets this variable.
     """
     spec = task_spec(request.definition, request.overrides)
-    _check_spec(tx, spec)
-    _check_network(request)
+    check_spec(tx, spec)
+    check_network(request.definition, request.network_configuration)
     slot, demand = tx.store.fleet.pool(pool).slot(placement.slot_id), spec.demand
     if slot.cpu_units < demand.cpu_units or slot.memory_mib < demand.memory_mib or len(slot.gpus) < demand.gpus:
         raise ClientException(f"The task needs more than was reserved for it: {amounts(demand)}.")
@@ -293,7 +290,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
-    wants_gpu_indexes(request.tags)  # refuses other values of the tag
+    wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # refuses other values of the tag
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)
@@ -339,68 +336,6 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "attemptTimeout": request.attempt_timeout_s,
     }
     return {name: value for name, value in details.items() if value}
-
-
-# Checks of a request
-
-
-def _check_container_overrides(request: LaunchRequest) -> None:
-    overrides = request.overrides.get("containerOverrides", ())
-    names = {container["name"] for container in request.definition["containerDefinitions"]} if overrides else ()
-    for override in overrides:
-        if override.get("name") not in names:
-            raise InvalidParameterException(
-                f"Override for container named {override.get('name')} is not a container in the TaskDefinition."
-            )
-        if not all(pair.get("name") for pair in override.get("environment", ())):
-            raise InvalidParameterException(
-                f"Environment variable names should not be null or empty in the override for container {override['name']}."
-            )
-
-
-def _check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
-    if tx.settings.isolate:
-        check_isolated(spec.document)
-    for container in spec.containers.values():
-        check_secrets(container.definition)
-        _check_runnable(tx, container)
-    for volume in spec.document.get("volumes", ()):
-        for name in REFUSED_IN_VOLUME:
-            if volume.get(name):
-                raise ClientException(f"Volume {volume['name']}: Corral does not serve {name} yet.")
-
-
-def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
-    if container.command and container.only_in_container is None:
-        return
-    if not container.is_host_image and runs_containers(tx):
-        return
-    if not container.command:
-        why = "it has no command, so it needs the command of an image, which only Docker can run"
-    else:
-        why = f"{container.only_in_container} works in Docker containers only"
-    name = container.definition["name"]
-    if container.is_host_image:
-        raise ClientException(
-            f"Container {name}: {why}. The image {container.image} runs as a plain process of this machine. Use another image, "
-            "and start Corral with `corral up --runtime docker`."
-        )
-    raise ClientException(
-        f"Container {name}: {why}, but this Corral runs tasks as plain processes. Start it with `corral up --runtime docker`."
-    )
-
-
-def _check_network(request: LaunchRequest) -> None:
-    """Refuse a request without a network configuration if the network mode is awsvpc, and with one in all other modes.
-
-    The configuration is stored, but has no effect.
-    """
-    given: Mapping[str, Any] = request.network_configuration or {}
-    if request.definition.get("networkMode") == "awsvpc":
-        if not given.get("awsvpcConfiguration"):
-            raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
-    elif given:
-        raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
 
 
 # Tasks that wait in one pool and may use another

@@ -257,6 +257,7 @@ def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
         tx.store.claims.remove(TASK, task.id)
         if array is not None:
             tx.mark(array_reconciler(array.key))
+    tx.store.tasks.raise_version(task)
     tx.mark(f"pool:{task.pool}")
     mark_provider(tx, task)
     tx.changed(f"task:{task.id}")

@@ -280,9 +280,9 @@ def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
     return longest_time_s(task.limit_s, sum(container.stop_grace_s for container in spec.containers.values()))
 
 
-def wants_gpu_indexes(tags: Iterable[dict[str, str]]) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES contains the indexes of the task's GPUs. By default it contains their ids, which are UUIDs."""
-    given = next((tag.get("value", "") for tag in tags if tag.get("key") == GPU_IDS_TAG), GPU_UUIDS)
+def wants_gpu_indexes(tags: Iterable[dict[str, str]], default: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES contains the indexes of the task's GPUs instead of their ids, which are UUIDs."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == GPU_IDS_TAG), default)
     if given not in (GPU_UUIDS, GPU_INDEXES):
         raise InvalidParameterException(f"The tag {GPU_IDS_TAG} must be {GPU_UUIDS} or {GPU_INDEXES}, not '{given}'.")
     return given == GPU_INDEXES
