@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from corral.aws import NESTING_MAX, Request, recognise
-from corral.aws.timestamps import EPOCH_MAX_S, EPOCH_MIN_S, http_date, parse_http_date
+from corral.aws.timestamps import EPOCH_MAX_S, EPOCH_MIN_S
 from corral.errors import ApiError
+from corral.http_dates import http_date, parse_http_date
 from wire.oracle import model_of, sent_by_botocore
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
