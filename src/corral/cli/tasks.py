@@ -207,7 +207,20 @@ def read_definition(path: Path) -> dict[str, Any]:
         content = {**content["taskDefinition"], **({"tags": content["tags"]} if content.get("tags") else {})}
     if not isinstance(content, dict) or not content.get("containerDefinitions"):
         raise CliError(f"{path} is not a task definition: it has no containerDefinitions.")
-    return {"family": path.stem, **{name: value for name, value in content.items() if name not in READ_ONLY}}
+    definition = {"family": path.stem, **{name: value for name, value in content.items() if name not in READ_ONLY}}
+    _check_members(path, definition)
+    return definition
+
+
+def _check_members(path: Path, definition: dict[str, Any]) -> None:
+    """Refuse members that RegisterTaskDefinition does not have, and values of a wrong type. ECS ignores unknown members."""
+    from botocore.session import get_session  # the import is slow, but only files need this check
+    from botocore.validate import ParamValidator
+
+    shape = get_session().get_service_model("ecs").operation_model("RegisterTaskDefinition").input_shape
+    report = ParamValidator().validate(definition, shape)
+    if report.has_errors():
+        raise CliError(f"{path} is not a task definition: {' '.join(report.generate_report().split())}")
 
 
 def is_essential(container: dict[str, Any]) -> bool:
