@@ -9,9 +9,10 @@ that is built from the rows.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import merge
+from itertools import islice
 from typing import Any
 
 from msgspec import to_builtins
@@ -99,9 +100,8 @@ class PoolIndex:
     def heads(self) -> list[Claim]:
         return sorted([line[0] for line in self._lines.values()])
 
-    def in_order(self) -> Iterator[Claim]:
-        """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
-        return merge(*self._lines.values())
+    def first_claims(self, limit: int) -> list[Claim]:
+        return list(islice(merge(*self._lines.values()), limit))
 
     def head(self, demand: Demand) -> Claim | None:
         line = self._lines.get(demand)
