@@ -12,7 +12,7 @@ from corral.configuration.file import ConfigurationError, find_setting, read_fil
 from corral.configuration.settings import SETTINGS, TIME_MAX_S, UP_OPTIONS, defaults
 from corral.errors import Refused
 from corral.model.instance import TypeMapping
-from corral.model.settings import ScalingTimes
+from corral.model.settings import HistorySettings, ScalingTimes
 from corral.server.__main__ import ServerOptions
 from corral.server.configuration import Configuration, read_configuration
 
@@ -45,6 +45,8 @@ WRONG = {  # content → what the error says
     "[up]\naccount = 123456789012\n": "line 2: account is 123456789012, but it must be a text of twelve digits",
     "# port\n[up]\nsecret_key = 'x'\n": "line 3: .up. has the unknown key 'secret_key'. Use port, host, gpus",
     "up = 4566\n": "line 1: up is not a table",
+    "[history]\ndays = -1\n": "line 2: days is -1, but it must be a number from 0 to 3650",
+    "[history]\ntasks = 0.5\n": "line 2: tasks is 0.5, but it must be a whole number from 0 to 100000000",
 }
 
 
@@ -68,6 +70,12 @@ def test_the_wait_for_busy_tasks_is_read(tmp_path: Path) -> None:
     for given in (0, 0.5, TIME_MAX_S):
         (tmp_path / "corral.toml").write_text(f"{HEAD}\n[scaling]\nbusy_wait_s = {given}\n")
         assert read_configuration(tmp_path).scaling == ScalingTimes(busy_wait_s=given)
+
+
+def test_the_days_of_the_history_are_read(tmp_path: Path) -> None:
+    assert read_configuration(tmp_path).history == HistorySettings(days=30.0, tasks=1_000_000)
+    (tmp_path / "corral.toml").write_text("[history]\ndays = 0.5\ntasks = 7\n")
+    assert read_configuration(tmp_path).history == HistorySettings(days=0.5, tasks=7)
 
 
 @pytest.mark.parametrize("content", WRONG)

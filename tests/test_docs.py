@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -136,6 +137,13 @@ def test_every_verb_and_option_is_documented():
         for option in verb.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert any(flag in CLI for flag in option.opts), f"docs/cli.md does not mention {option.opts} of {name}"
+
+
+def test_an_installation_puts_only_corral_on_the_path() -> None:
+    """pipx and uv link the scripts of Corral itself: a second one could shadow a program of the user."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert list(project["scripts"]) == ["corral"] and "gui-scripts" not in project
+    assert [page.name for page in PAGES if "export PATH" in page.read_text()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

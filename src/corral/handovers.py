@@ -1,7 +1,7 @@
 """Hand-overs: a change in one store causes a change in another store exactly once, even if Corral crashes.
 
-Each store (state.db, logs.db, metrics.db) has one thread that runs all its transactions. That thread is called a lane. A hand-over
-is a message from one lane to another lane:
+Each store (state.db, logs.db, metrics.db) has one thread that runs all its transactions. A store and its thread are a lane. A
+hand-over is a message from one lane to another lane:
 
 1. `Tx.hand_over` writes a row into the sender's table `outbox`, in the transaction that makes the first change.
 2. After the commit, `Delivery` sends the hand-over to the receiving lane.

@@ -11,8 +11,10 @@ import pytest
 from clients.test_cli_machine import completed
 from clients.test_cli_run import AWS
 from command import UNTIL_TOLD, Cli
+from corral.cli.errors import CliError
 from corral.cli.gpu_graph import PERIODS_S, bars, period_of
 from corral.cli.recorded_runs import plain_command
+from corral.cli.rerun import check_owner
 from eventually import eventually
 
 UP = ("up", "--detach", "--gpus", "sim:2", "--port", "0")
@@ -31,15 +33,20 @@ def forget(own: Cli) -> None:
 def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     own(*UP)
     assert own("history").stdout == "No run that has ended. `corral ps` lists the tasks that run or wait.\n"
-    busy = own("run", "--detach", "--gpus", "2", "--name", "lr0.1", "--time", "1h", "--", "sh", "-c", "echo working; sleep 4")
+    script = "echo working; until [ -e go ]; do sleep 0.1; done"
+    busy = own("run", "--detach", "--gpus", "2", "--name", "lr0.1", "--time", "1h", "--", "sh", "-c", script)
     own("run", "--name", "bad", "--", "sh", "-c", "echo first >&2; exit 3", code=3)
     own("run", "--name", "bad", "--", "sh", "-c", "echo second; exit 4", code=4)
+    own("run", "--name", "env", "-e", "SIZE=1", "--", "sh", "-c", "echo $COLOUR $SIZE", env={"COLOUR": "red", "TOKEN": "secret"})
+    own("run", "--name", "sweep", "--array", "4-6", "--", "sh", "-c", "echo index $CORRAL_INDEX")
     held = own.start_task("--", "sh", "-c", UNTIL_TOLD, family="held")
     own("stop", "held")
     task_id = busy.stdout.strip()
+    eventually(lambda: len(_known(own)) >= 3)
     running = own.json("show", "lr0.1")
-    assert (running["command"], running["folder"]) == (["sh", "-c", "echo working; sleep 4"], str(own.home))
+    assert (running["command"], running["folder"]) == (["sh", "-c", script], str(own.home))
     assert "State     RUNNING" in own("show", "lr0.1").stdout
+    (own.home / "go").touch()
     own("wait", "lr0.1")
     eventually(lambda: own.task(held)["lastStatus"] == "STOPPED")
     shown = own("show", "bad").stdout
@@ -50,7 +57,8 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     table = own("history", env={"COLUMNS": "80"}).stdout.splitlines()
     assert max(map(len, table)) <= 80 and table[0].split()[:4] == ["ID", "NAME", "ENDED", "EXIT"]
     assert [line.split()[1] for line in table[1:]][:2] == ["bad", "bad"], "oldest first"
-    assert {line.split()[1]: line.split()[3] for line in table[1:]} == {"bad": "4", "held": "7", "lr0.1": "0"}
+    exits = {line.split()[1]: line.split()[3] for line in table[1:]}
+    assert exits == {"bad": "4", "env": "0", "sweep": "0", "held": "7", "lr0.1": "0"}
     assert [row["name"] for row in own.json("history", "--failed")] == ["bad", "bad"]
     assert [row["exitCode"] for row in own.json("history", "bad")] == [3, 4]
     assert [row["exitCode"] for row in own.json("history", "--limit", "1", "bad")] == [4]
@@ -58,23 +66,48 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert own.json("history", "--since", "1h", "h*")[0]["stoppedReason"] == "Task stopped by user"
     tomorrow = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 86_400, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert own("history", "bad", "--since", tomorrow).stdout.startswith(f"No run with the name bad that ended since {tomorrow}.")
-    assert set(completed(own, "history", "")) == {"bad", "held", "lr0.1"} and completed(own, "show", "lr") == ["lr0.1"]
+    assert set(completed(own, "history", "")) == set(exits) and completed(own, "show", "lr") == ["lr0.1"]
 
     assert own("logs", task_id[:7]).stdout == "working\n" == own("logs", "-f", "lr0.1").stdout
     latest = own("logs", "bad")
     assert latest.stdout == "second\n"
     assert re.search(r"2 runs in the history have the name bad: using the latest, \w{8}", latest.stderr)
     assert set(own("logs", "bad", "lr*").stdout.splitlines()) == {"bad   | second", "lr0.1 | working"}
+    assert sorted(line.partition("| ")[2] for line in own("logs", "sweep").stdout.splitlines()) == ["index 4", "index 5", "index 6"]
+    assert own("logs", "sweep:5").stdout == "index 5\n"
     assert "no task has the name 'nothing'" in own("logs", "nothing", code=1).stderr
     assert "there is no run" in own("show", "f" * 32, code=1).stderr
 
     seen = own.json("show", "lr0.1")
     assert seen["gpuUse"]["samples"] >= 2 and seen["gpuLoad"]["meanUtilizationPercent"]
+    with sqlite3.connect(own.data / "state.db") as database:
+        assert "secret" not in str(database.execute("SELECT record FROM task_history").fetchall())
+    database.close()
     text = own("show", task_id).stdout
     lines = f"Run       lr0.1  {task_id}", "State     has ended, exit code 0", f"Folder    {own.home}", "Options   --time 3600"
     for line in lines:
         assert line in text, text
-    assert re.search(r"^Ended .*ago\), ran [4-9]s$", text, re.MULTILINE) and "  1s per column" in text
+    assert re.search(r"^Ended .*ago\), ran \d", text, re.MULTILINE) and "s per column" in text
+
+    # The same command, name, GPUs and time limit again, with the environment of now
+    assert own("rerun", "env", env={"COLOUR": "blue"}).stdout == "blue\n"
+    assert own("rerun", "env", "-e", "SIZE=2", env={"COLOUR": "blue"}).stdout == "blue 2\n", "the latest run is in ECS now"
+    assert own("rerun", "bad", code=4).stdout == "second\n" and own("rerun", "sweep:5").stdout == "index 5\n"
+    task = own.json("rerun", "lr0.1")
+    tags = {tag["key"]: tag["value"] for tag in task["tags"]}
+    assert (tags["corral:name"], tags["corral:time-limit"]) == ("lr0.1", "3600")
+    assert len(task["containers"][0]["gpuIds"]) == 2 and task["startedBy"] == "corral-run"
+
+
+def _known(own: Cli) -> list[float]:
+    """The values of the graph that CloudWatch has so far."""
+    return [value for value in own.json("show", "lr0.1").get("gpuLoad", {}).get("meanUtilizationPercent", ()) if value is not None]
+
+
+@pytest.mark.parametrize(("started_by", "error"), [("batch:j", "belongs to a Batch job"), ("ecs-svc/1", "belongs to a service")])
+def test_tasks_with_an_owner_are_not_run_again(started_by: str, error: str) -> None:
+    with pytest.raises(CliError, match=error):
+        check_owner({"taskArn": "arn:aws:ecs:r:1:task/default/" + "a" * 32, "startedBy": started_by})
 
 
 def test_history_is_not_a_command_for_aws(cli: Cli) -> None:

@@ -119,6 +119,8 @@ def test_the_unit_starts_corral_and_its_restarts_leave_tasks_running(own: Cli, s
     assert "Access denied" in said.stderr and "sudo loginctl enable-linger" in said.stderr
     assert "KillMode=process\n" in path.read_text() and path.stat().st_mode & 0o777 == 0o644
     assert own.json("ps")[0]["taskArn"].endswith(task_id)
+    if os.geteuid() == 0:
+        assert f"{path} already starts Corral" in own("service", "install", "--system", code=1).stderr
     state = own("service", "status").stdout
     assert "State: active (process" in state and "Starts at boot: no, only when" in state
     [found] = [each for each in own.json("doctor") if each["check"] == "start at boot"]
@@ -167,7 +169,7 @@ def test_a_machine_without_systemd_gets_advice(own: Cli, tmp_path: Path) -> None
     refused = own("service", "install", "--user", env={"PATH": str(tools)}, code=1).stderr
     assert "System has not been booted with systemd" in refused
     if not os.path.exists("/run/systemd/system"):
-        assert f"@reboot corral up --detach --data {own.data}" in refused
+        assert f"`@reboot corral up --detach --data {own.data}`" in refused
     assert not (own.home / ".config").exists()
     assert "cannot be used together" in own("service", "install", "--user", "--system", code=2).stderr
 

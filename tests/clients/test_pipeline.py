@@ -100,7 +100,7 @@ def test_a_tolerated_failure_and_a_retry(lab: Cli) -> None:
     assert list(detached["jobs"]) == ["first"] and detached["deferred"] == ["second", "last"]
     run = detached["id"]
     watched = lab("pipeline", "watch", run)
-    assert "second: submitted" in watched.stdout and "children that failed within their tolerance: first (2 of 5)" in watched.stderr
+    assert "second: submitted" in watched.stdout and "children that failed, within `max_failed`: first (2 of 5)" in watched.stderr
     state = lab.json("pipeline", "watch", run)
     assert state["state"] == "SUCCEEDED" and [step["state"] for step in state["steps"]] == ["TOLERATED", "SUCCEEDED", "SUCCEEDED"]
     assert [(step["done"], step["failed"]) for step in state["steps"]] == [(3, 2), (3, 0), (1, 0)]

@@ -18,6 +18,7 @@ AWS = {
     "AWS_ENDPOINT_URL": "https://ecs.us-east-1.amazonaws.com", "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "nothing is sent",
 }  # fmt: skip
+SHOW = "echo $CORRAL_INDEX $CORRAL_ARRAY_ID"
 PRINT = "import json, os, sys; print(json.dumps([os.environ.get(name) for name in sys.argv[1:]]))"
 
 
@@ -131,14 +132,15 @@ def test_the_commit_of_the_folder_is_a_tag(cli: Cli) -> None:
 
 
 def test_queue_options_are_tags(cli: Cli) -> None:
-    words = ("--priority", "-5", "--requeue", "--at", "+2h", "--hold", "--after", "first", "--after-any", "fir*")
+    words = ("--priority", "-5", "--requeue", "--at", "+2h", "--hold", "--after", "first", "--after-any", "o*r")
     first = cli.start_task("--", "sh", "-c", UNTIL_TOLD, family="first")
+    second = cli.start_task("--", "sh", "-c", UNTIL_TOLD, family="other")
     task_id = cli("run", "-d", *words, "true").stdout.strip()
     found = tags(cli, task_id)
     now_s = described(cli, task_id)["createdAt"].timestamp()
     assert abs(float(found.pop("corral:not-before")) - now_s - 7200) < 5
     assert found == {
-        "corral:priority": "-5", "corral:requeue": "1", "corral:hold": "true", "corral:after": first, "corral:after-any": first,
+        "corral:priority": "-5", "corral:requeue": "1", "corral:hold": "true", "corral:after": first, "corral:after-any": second,
         "corral:refuse-unfit": "true",
     }  # fmt: skip
     other = cli("run", "-d", "--requeue=3", "--wait-anyway", "--", "true").stdout.strip()
@@ -160,17 +162,54 @@ def test_aws_refuses_each_queue_option_by_name(cli: Cli) -> None:
 
 def test_held_tasks_are_released(cli: Cli) -> None:
     held = cli("run", "-d", "--hold", "-n", "held", "--", "sh", "-c", UNTIL_TOLD).stdout.strip()
-    assert tags(cli, held)["corral:hold"] == "true"
+    assert tags(cli, held)["corral:hold"] == "true" and described(cli, held)["lastStatus"] == "PROVISIONING"
     assert cli("release", "held").stdout == f"{held[:8]} held is released\n"
     assert "corral:hold" not in tags(cli, held)
+    eventually(lambda: described(cli, held)["lastStatus"] == "RUNNING")
     assert "no task of held is held" in cli("release", "held", code=1).stderr
+
+
+def test_a_run_starts_after_others(cli: Cli) -> None:
+    array_id = cli(
+        "run", "-d", "-n", "parts", "--array", "0-1", "--hold", "--", "sh", "-c", "echo $CORRAL_INDEX >> parts"
+    ).stdout.strip()
+    held = cli("run", "-d", "-n", "failing", "--hold", "--", "sh", "-c", "exit 4").stdout.strip()
+    summed = cli("run", "-d", "-n", "summed", "--after", "parts", "--", "sort", "parts").stdout.strip()
+    never = cli("run", "-d", "-n", "never", "--after", "failing", "--", "true").stdout.strip()
+    whatever = cli("run", "-d", "-n", "whatever", "--after-any", "failing", "--", "true").stdout.strip()
+    assert tags(cli, summed)["corral:after"] == f"array:{array_id}" and tags(cli, never)["corral:after"] == held
+    assert len(cli("release", "parts").stdout.splitlines()) == 2
+    cli("release", "failing")
+    cli("wait", summed, whatever)
+    assert cli("logs", summed).stdout == "0\n1\n"
+    assert "failing" in cli("wait", never, code=125).stderr
+    assert "would never start" in cli("run", "--after", "failing", "--", "true", code=1).stderr
+
+
+def test_a_run_that_fails_is_requeued_and_followed(cli: Cli) -> None:
+    script = "test -e $1 || { touch $1; echo first; exit 5; }; echo second; exit $2"
+    done = cli("run", "-n", "again", "--requeue", "--", "sh", "-c", script, "sh", "one", "0")
+    assert done.stdout == "first\nsecond\n" and re.search(
+        r"failed with exit code 5 and is requeued as task [0-9a-f]{8}", done.stderr
+    )
+    cli("run", "--requeue", "--", "sh", "-c", script, "sh", "two", "6", code=6)
+    detached = cli("run", "-d", "--requeue=2", "--", "sh", "-c", script, "sh", "three", "0").stdout.strip()
+    cli("wait", detached)
+    assert "-i cannot be used with --requeue" in cli("run", "-i", "--requeue", "--", "true", code=2, given="").stderr
+
+
+def test_members_are_requeued(cli: Cli) -> None:
+    script = "test -e m$CORRAL_INDEX || { touch m$CORRAL_INDEX; exit 1; }; " + SHOW
+    done = cli("run", "-n", "twice", "--requeue", "--array", "1-2", "--", "sh", "-c", script)
+    assert [line.split()[2] for line in sorted(done.stdout.splitlines())] == ["1", "2"]
+    assert done.stderr.count("is requeued as task") == 2
 
 
 # arrays
 
 
 def test_an_array_has_a_member_for_each_index(cli: Cli) -> None:
-    array_id = cli("run", "-d", "-n", "sweep", "--array", "0-11,20-24:2%2", "--", "sh", "-c", "echo one").stdout.strip()
+    array_id = cli("run", "-d", "-n", "sweep", "--array", "0-11,20-24:2%2", "--", "sh", "-c", SHOW).stdout.strip()
     assert re.fullmatch("[0-9a-f]{12}", array_id)
     cli("wait", array_id)
     ecs = cli.client("ecs")
@@ -178,14 +217,20 @@ def test_an_array_has_a_member_for_each_index(cli: Cli) -> None:
     assert len(arns) == 15
     assert {tags(cli, arn)["corral:array"].split()[0] for arn in arns} == {array_id}
     assert len(cli.json("ps", "--all", array_id)) == len(cli.json("ps", "--all", "sweep")) == 15
-    assert len(cli("logs", "sweep").stdout.splitlines()) == 15
+    indexes = [*range(12), 20, 22, 24]
+    expected = {f"{f'sweep[{index}]':<9} | {index} {array_id}" for index in indexes}
+    assert set(cli("logs", "sweep").stdout.splitlines()) == set(cli("logs", "-f", array_id).stdout.splitlines()) == expected
+    assert cli("logs", "sweep:22").stdout == f"22 {array_id}\n"
+    assert [task["tags"] for task in cli.json("ps", "--all", f"{array_id}:22")] == [described(cli, arns[-2])["tags"]]
+    assert "sweep has no member with the index 23" in cli("logs", "sweep:23", code=1).stderr
 
 
 def test_an_array_in_the_foreground_ends_with_the_worst_exit_code(cli: Cli) -> None:
-    script = "echo started; exit 3"
-    done = cli("run", "-n", "fail", "--array", "0-2", "--", "sh", "-c", script, code=3)
-    assert re.search(r"array [0-9a-f]{12} has 3 tasks", done.stderr) and "3 of 3 tasks of array" in done.stderr
-    assert len(done.stdout.splitlines()) == 3 and all(line.endswith("| started") for line in done.stdout.splitlines())
+    script = "echo started; exit $CORRAL_INDEX"
+    done = cli("run", "-n", "fail", "--array", "0-2", "--", "sh", "-c", script, code=2)
+    assert re.search(r"array [0-9a-f]{12} has 3 tasks\n", done.stderr)
+    assert re.search(r"2 of 3 tasks of array [0-9a-f]{12} failed: \[1\] with 1, \[2\] with 2\n", done.stderr)
+    assert sorted(done.stdout.splitlines()) == [f"fail[{index}] | started" for index in range(3)]
     described = json.loads(cli("run", "--json", "--array", "1,5", "--", "true").stdout)
     assert [task["lastStatus"] for task in described] == ["STOPPED", "STOPPED"]
 

@@ -158,7 +158,7 @@ def test_a_list_file_is_shared_and_resumed(bucket, variables):
 
 
 def test_errors_of_list_files_say_what_to_do(bucket, monkeypatch, variables):
-    with pytest.raises(WorkerError, match=r"s3://shares/list.txt cannot be read: .*NoSuchKey.* Upload it"):
+    with pytest.raises(WorkerError, match=r"s3://shares/list.txt cannot be read: .*NoSuchKey.* Correct the address"):
         share_of_list_file()
     bucket.put_object(Bucket="shares", Key="list.txt", Body=b"\xff\n")
     with pytest.raises(WorkerError, match="not valid UTF-8"):

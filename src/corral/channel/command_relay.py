@@ -129,7 +129,7 @@ class CommandRelay:
             os.setpgid(0, 0)
             os.tcsetpgrp(theirs, os.getpid())
             _exec(command, theirs, theirs, theirs)
-        with suppress(OSError):  # fails if the child has already done it and called exec
+        with suppress(OSError):  # fails if the child has already set its group and called exec
             os.setpgid(self._child, self._child)
         for number in FORWARDED:
             signal.signal(number, self._signalled)

@@ -40,6 +40,7 @@ SUMMARIES = {
     "release": "Let held tasks start.",
     "history": "List the runs that have ended.",
     "show": "Show everything about one run.",
+    "rerun": "Run the command of an earlier run again.",
     "top": "Watch GPUs and tasks live.",
     "hold": "Hold a GPU so that no task gets it.",
     "gpu": "Let a failed GPU be used again.",

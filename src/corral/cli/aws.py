@@ -61,9 +61,10 @@ def aws_program() -> str:
 
 
 def _warning(arguments: tuple[str, ...]) -> str | None:
-    """Return what version 1 does differently for these arguments.
+    """Return a warning about what version 1 of aws does differently for these arguments, or None.
 
-    `corral aws sqs` works with version 1. Its warning is about the plain `aws sqs`, so it is only for a person at a terminal.
+    `corral aws sqs` works with version 1, but `aws sqs` does not. The warning about this is shown only in a terminal, because it is
+    of no use to a script.
     """
     if "sqs" in arguments and sys.stderr.isatty():
         return SQS_OF_VERSION_1

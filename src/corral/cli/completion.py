@@ -1,6 +1,6 @@
 """`corral completion`, and the functions that complete names and ids of tasks, GPU indexes, repositories and fleets.
 
-If an error occurs, these functions suggest nothing.
+A fleet is an Auto Scaling group that follows an SQS queue (`fleet.py`). If an error occurs, these functions suggest nothing.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _purge(folder: Path) -> None:
 
 
 def _end_holder(lock: Path) -> None:
-    """Send SIGTERM to the process that holds a lock, and wait until it has released it."""
+    """Send SIGTERM to the process that holds a lock, and wait until the process has released it."""
     if not lock.exists():
         return
     deadline_s, told = time.monotonic() + GONE_S, False

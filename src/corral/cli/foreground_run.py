@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ class ForegroundRun:
 
 def wait_in_foreground(run: ForegroundRun) -> None:
     """Show the task's progress and output until it stops, then exit with its exit code."""
+    current = [run.task_id]  # a task that fails may be requeued: then another task replaces it
     reporter = ProgressReporter(run.task_id)
     updates: TaskUpdates = SimpleQueue()
     logged = [defined["name"] for defined in run.definition["containerDefinitions"] if has_log(defined)]
@@ -65,7 +67,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
     restore = run.terminal.restore if run.terminal else lambda: None
     run.signals.follow(
         SignalledRun(
-            run.endpoint, run.cluster, lambda: [run.task_id], stop_timeout_s(run.definition), updates, reporter.say,
+            run.endpoint, run.cluster, lambda: list(current), stop_timeout_s(run.definition), updates, reporter.say,
             f"corral logs -f {tasks.short(run.task_id)}", restore,
         )
     )  # fmt: skip
@@ -93,8 +95,8 @@ def wait_in_foreground(run: ForegroundRun) -> None:
             on_terminal(write)
         except BrokenPipeError:  # the reader has closed the pipe: stop the task, as SIGPIPE would stop a local program
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-            stop_task(client(run.endpoint, "ecs"), run.cluster, run.task_id, "the reader of the output has closed it")
-            run.notifications.send_later([run.task_id])
+            stop_task(client(run.endpoint, "ecs"), run.cluster, current[0], "the reader of the output has closed it")
+            run.notifications.send_later(current)
             sys.exit(BROKEN_PIPE)
 
     try:
@@ -108,25 +110,32 @@ def wait_in_foreground(run: ForegroundRun) -> None:
                     for page in pages(run.endpoint, stream):
                         show(stream, page.events)
         else:
-            followed = FollowedTask(run.cluster, run.task_id, lambda seen: log_streams(run.definition, seen))
-            [ended] = follow(run.endpoint, [followed], show, updates=updates, on_task=report)
+            while True:
+                followed = FollowedTask(run.cluster, current[0], lambda seen: log_streams(run.definition, seen))
+                [ended] = follow(run.endpoint, [followed], show, updates=updates, on_task=report)
+                replacement = tasks.tag_value(ended, tasks.REQUEUED_TAG)
+                if not replacement:
+                    break
+                current[0] = replacement
+                run.signals.replaced(replacement)
+                on_terminal(partial(reporter.requeued, ended, replacement))
     except Leave as leave:
-        run.notifications.send_later([run.task_id])
+        run.notifications.send_later(current)
         reporter.say(leave.text)
         sys.exit(leave.code)
     except Exception:
         if run.signals.end_code is not None:
             run.signals.wait_for_stop()
             sys.exit(run.signals.end_code)
-        run.notifications.send_later([run.task_id])
-        reporter.say(f"task {tasks.short(run.task_id)} keeps running; follow it with `corral logs -f {tasks.short(run.task_id)}`")
+        run.notifications.send_later(current)
+        reporter.say(f"task {tasks.short(current[0])} keeps running; follow it with `corral logs -f {tasks.short(current[0])}`")
         raise
     finally:
         reporter.close()
     if run.as_json:
         print_json(ended)
-    code = _exit_code(run, ended)
     run.signals.finished()
+    code = _exit_code(run, ended)
     run.notifications.send([ended], code)
     sys.exit(code)
 
@@ -162,7 +171,7 @@ def _wait_with_terminal(
 
 def _exit_code(run: ForegroundRun, ended: dict[str, Any]) -> int:
     """Return the exit code of `corral run`. Print a message if the exit code alone does not explain why the task stopped."""
-    name, why = f"task {tasks.short(run.task_id)}", shorten_ids(str(ended.get("stoppedReason", "")))
+    name, why = f"task {tasks.short(tasks.id_of(ended))}", shorten_ids(str(ended.get("stoppedReason", "")))
     if run.terminal and run.terminal.output_closed:
         return BROKEN_PIPE
     if run.signals.end_code is not None:
@@ -213,6 +222,14 @@ class ProgressReporter:
     def report(self, task: dict[str, Any]) -> None:
         with self._lock:
             self._report(task)
+
+    def requeued(self, ended: dict[str, Any], replacement: str) -> None:
+        """Report that a task has failed, and that another task replaces it. Its progress is reported from now on."""
+        with self._lock:
+            codes = ", ".join(map(str, tasks.exit_codes(ended)))
+            why = f"with exit code {codes}" if codes else shorten_ids(tasks.reason(ended))
+            self._print(f"{self._name} failed {why} and is requeued as task {tasks.short(replacement)}")
+            self._name, self._began_s = f"task {tasks.short(replacement)}", time.monotonic()
 
     def say(self, text: str) -> None:
         """Print another message. If the terminal has closed, do nothing."""

@@ -31,6 +31,8 @@ LIMIT_MAX = 100_000
 WIDE = 120  # columns of a screen that has room for longer names, the waiting time, the commit and the folder
 WIDE_NAME, NARROW_NAME = 32, 16
 RIGHT = ("EXIT", "WAITED", "RAN", "GPUS", "MEMORY", "LOAD")
+GAP = 2  # columns of the screen between two columns of the table
+COMMAND_MIN = 12
 GPU_COLUMNS = ("GPUS", "MEMORY", "LOAD")
 
 
@@ -90,13 +92,20 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
     is_wide = out.width >= WIDE
     rows = [_row(task, now, is_wide=is_wide) for task in found]
     empty = {column for column in (*GPU_COLUMNS, "GIT") if not any(row.get(column) for row in rows)}
+    names = [column for column in rows[0] if column not in empty]
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in names}
+    widths["NAME"] = min(widths["NAME"], WIDE_NAME if is_wide else NARROW_NAME)
+    others = sum(width for column, width in widths.items() if column != "COMMAND") + GAP * (len(names) - 1)
+    widths["COMMAND"] = max(COMMAND_MIN, min(widths["COMMAND"], out.width - others))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (names := [column for column in rows[0] if column not in empty]):
+    for column in names:
         table.add_column(
-            column, no_wrap=True, overflow="ellipsis", justify="right" if column in RIGHT else "left",
-            min_width=None if column in ("NAME", "COMMAND") else max(len(column), *(len(row[column]) for row in rows)),
-        )  # fmt: skip
-    table.columns[1].max_width = WIDE_NAME if is_wide else NARROW_NAME
+            column,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if column in RIGHT else "left",
+            width=widths[column],
+        )
     for row in rows:
         table.add_row(*(row[column] for column in names))
     out.print(table)

@@ -30,5 +30,5 @@ def login(data: DataFolder) -> None:
     # Pass the password on standard input, because every user of the machine can read command lines.
     done = subprocess.run([program, "login", "--username", user, "--password-stdin", registry], input=password, text=True)
     if done.returncode == 0:
-        print_message(f"push and pull images as {registry}/REPOSITORY:TAG. Repositories are those of {ecr.meta.region_name}.")
+        print_message(f"push and pull images as {registry}/REPOSITORY:TAG. The repositories are those of {ecr.meta.region_name}.")
     sys.exit(done.returncode)

@@ -85,17 +85,18 @@ def logs(
     start = LogStart(tail, _since_ms(since, now))
     names = _names(logged)
     printer = LogPrinter(list(names.values()), timestamps=timestamps, as_json=as_json)
-    if following and is_large:
+    _print_events(endpoint, [each for each in logged if each.is_recorded or not following], start, names, printer)
+    live = [each for each in logged if not each.is_recorded]
+    if following and is_large and live:
         from corral.cli.array_output import ArrayOutput
 
-        members = {at: tasks.id_of(each.task) for at, each in enumerate(logged)}
-        ArrayOutput(endpoint, logged[0].cluster, logged[0].definition, members, printer, start).follow()
+        members = {at: tasks.id_of(each.task) for at, each in enumerate(live)}
+        ArrayOutput(endpoint, live[0].cluster, live[0].definition, members, printer, start).follow()
         return
-    _print_events(endpoint, [each for each in logged if each.is_recorded or not following], start, names, printer)
     if following:
-        _follow(endpoint, [each for each in logged if not each.is_recorded], start, names, printer)
+        _follow(endpoint, live, start, names, printer)
         return
-    for each in logged[:TASKS_MAX]:
+    for each in live[:TASKS_MAX]:
         if tasks.state(each.task) == "WAITING":
             waits = f"task {tasks.short(tasks.id_of(each.task))} has not started: {shorten_ids(tasks.reason(each.task))}"
             print_message(waits)
@@ -111,8 +112,10 @@ def _print_events(
             printer.add(stream, tasks.id_of(each.task), names[tasks.id_of(each.task), stream.container])
             streams.append(_events(endpoint, stream, start))
     # The logs of a large array are printed one after the other, because a merge reads from all logs at the same time.
-    merged = heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"])
-    for stream, event in chain.from_iterable(streams) if len(logged) > TASKS_MAX else merged:
+    events = (
+        chain.from_iterable(streams) if len(logged) > TASKS_MAX else heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"])
+    )
+    for stream, event in events:
         printer.show(stream, [event], flush=False)
     sys.stdout.flush()
 

@@ -66,7 +66,10 @@ def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:
     if about is None:
         return
     if about["gpusFlag"] != "auto":
-        yield warn(f"Corral was started with --gpus {about['gpusFlag']}", "start it without --gpus to use the real GPUs.")
+        yield warn(
+            f"Corral was started with --gpus {about['gpusFlag']}",
+            "to use the real GPUs: corral config unset up.gpus, then restart Corral.",
+        )
         return
     seen = {gpu["id"] for host in status_page(endpoint_of_folder(data))[0]["hosts"] for gpu in host["gpus"]}
     missing = [gpu_id for gpu_id in driver if gpu_id not in seen]

@@ -10,7 +10,7 @@ read them. It also works with AWS.
 
 The records are in `~/.local/state/corral/notify/ENDPOINT/TASK.json`, readable only by the user. ENDPOINT is a digest of the
 settings that choose the server. `notify.log` contains the output of the commands. If the process is killed, the records stay, and
-the next `corral run --detach --notify` starts the process again. Then a notification can arrive twice.
+the next `corral up` or `corral run --detach --notify` starts the process again. Then a notification can arrive twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from corral.cli.data_folder import DataFolder
 from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll
 from corral.cli.errors import TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
-from corral.cli.notify import RunEnd, RunNotifications, run_end, send_all
+from corral.cli.notify import EndedRun, RunNotifications, run_end, send_all
 from corral.cli.output import print_message
 
 POLL_S = 5.0  # the server delays its response for this time, unless all tasks have stopped
@@ -47,8 +47,7 @@ def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Ma
     """Store the notifications of a run, and start the process that sends them."""
     served = str(run.data.path) if run.endpoint.endpoint_url is not None else ""
     chosen = {variable: value for variable, value in environment.items() if variable.startswith("AWS_")} if not served else {}
-    identity = hashlib.sha256(json.dumps([served, chosen], sort_keys=True).encode()).hexdigest()[:16]
-    folder = _state_folder(environment) / identity
+    folder = _folder(served, chosen, environment)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = {
         "notifications": list(run.given), "name": run.name, "cluster": run.cluster, "tasks": list(task_ids),
@@ -57,6 +56,19 @@ def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Ma
     _store(folder / f"{task_ids[0]}.json", record)
     if _is_unlocked(folder):
         _start(folder, served, environment)
+
+
+def resume_notifications(data: DataFolder) -> None:
+    """Start the process again if notifications for this server are left, for example after the machine was restarted."""
+    folder = _folder(str(data.path), {}, os.environ)
+    if next(folder.glob("*.json"), None) is not None and _is_unlocked(folder):
+        _start(folder, str(data.path), os.environ)
+
+
+def _folder(served: str, chosen: Mapping[str, str], environment: Mapping[str, str]) -> Path:
+    """Return the folder with the records for one endpoint."""
+    identity = hashlib.sha256(json.dumps([served, chosen], sort_keys=True).encode()).hexdigest()[:16]
+    return _state_folder(environment) / identity
 
 
 def _store(path: Path, record: dict[str, Any]) -> None:
@@ -149,7 +161,7 @@ def _records(folder: Path) -> dict[Path, dict[str, Any]]:
     return records
 
 
-def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[Path, RunEnd]]:
+def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[Path, EndedRun]]:
     """Wait a few seconds. Yield the records whose tasks have all stopped."""
     for cluster in sorted({record["cluster"] for record in records.values()}):
         of_cluster = {path: record for path, record in records.items() if record["cluster"] == cluster}
@@ -165,7 +177,7 @@ def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[P
             if successors:
                 _store(path, {**record, "tasks": [successors.get(task_id, task_id) for task_id in record["tasks"]]})
             elif not known:
-                yield path, RunEnd(record["name"], record["tasks"], None, LOST, 0)
+                yield path, EndedRun(record["name"], record["tasks"], None, LOST, 0)
             elif all(tasks.is_stopped(task) for task in known):
                 yield path, run_end(record["name"], known, _exit_code(ecs, known))
 
@@ -179,7 +191,7 @@ def _exit_code(ecs: Any, ended: Sequence[dict[str, Any]]) -> int | None:
     return next((code for code in codes if code), None if None in codes else 0)
 
 
-def _send(path: Path, record: dict[str, Any], end: RunEnd) -> None:
+def _send(path: Path, record: dict[str, Any], end: EndedRun) -> None:
     """Send the notifications of a run, then delete its record."""
     try:
         send_all(record["notifications"], end, record["environment"], record["folder"], print_message)
@@ -188,5 +200,5 @@ def _send(path: Path, record: dict[str, Any], end: RunEnd) -> None:
 
 
 if __name__ == "__main__":
-    _folder, _data = sys.argv[1:]
-    serve(Path(_folder), DataFolder(Path(_data), chosen=True) if _data else None)
+    _records_folder, _data = sys.argv[1:]
+    serve(Path(_records_folder), DataFolder(Path(_data), chosen=True) if _data else None)

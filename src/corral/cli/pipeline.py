@@ -67,7 +67,7 @@ def pipeline() -> None:
     corral pipeline list                  show the last runs, their times and their cost
     corral pipeline logs STEP[INDEX]      print the log of a step, or of one child of an array
     corral pipeline stop [RUN]            stop a run
-    corral pipeline retry --failed [RUN]  submit the jobs that failed again, and the steps after them
+    corral pipeline retry --failed [RUN]  submit the failed jobs again, and the steps after them
     """
 
 
@@ -134,8 +134,9 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
 
 @pipeline.command(short_help="Watch a run, and submit its deferred steps.", help=f"""Watch a run until it ends. {RUN_HELP}
 
-    Steps after a step with `max_failed` are submitted only while `run` or `watch` is running. With --once or --json, the command
-    prints the present state and submits nothing. Press q to leave; the run continues. The exit code is 1 if the run has failed.
+    Deferred steps are the steps after a step with `max_failed`. They are submitted only while `run` or `watch` is running. With
+    --once or --json, the command prints the present state and submits nothing. Press q to leave; the run continues. The exit code
+    is 1 if the run has failed.
     """)  # fmt: skip
 @run_argument
 @data_option
@@ -228,7 +229,7 @@ def logs(
     print_log(endpoint, job_id, following=following, tail=tail, timestamps=timestamps, as_json=as_json)
 
 
-@pipeline.command(short_help="Stop a run.", help=f"""Terminate the jobs of a run that run, and cancel those that wait. {RUN_HELP}
+@pipeline.command(short_help="Stop a run.", help=f"""Terminate the running jobs of a run, and cancel the waiting jobs. {RUN_HELP}
 
     Steps that were not submitted are not submitted any more. `corral pipeline retry --failed` continues the run.
     """)  # fmt: skip
@@ -254,8 +255,8 @@ def stop(run_id: str | None, data: DataFolder, as_json: bool) -> None:
     print_message(f"stopped {found.id}.")
 
 
-@pipeline.command(short_help="Submit the jobs that failed again, and the steps after them.",
-                  help=f"""Submit the jobs of a run that failed or did not run again, and the steps after them. {RUN_HELP}
+@pipeline.command(short_help="Submit the failed jobs again, and the steps after them.",
+                  help=f"""Submit the jobs of a run again that failed or never ran, and the steps after them. {RUN_HELP}
 
     Of an array, only the children that failed run again. Batch cannot run chosen indexes, so they are a new, smaller array.
     Each child gets its original AWS_BATCH_JOB_ARRAY_INDEX and ARRAY_SIZE.

@@ -5,8 +5,8 @@ numbers: its time, the on-demand price of its instance, and the part of the inst
 three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. The prices are those of `corral cost`. On
 AWS, there is no `corral cost`, so the report has only hours.
 
-The usage of a job is stored as a tag of the job when the job has ended. So `list` need not read all children again, and the type of
-an instance is read before the instance is forgotten.
+When a job has ended, `corral pipeline` stores the usage of the job as a tag of the job. So `list` need not read all children again,
+and the type of an instance is read while ECS still describes the instance.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Prices:
                 self.types |= {arn: only for arn in wanted if not self.types[arn]}
 
     def _only_type(self, cluster: str) -> str:
-        """Return the instance type of a compute environment, by the name of its cluster, if it has only one type."""
+        """Return the instance type of the compute environment with this cluster. Return "" if the environment has several types."""
         batch = client(self.endpoint, "batch")
         for page in batch.get_paginator("describe_compute_environments").paginate():
             for each in page["computeEnvironments"]:

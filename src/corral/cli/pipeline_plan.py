@@ -230,7 +230,8 @@ def _parts(
 ) -> Iterator[tuple[int, ...]]:
     """Split the indexes of a step into parts, one for each job.
 
-    A part that waits with `each` for a job has the indexes of that job.
+    `made` has the jobs of each step: the id of an existing job or the index of a request, and the indexes that the job runs. If
+    the step waits with `each` for several jobs of an earlier step, no part has indexes of two of these jobs.
     """
     groups: dict[tuple[int | str | None, ...], list[int]] = {}
     owners = [
@@ -276,7 +277,12 @@ def submit_request(
     *,
     wraps: bool = True,
 ) -> dict[str, Any]:
-    """Return the request of SubmitJob. `job_ids` has the ids of the jobs that were submitted before, by their number."""
+    """Return the request of SubmitJob.
+
+    `record` is the job definition with the pipeline file (`pipeline_runs.py`). `job_ids` has the ids of the jobs that were
+    submitted before, by the index of their request. If `wraps` is True and the job runs only some indexes, RESTORE_INDEX starts the
+    command.
+    """
     planned = plan.step(request.step)
     step, is_part = planned.step, len(request.indexes) < planned.size
     depends_on = []

@@ -103,7 +103,7 @@ def reason_lines(steps: Sequence[StepState], width: int) -> list[str]:
 
 
 def _room(width: int) -> int:
-    """Return the columns for the reason on a wide screen with the longest name of a step."""
+    """Return how many columns the reason has on a wide screen, if the name of a step is as long as possible."""
     return width - NAME_COLUMNS_WIDE - WIDE_COLUMNS
 
 

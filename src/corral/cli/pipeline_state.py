@@ -240,10 +240,10 @@ def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[
 
 
 def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
-    """Add the counts of a step's jobs.
+    """Add the counts of a step's jobs, attempt by attempt.
 
-    If a later job covers all indexes, only this job counts. If it covers some indexes, it covers all children that had failed
-    before. So the earlier failures are not counted.
+    If the jobs of an attempt run all indexes, the earlier attempts do not count. If they run only some indexes, these indexes had
+    failed before. So as many earlier failures no longer count.
     """
     merged = StepCounts()
     for attempt in sorted({job.attempt for job in jobs}):

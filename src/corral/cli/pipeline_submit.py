@@ -85,7 +85,7 @@ def _submit(
         line = error_line(error)
         if line is None or isinstance(error, CliError):
             raise
-        done = f" The {count(len(ids), 'job')} submitted before it was terminated." if ids else " Nothing was submitted."
+        done = f" Terminated {count(len(ids), 'job')} that had been submitted before it." if ids else " Nothing was submitted."
         raise CliError(f"step {requests[len(ids)].step} was not submitted: {line}{done}") from None
     return by_step
 

@@ -79,14 +79,14 @@ def _follow_in_lines(
         _store_usage(endpoint, state, recorded)
         submitted = advance(endpoint, plan, state)
         for name in submitted if not quiet else ():
-            print_line(f"{name}: submitted, because the steps before it have ended within their tolerance")
+            print_line(f"{name}: submitted, because the steps before it have ended, within `max_failed`")
         pause_s = FIRST_PAUSE_S if submitted or state != before else min(2 * pause_s, refresh_s)
         before = state
         time.sleep(pause_s)
 
 
 def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> None:
-    """Store the usage of each job when it has ended: its instances may be forgotten when the run has ended."""
+    """Store the usage of each job when it has ended: ECS may no longer describe its instances when the run has ended."""
     prices = Prices(endpoint)  # a new one: it has the prices of the instance types that have run so far
     for job in state.jobs:
         if job.ended and job.id not in recorded:
@@ -153,7 +153,7 @@ def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlie
     out.print(result_table(state, usage, earlier))
     tolerated = [f"{step.name} ({step.counts.failed} of {step.counts.total})" for step in state.steps if step.state == "TOLERATED"]
     if tolerated:
-        print_message(f"children that failed within their tolerance: {', '.join(tolerated)}.")
+        print_message(f"children that failed, within `max_failed`: {', '.join(tolerated)}.")
     if usage.cost is None:
         why = "AWS's prices are not read" if is_aws(endpoint) else "the jobs ran on instances without a price"
         print_message(f"no cost is shown: {why}.")

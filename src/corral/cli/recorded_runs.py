@@ -17,13 +17,15 @@ from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import parsed_date, print_message, server_time
-from corral.cli.run_names import find_runs
+from corral.cli.run_names import RunId, find_runs
 
+MEMBERS_MAX = 10_000  # the members of an array
 PAGE = 1_000  # the maximum number of tasks in a response
 TIMES = ("createdAt", "startedAt", "stoppingAt", "stoppedAt")
 RELAY = "/corral/channel/command_relay.py"
 RELAY_WORDS = 7  # words of a command before the user's command, if it is relayed: see RunTerminal.wrap
 _ID = re.compile(r"[0-9a-f]{1,32}")
+_INDEX = re.compile(r"[0-9]{1,9}")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -45,21 +47,27 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedR
         if not recorded:
             raise
         return recorded
-    described: dict[str, NamedRun] = {}
-    for of_cluster in dict.fromkeys(of_cluster for of_cluster, _ in ids):
-        here = [task_id for its_cluster, task_id in ids if its_cluster == of_cluster]
-        for at in range(0, len(here), tasks.DESCRIBE_MAX):
-            reply = ecs.describe_tasks(cluster=of_cluster, tasks=here[at : at + tasks.DESCRIBE_MAX], include=["TAGS"])
-            now = server_time(reply)
-            described |= {tasks.id_of(task): NamedRun(of_cluster, task, False, now) for task in reply["tasks"]}
+    described = _described(endpoint, ids)
     found = []
     for of_cluster, task_id in ids:
-        if task_id in described:
-            found.append(described[task_id])
-        elif is_aws(endpoint):
-            tasks.only([], task_id, of_cluster)
+        if task_id in described or is_aws(endpoint):
+            task, now = described.get(task_id, ({}, None))
+            found.append(NamedRun(of_cluster, tasks.only([task] if task else [], task_id, of_cluster), False, now))
         else:
             found += find_recorded(endpoint, task_id) or _unknown(given)
+    return found
+
+
+def _described(endpoint: Endpoint, ids: list[RunId]) -> dict[str, tuple[dict[str, Any], datetime | None]]:
+    """Return the tasks that ECS shows, by id, each with the server's time."""
+    ecs = client(endpoint, "ecs")
+    found: dict[str, tuple[dict[str, Any], datetime | None]] = {}
+    for cluster in dict.fromkeys(of_cluster for of_cluster, _ in ids):
+        of_cluster = [task_id for each, task_id in ids if each == cluster]
+        for start in range(0, len(of_cluster), tasks.DESCRIBE_MAX):
+            part = of_cluster[start : start + tasks.DESCRIBE_MAX]
+            reply = ecs.describe_tasks(cluster=cluster, tasks=part, include=["TAGS"])
+            found |= {tasks.id_of(task): (task, server_time(reply)) for task in reply["tasks"]}
     return found
 
 
@@ -73,17 +81,19 @@ def find_one(endpoint: Endpoint, given: str, cluster: str) -> NamedRun:
 
 
 def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
-    """Find runs in the history: by a name, a glob, an ARN, or the beginning of an id. A name means its latest run."""
+    """Find runs in the history: by a name, a glob, an ARN, or the beginning of an id.
+
+    A name means its latest run. If this is a member of an array, the name means all members, and `NAME:17` the member with the
+    index 17.
+    """
     if given.startswith("arn:"):
         given = given.rpartition("/")[2]
     if not tasks.is_exact(given):
-        named, now = history_page(endpoint, name=given, latest="1")
-        for task in [] if _GLOB.search(given) else named:
-            if task["sameName"] > 1:
-                shown = tasks.short(tasks.id_of(task))
-                print_message(f"{task['sameName']} runs in the history have the name {given}: using the latest, {shown}")
-        if named:
-            return [_found(task, now) for task in named]
+        if named := _find_named(endpoint, given):
+            return named
+        of_array, _, index = given.rpartition(":")
+        if of_array and _INDEX.fullmatch(index):
+            return [run for run in _find_named(endpoint, of_array) if tasks.array_index(run.task) == int(index)][-1:]
     if not _ID.fullmatch(given.lower()):
         return []
     by_id, now = history_page(endpoint, id=given.lower(), limit=str(tasks.AMBIGUOUS_NAMED_MAX + 1))
@@ -92,6 +102,19 @@ def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
         more = ", …" if len(by_id) > tasks.AMBIGUOUS_NAMED_MAX else ""
         raise CliError(f"several runs in the history have ids that begin with {given}: {named_ids}{more}. Give more digits.")
     return [_found(task, now) for task in by_id]
+
+
+def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
+    latest, now = history_page(endpoint, name=given, latest="1")
+    found: list[NamedRun] = []
+    for task in latest:
+        name, array_id = task["name"], tasks.array_id(task)
+        same = recorded_runs(endpoint, MEMBERS_MAX, name=name)[0] if array_id else []
+        found += [_found(each, now) for each in reversed(same) if tasks.array_id(each) == array_id] or [_found(task, now)]
+        if task["sameName"] > max(1, len(found)) and not _GLOB.search(given):
+            shown = f"array {array_id}" if array_id else tasks.short(tasks.id_of(task))
+            print_message(f"{task['sameName']} runs in the history have the name {name}: using the latest, {shown}")
+    return found
 
 
 def recorded_runs(endpoint: Endpoint, limit: int, **filters: str) -> tuple[list[dict[str, Any]], bool, datetime | None]:

@@ -175,13 +175,18 @@ def select(found: list[dict[str, Any]], given: Iterable[str]) -> list[dict[str, 
     chosen: dict[str, dict[str, Any]] = {}
     for each in given:
         named = [task for task in found if fnmatchcase(tasks.name(task), each)]
-        others = [
-            task
-            for task in found
-            if tasks.id_of(task).startswith(each.lower()) or task["taskArn"] == each or tasks.array_id(task) == each.lower()
-        ]
+        others = [task for task in found if _matches_id(task, each)]
         chosen |= {task["taskArn"]: task for task in named or others}
     return list(chosen.values())
+
+
+def _matches_id(task: dict[str, Any], given: str) -> bool:
+    """Whether the argument is the ARN or the beginning of the id of a task, the id of its array, or NAME:INDEX or ID:INDEX."""
+    array_id, index = tasks.array_id(task), tasks.array_index(task)
+    if array_id and given.lower() in (array_id, f"{array_id}:{index}"):
+        return True
+    is_member = index is not None and given == f"{tasks.name(task)}:{index}"
+    return is_member or tasks.id_of(task).startswith(given.lower()) or bool(task["taskArn"] == given)
 
 
 def _listed(ecs: Any, cluster: str, desired: Iterable[str], **filters: str) -> list[dict[str, Any]]:

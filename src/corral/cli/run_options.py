@@ -170,6 +170,8 @@ def check_options(options: RunArguments, *, is_file: bool) -> None:
         raise click.UsageError("-i cannot be used with --detach-on-hangup: the program loses its input with the terminal.")
     if options.interactive and options.array is not None:
         raise click.UsageError("-i cannot be used with --array: the members of an array share no terminal.")
+    if options.interactive and options.requeue is not None:
+        raise click.UsageError("-i cannot be used with --requeue: a task that is run again has no terminal.")
     if options.interactive and (is_file or not options.runs_here):
         raise click.UsageError("-i requires a command that runs as a process of this machine, not FILE.json or --image.")
     if is_file and options.image is not None:
@@ -218,8 +220,8 @@ def queue_tags(
         tags[NOT_BEFORE_TAG] = str(int(options.at.resolve(now).timestamp()))
     if not options.wait_anyway:
         tags[REFUSE_UNFIT_TAG] = TRUE
-    if options.gpu_ids == "index":
-        tags[GPU_IDS_TAG] = "index"
+    if options.gpu_ids:
+        tags[GPU_IDS_TAG] = options.gpu_ids
     if git:
         tags[GIT_TAG] = git
     for key, given in ((AFTER_TAG, options.after), (AFTER_ANY_TAG, options.after_any)):

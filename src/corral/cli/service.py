@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -57,6 +58,10 @@ def install(data: DataFolder, system: bool, user: bool, print_only: bool) -> Non
     _require_rights(unit)
     _require_systemd(unit)
     unit.require_free()
+    other = Unit(data.path, system=not unit.system)
+    if other.is_installed():
+        scope = "--system" if other.system else "--user"
+        raise CliError(f"{other.path} already starts Corral on {data.path}. Remove it first: `corral service remove {scope}`.")
     _warn_about_port(data)
     _write(unit, text)
     lingering = unit.system or _enable_linger()
@@ -83,8 +88,7 @@ def install(data: DataFolder, system: bool, user: bool, print_only: bool) -> Non
 @click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
 def status(data: DataFolder, system: bool, user: bool, as_json: bool) -> None:
     """Show the unit, whether it starts at boot, and whether systemd runs Corral. The exit code is 3 if it does not."""
-    chosen = system or user
-    unit = _unit(data, system, user) if chosen else installed_unit(data) or _unit(data, system, user)
+    unit = _existing_unit(data, system, user)
     installed, pid = unit.is_installed(), data_folder.pid_of(data)
     state = output_of(*unit.systemctl, "is-active", unit.name) if installed else "not installed"
     by_unit = installed and pid is not None and pid == _main_pid(unit)
@@ -116,8 +120,7 @@ def status(data: DataFolder, system: bool, user: bool, as_json: bool) -> None:
 @_scope_options
 def remove(data: DataFolder, system: bool, user: bool) -> None:
     """Stop Corral, and delete its unit. Tasks and data are kept: `corral up` continues with them."""
-    chosen = system or user
-    unit = _unit(data, system, user) if chosen else installed_unit(data) or _unit(data, system, user)
+    unit = _existing_unit(data, system, user)
     if not unit.is_installed():
         unit.require_free()
         print_line(f"{unit.path} does not exist.")
@@ -138,6 +141,12 @@ def _unit(data: DataFolder, system: bool, user: bool) -> Unit:
     return Unit(data.path, system=system or (os.geteuid() == 0 and not user))
 
 
+def _existing_unit(data: DataFolder, system: bool, user: bool) -> Unit:
+    """Return the unit of the options. Without options, return the installed unit, if there is one."""
+    chosen = _unit(data, system, user)
+    return chosen if system or user else installed_unit(data) or chosen
+
+
 def _require_rights(unit: Unit) -> None:
     if unit.system and os.geteuid() != 0:
         raise CliError("--system needs root. Without --system, Corral gets a unit of this user, which needs no root.")
@@ -154,13 +163,13 @@ def _require_systemd(unit: Unit) -> None:
         if done.returncode == 0:
             return
         problem = f"`{shlex.join(command)}` failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}"
-    start = f"corral up --data {shlex.quote(str(unit.data))}"
     if os.path.exists("/run/systemd/system"):
         advice = "log in as this user directly, for example with ssh, and not with su or sudo; then repeat"
     else:
+        data, corral = shlex.quote(str(unit.data)), shlex.quote(shutil.which("corral") or "corral")
         advice = (
-            f"let another program start `{start}` at boot as this user, and stop it with SIGTERM to this process alone. "
-            f"With cron, `crontab -e` and the line: @reboot {start.replace('corral up', 'corral up --detach')}"
+            f"let another program start `{corral} up --data {data}` at boot as this user, and stop it with SIGTERM to this process "
+            f"alone. With cron, add this line with `crontab -e`: `@reboot {corral} up --detach --data {data}`"
         )
     raise CliError(f"systemd does not manage this session: {problem}. Nothing was changed. Instead, {advice}.")
 

@@ -100,7 +100,7 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "Command", f"unknown, because the task definition {definition} was deleted"
     if task.get("folder"):
         yield "Folder", task["folder"]
-    if git := task.get("git") or _tag(task, GIT_TAG):
+    if git := task.get("git") or tasks.tag_value(task, GIT_TAG):
         yield "Git", git
     yield "Created", _time(task["createdAt"], now)
     if "startedAt" in task:
@@ -115,11 +115,11 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "GPU use", text
     if load is not None:
         yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
-    if options := [f"{flag} {_tag(task, key)}" for key, flag in OPTIONS.items() if _tag(task, key)]:
+    if options := [f"{flag} {tasks.tag_value(task, key)}" for key, flag in OPTIONS.items() if tasks.tag_value(task, key)]:
         yield "Options", "  ".join(options)
     for key, label in LINKS.items():
-        if _tag(task, key):
-            yield label, shorten_ids(_tag(task, key))
+        if tasks.tag_value(task, key):
+            yield label, shorten_ids(tasks.tag_value(task, key))
     if "jobId" in task:
         index = f", index {task['arrayIndex']}" if "arrayIndex" in task else ""
         yield "Batch job", f"{task['jobId']}{index}, attempt {task['attempt']}"
@@ -151,10 +151,6 @@ def _use(task: dict[str, Any], load: GpuLoad | None) -> str:
     else:
         return ""
     return f"utilization {mean:.0f} % on average, {highest:.0f} % at most; memory of one GPU {gib(round(peak_mib))} at most"
-
-
-def _tag(task: dict[str, Any], key: str) -> str:
-    return next((str(tag["value"]) for tag in task.get("tags", ()) if tag["key"] == key), "")
 
 
 def _time(at: datetime, now: datetime | None) -> str:

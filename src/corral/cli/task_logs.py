@@ -113,7 +113,7 @@ def follow(
         match updates.get():
             case Exception() as error:
                 raise error
-            case LogPage() as page if page.stream not in complete:
+            case LogPage() as page if page.stream in tokens and page.stream not in complete:  # an earlier call may leave pages
                 show(page.stream, page.events)
                 tokens[page.stream] = page.token
             case dict() as task:

@@ -1,4 +1,4 @@
-"""The settings of corral.toml: the options of `corral up`, and the times of scaling.
+"""The settings of corral.toml: the options of `corral up`, the times of scaling, and the size of the history.
 
 To add a setting, add a line to SETTINGS. The server gets its value from `Configuration.values`, a command from `read_file`. The
 table [instance-types] is not declared here, because its keys are names of instance types: `server/configuration.py` reads it.
@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.model.settings import ScalingTimes
+from corral.model.settings import HistorySettings, ScalingTimes
 
-UP, SCALING, INSTANCE_TYPES = "up", "scaling", "instance-types"
+UP, SCALING, HISTORY, RUN, INSTANCE_TYPES = "up", "scaling", "history", "run", "instance-types"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
+HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 PORT_MAX = 65_535
 TEXT_MAX = 4096
+TEXTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,19 @@ def text(table: str, key: str, default: str, pattern: str, rule: str, about: str
     return ConfigurationSetting(table, key, default, about, rule, accepts)
 
 
+def texts(table: str, key: str, about: str) -> ConfigurationSetting:
+    """Return a setting that is a list of texts. Its default is an empty list."""
+
+    def accepts(value: Any) -> bool:
+        return (
+            isinstance(value, list)
+            and len(value) <= TEXTS_MAX
+            and all(isinstance(each, str) and len(each) <= TEXT_MAX for each in value)
+        )
+
+    return ConfigurationSetting(table, key, [], about, f"a list of at most {TEXTS_MAX} texts", accepts)
+
+
 _UP = (
     whole(UP, "port", 4566, PORT_MAX, "the port to listen on; 0 chooses a free port at every start"),
     text(UP, "host", "127.0.0.1", r"[0-9A-Za-z.:_-]{1,255}", "an address of this machine, such as 127.0.0.1 or 0.0.0.0",
@@ -115,7 +130,17 @@ _SCALING = tuple(
     number(SCALING, key, getattr(ScalingTimes(), key), TIME_MAX_S, _SCALING_ABOUT[key]) for key in ScalingTimes.__struct_fields__
 )
 
-SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING)}
+_HISTORY = (
+    number(HISTORY, "days", HistorySettings().days, HISTORY_DAYS_MAX, "how many days `corral history` keeps stopped tasks"),
+    whole(HISTORY, "tasks", HistorySettings().tasks, HISTORY_TASKS_MAX, "how many stopped tasks `corral history` keeps at most"),
+)
+
+_RUN = (
+    texts(RUN, "notify", "the notifications at the end of each run, if `corral run` has no --notify"),
+    choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),
+)
+
+SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY, *_RUN)}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 

@@ -1,8 +1,9 @@
 """Loads the code of a Lambda function, and runs its handler for each event that arrives on a socket.
 
-A message is a length of four bytes and its content. The server sends a request as JSON, and the event. The process sends a message
-when the code is loaded. For each request, it sends a description as JSON, and the result. Standard output and standard error go to
-the server, which writes them to the log of the function.
+A message has four bytes with the length of its content, and the content. For each invocation, the server sends two messages: a
+request as JSON, and the event. The process responds with two messages: a description of the invocation as JSON, and the result.
+Before its first response, the process sends one more message as JSON: the time that it took to load the code. Standard output and
+standard error go to the server, which writes them to the log of the function.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The process of a Lambda function. The server starts this file as a script, with the environment of the function.
 
+The lifeline is a pipe from the server. The server holds one end open as long as the process may run.
+
 There are two processes. The first one, the supervisor, waits. Its child loads the code and runs the handler (`handler_loop.py`).
 When the server ends or closes the lifeline, when the child ends, or when the function uses too much memory, the supervisor kills
 the child and everything that the child has started. So a killed server leaves no process behind.

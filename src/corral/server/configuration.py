@@ -20,9 +20,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.configuration.file import ConfigurationFile, read_file
-from corral.configuration.settings import INSTANCE_TYPES, SCALING, defaults
+from corral.configuration.settings import HISTORY, INSTANCE_TYPES, SCALING, defaults
 from corral.model.instance import TypeMapping
-from corral.model.settings import ScalingTimes
+from corral.model.settings import HistorySettings, ScalingTimes
 from corral.services.ec2.instance_types import is_known
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
@@ -39,6 +39,10 @@ class Configuration(Struct, frozen=True):
     @property
     def scaling(self) -> ScalingTimes:
         return ScalingTimes(**{key: float(self.values[f"{SCALING}.{key}"]) for key in ScalingTimes.__struct_fields__})
+
+    @property
+    def history(self) -> HistorySettings:
+        return HistorySettings(float(self.values[f"{HISTORY}.days"]), self.values[f"{HISTORY}.tasks"])
 
 
 def read_configuration(data: Path) -> Configuration:

@@ -6,7 +6,7 @@ from corral.database import Database
 
 
 class RunEnvironments:
-    """For each object, how many tasks refer to it and have not ended, and until when it is kept if there is none."""
+    """For each object: how many tasks that have not ended refer to it, and until when it is kept without such tasks."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

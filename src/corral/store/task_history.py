@@ -194,8 +194,8 @@ class TaskHistory:
 
 
 def _stored(row: Row) -> StoredTask:
-    *columns, failed, record = row
-    return StoredTask(*columns, bool(failed), _decode(record))
+    number, task_id, region, cluster, name, failed, record = row
+    return StoredTask(number, task_id, region, cluster, name, bool(failed), _decode(record))
 
 
 def is_glob(text: str) -> bool:

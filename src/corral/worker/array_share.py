@@ -218,7 +218,7 @@ def _asked(what: str, call: Callable[[Any], T]) -> T:
         raise
     except Exception as error:
         if code_of(error) in ("NoSuchBucket", "NoSuchKey"):
-            raise WorkerError(f"{what}: {error} Upload it (aws s3 cp), or correct the address.") from error
+            raise WorkerError(f"{what}: {error} Correct the address, or create it (aws s3 mb, aws s3 cp).") from error
         raise explained(what, error) from error
 
 

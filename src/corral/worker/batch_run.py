@@ -44,9 +44,10 @@ class BatchRun:
         self._failures_max = failures_max
         self._settle = settle
         self._is_stopping = is_stopping
-        self._failures = 0  # messages in a row that failed because of an exception, not by `fail`
-        self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()  # group → feeder and receive
-        self._seen: set[str] = set()
+        # Messages in a row that could not be fetched, decoded or predicted. Calls of `fail` in `predict` do not count.
+        self._failures = 0
+        self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()  # group → feeder and receive of its last failed item
+        self._seen: set[str] = set()  # the type and the line of each exception that was logged with a traceback
 
     def prepare(self, batch: Batch) -> None:
         if self._prepare is not None:

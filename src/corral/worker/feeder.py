@@ -213,7 +213,7 @@ class Feeder:
         return held
 
     def _end_if_empty(self, was_idle: bool, returns: int) -> None:
-        """End after an empty receive, if this feeder held no message before it, and received or returned none meanwhile.
+        """End after an empty receive, if this feeder held no message before the receive, and received or returned none during it.
 
         Otherwise the queue may have messages although a receive is empty: a FIFO queue returns no message of a group while another
         message of the group is held.
@@ -283,7 +283,7 @@ class Feeder:
         """Whether further messages will be settled soon, so that the settler may wait for them.
 
         The settler must not wait if the queue is FIFO, because only the delete of a message makes the next message of its group
-        visible. It must not wait if there are results, because they are written before the delete.
+        visible. It must not wait if there are results, because it writes the results of a batch when it sends the batch.
         """
         options = self._options
         return self._processing > 0 and not (options.queue.is_fifo or options.results or self._stopping.is_set())

@@ -82,7 +82,8 @@ class FeederProcess:
         """Close the connection. Then the child returns its messages and ends."""
         self._is_closing = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # `close` is not enough, because feeders that were forked later have copies
+            # `close` is not enough, because feeders that were forked later have copies of the socket.
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _order(self, *words: Any) -> None:
         try:

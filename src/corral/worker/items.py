@@ -12,7 +12,7 @@ CREATED = ("ObjectCreated", "ObjectRestore:Completed", "Object Created", "Object
 
 @dataclass(slots=True)
 class S3Object:
-    """An object that an S3 event names. `data` has its bytes. It is None before the fetch and after `decode`."""
+    """An object that an S3 event names. `data` has the bytes of the object. `data` is None before the fetch and after `decode`."""
 
     bucket: str
     key: str

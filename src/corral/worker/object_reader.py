@@ -21,7 +21,7 @@ from corral.worker.queue_lookup import client, credentials
 
 OK = 200
 ALGORITHM = "AWS4-HMAC-SHA256"
-ANY_KEY = "k"
+ANY_KEY = "k"  # the key of an object that need not exist: only the URL is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ObjectReader:
 
 
 def endpoint_of(presigned_url: str) -> BucketEndpoint | None:
-    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. Return None if they need another signature."""
+    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. Return None if its requests need another signature."""
     parts = urlsplit(presigned_url)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     scope = query.get("X-Amz-Credential", "").split("/")

@@ -163,7 +163,7 @@ class Settler:
         self._settled(written, Fate.DONE)
 
     def _give_back(self, fate: Fate, messages: list[HeldMessage]) -> None:
-        """Make messages visible: messages that were not processed at once, and failed messages after the delay of the queue."""
+        """Make messages visible again: unprocessed messages at once, and failed messages after the retry delay."""
         entries = []
         for at, message in enumerate(messages):
             delay_s = self._retry_delay_s(message.receive_count) if fate is Fate.FAILED else 0
@@ -182,7 +182,7 @@ class Settler:
 
 
 def delay_s(retry_delay_s: int | None, receives_max: int | None) -> Callable[[int], int]:
-    """Return how long a failed message stays invisible.
+    """Return a function that maps the receive count of a failed message to the seconds that the message stays invisible.
 
     A redrive policy of the queue ends the retries of a bad message. Without such a policy, the message would be received again and
     again for days, so the delay doubles with each receive.

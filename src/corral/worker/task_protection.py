@@ -16,7 +16,7 @@ from corral.worker.errors import LOG
 
 EXPIRES_MINUTES = 10
 RENEW_S = EXPIRES_MINUTES * 60 / 2
-LINGER_S = 1.0  # the protection stays between two messages, because each change is a request to ECS
+LINGER_S = 1.0  # how long the protection stays after the last message, because each change is a request to ECS
 RETRY_S = 60.0
 REQUEST_MAX_S = 10.0
 

@@ -35,7 +35,7 @@ from corral.store import Store
 
 NotStabilized = api_error("NotStabilized")
 STABILIZES_S = 3 * 3600.0  # the longest time that a stack waits until an environment is VALID
-# Members of computeResources that UpdateComputeEnvironment removes with an empty value.
+# Member of computeResources → the empty value with which UpdateComputeEnvironment removes the member.
 EMPTY: dict[str, Any] = {
     "Ec2KeyPair": "",
     "ImageId": "",
@@ -79,7 +79,10 @@ def _create_environment(tx: Tx[Store], caller: Caller, properties: Properties) -
 
 
 def _update_environment(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Update an environment in place. Send only the changed members of computeResources, because Batch refuses some others."""
+    """Update an environment in place.
+
+    Send only the changed members of computeResources, because UpdateComputeEnvironment does not accept all members.
+    """
     names = changed(old, new, without=("ComputeResources", "ReplaceComputeEnvironment", "Tags"))
     given = {name: new[name] for name in names if name in new}
     if "State" in old and "State" not in new:

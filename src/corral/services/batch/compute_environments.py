@@ -110,7 +110,7 @@ def _resources(given: Params) -> Params:
     resources = {member: value for member, value in given.items() if value not in (None, "", [], {})}
     if resources["type"] in ("EC2", "SPOT"):
         resources = {"minvCpus": 0, "allocationStrategy": "BEST_FIT", **resources}
-        resources["desiredvCpus"] = 0  # the vCPUs of its instances; a new environment has none
+        resources["desiredvCpus"] = 0  # the vCPUs of the instances; a new environment has no instances
         resources.setdefault("securityGroupIds", [])
         if not resources.get("imageId"):
             resources.setdefault("ec2Configuration", [{"imageType": "ECS_AL2023"}])
@@ -177,7 +177,8 @@ def _updated(tx: Tx[Store], environment: ComputeEnvironment, given: Params) -> P
     resources = {member: value for member, value in merged.items() if value not in (None, "", [], {})}
     if resources["type"] != before["type"] and (resources["type"] in ("EC2", "SPOT")) != environment.scales:
         raise ClientException(
-            f"computeResources.type cannot be changed from {before['type']} to {resources['type']}: create another."
+            f"computeResources.type cannot be changed from {before['type']} to {resources['type']}: create another compute "
+            "environment."
         )
     least, most = resources.get("minvCpus", 0), resources["maxvCpus"]
     if given.get("desiredvCpus") is not None and not least <= given["desiredvCpus"] <= most:

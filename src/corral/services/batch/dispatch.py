@@ -69,7 +69,8 @@ def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
     lines = tx.store.job_lines.lines_of(region, queue)
     _mark_pools(tx, lines)  # run the scheduler: with new ranks, another claim may reserve the free capacity
     refresh_lines(tx, lines)
-    tx.mark(f"job-limits:{region}/{queue}")  # even if the queue has no time limits now
+    # Also if the queue has no time limits any more: then this reconciler deletes the recorded waiting times.
+    tx.mark(f"job-limits:{region}/{queue}")
 
 
 def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
@@ -161,7 +162,7 @@ def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placem
     for name, earlier in tx.store.job_lines.claims_of(line.id).items():
         if name == pool:
             break
-        found = room_for_claim(tx.store.fleet.pool(name), earlier)
+        found = room_for_claim(tx.store.fleet.pool(name), earlier, tx.now_s)
         if found is not None:
             return name, earlier, found
     return pool, claim, placement

@@ -42,10 +42,10 @@ class Present(Struct):
 
     shapes: list[FreeShape]
     ids: list[list[str]]  # for each shape, its instances; instances that the group has not launched yet have no id
-    members: dict[str, Member]
+    members: dict[str, Member]  # instance id → member of a group
     wanted: dict[str, int]  # group → how many instances it has not launched yet
-    vcpus: int = 0
-    gpus: int = 0
+    vcpus: int = 0  # of all these instances
+    gpus: int = 0  # of all these instances
 
 
 def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:
@@ -103,7 +103,10 @@ def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: Environmen
 def plan_of(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, seen: tuple[str, ...] = ()
 ) -> tuple[ScalingPlan, list[TypeShape]]:
-    """Return how many instances an environment should launch for its waiting jobs, and the types that it may launch."""
+    """Return how many instances an environment should launch for its waiting jobs, and the types that it may launch.
+
+    `lines_for` explains `seen`.
+    """
     types, _ = launchable(tx, environment)
     lines = lines_for(tx, environment, seen)
     return plan_scaling(lines, here.shapes, types, size_of(tx, environment, state, here), _strategy(environment)), types
@@ -132,6 +135,9 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
     """Return the waiting jobs for which an environment should have room, in the order in which they get capacity.
 
     If a queue has several environments, a later environment serves only the jobs for which the earlier environments have no room.
+    So this function also computes the plans of the earlier environments. `seen` has the names of the environments whose plans are
+    being computed. They are not computed again: otherwise two queues that order the same environments differently would cause an
+    endless recursion.
     """
     found: list[JobLine] = []
     pool = pool_of(tx, environment)

@@ -30,7 +30,10 @@ _visible_devices: dict[str, str] = {}  # digest of a configuration → value of 
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Return where the configurations are stored that SubmitJob needs and that are not cached, by the name of the parameter."""
+    """Return the places of the configurations that SubmitJob needs and that are not cached, by parameter name.
+
+    The server reads the configurations there, and adds them to the request as parameters.
+    """
     try:
         definition = find_definition(tx, caller.region, params["jobDefinition"])
     except ApiError:

@@ -185,7 +185,10 @@ def _existing(tx: Tx[Store], region: str, name: str, revision: int) -> JobDefini
 
 
 def _named(tx: Tx[Store], region: str, given: str, status: str | None) -> list[tuple[str, int]]:
-    """The revision that an element of `jobDefinitions` names. A name without a revision means its newest revisions."""
+    """Return the name and number of the revision that an element of `jobDefinitions` names.
+
+    If the element contains no revision, return the newest revisions of the job definition.
+    """
     name, revision = split_definition(region, given)
     if revision is None:
         return tx.store.job_definitions.listed(region, status, family=name, after=None, limit=DESCRIBED_MAX, descending=True)

@@ -30,7 +30,8 @@ READ_MAX = 400  # jobs per page in all other cases, so that a request does not d
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
 PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filters whose value may end with *: their columns
 TIME_MAX_MS = 10**15
-NUMBERED, TIMED = 1, 2  # how many numbers a cursor contains
+# The length of a cursor: it contains the number or index of a job, or its creation time and its number.
+NUMBERED, TIMED = 1, 2
 
 
 def list_jobs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[L
 
 
 def _filter(region: str, name: str, value: str, state: JobState | None) -> tuple[dict[str, Any], int]:
-    """Return the arguments that make the store apply a filter, and how many numbers its cursors contain."""
+    """Return the arguments that make the store apply a filter, and the length of its cursors."""
     if name == "SHARE_IDENTIFIER":
         return {"share": value, "state": state}, NUMBERED
     if name == "JOB_NAME":

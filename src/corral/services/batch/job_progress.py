@@ -192,7 +192,10 @@ def _fail(tx: Tx[Store], job: Job, reason: str) -> Job:
 
 
 def _notify(tx: Tx[Store], number: int, position: int) -> None:
-    """Write a notice: a row that makes a reconciler check the dependent jobs. If other notices exist, it is already due."""
+    """Write a notice: a row that makes a reconciler check the dependent jobs.
+
+    If other notices exist, the reconciler is already due.
+    """
     if tx.store.jobs.dependencies.notify(number, position):
         tx.mark(NOTICES)
 
@@ -232,9 +235,9 @@ def _finish_array(tx: Tx[Store], parent: Job) -> bool:
 
 
 def check_children(tx: Tx[Store], parent: Job, first: int) -> None:
-    """Check the children of an array whose index is `first` or more. The reconciler of the array checks them.
+    """Let the reconciler of an array check the children with the index `first` or more.
 
-    If `check_from` is set, the reconciler is already due.
+    If `check_from` of the array is set, the reconciler is already due.
     """
     if parent.check_from is None:
         tx.store.jobs.change(parent, parent.but(check_from=first), tx.now_s)

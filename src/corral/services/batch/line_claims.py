@@ -2,7 +2,8 @@
 
 A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. The jobs with one
 share identifier are a share. A pool is the set of instances of a compute environment's cluster. A claim is the entry of a line in
-the queue of a pool. The scheduler serves the claim with the smallest rank first.
+the queue of a pool. The scheduler serves the claim with the smallest rank first. The level of a share is its use of vCPUs,
+multiplied by its weight (`decide/job_order.py`). The share with the lowest level is first.
 
 A line has one claim in the pool of each compute environment of its queue. It has no claim while too little of a consumable resource
 is available, or while its scheduling policy reserves the capacity for other shares. It has no claim in a Fargate environment that
@@ -32,8 +33,10 @@ from corral.services.batch.names import DELETING, queue_key
 from corral.services.batch.scheduling_policies import FairShare, fair_share
 from corral.store import Store
 
-LOOK_AGAIN_S = 5.0  # how often a line that leaves capacity to other shares looks whether an unmanaged environment has grown
-RANKED_S = 1.0  # the ranks of all claims of a pool are computed at most once in this time. A dispatch updates its own share at once
+# If a line must leave the capacity of an unmanaged environment to other shares, its claims are computed again after this time,
+# because the environment may have grown.
+LOOK_AGAIN_S = 5.0
+RANKED_S = 1.0  # the ranks of all claims of a pool are computed at most once in this time. A dispatch updates its share at once
 
 
 class Offer(Struct, frozen=True):
@@ -160,7 +163,7 @@ def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: fl
 
 
 def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0) -> float:
-    """Return the level of a share of a queue, if the share held `more_vcpus`. All jobs of a FIFO queue have the same level."""
+    """Return the level that a share of a queue would have if it held `more_vcpus` more. All jobs of a FIFO queue have level 0."""
     policy = _policy(tx, queue)
     if policy is None:
         return 0.0
@@ -256,9 +259,10 @@ def _policy(tx: Tx[Store], queue: JobQueue) -> FairShare | None:
 
 
 def _seniority(tx: Tx[Store], pool: str, line: WaitingLine) -> float:
-    """Return the first element of the rank, which all job claims of a pool share until they are ranked again.
+    """Return the second element of the ranks of a pool's job claims: when the oldest waiting job of the pool was created.
 
-    After a start, the claims of a pool have no ranks of this process yet: the next serving of the pool ranks all of them.
+    All job claims of a pool have the same value, until `rank_claims` computes it again. After a start of the server, the value is
+    not known. Then this function makes the next call of `rank_claims` compute all ranks of the pool.
     """
     lines, known = tx.store.job_lines.in_pool(pool), tx.store.job_lines.seniority.get(pool)
     if known is None or not lines:

@@ -68,7 +68,7 @@ def _block(tx: Tx[Store], job: Job) -> int:
         return int(given["block"])
     taken = {document["block"] for _, document in tx.store.stored.listed(SERVICE, TYPE, ANY_REGION)}
     if len(taken) >= BLOCKS:
-        raise ClientException(f"{len(taken)} multi-node jobs have addresses, and at most {BLOCKS} can. Submit it again later.")
+        raise ClientException(f"{len(taken)} multi-node jobs have addresses, which is the maximum. Submit the job again later.")
     block = zlib.crc32(job.id.encode()) % BLOCKS
     while block + FIRST_BLOCK in taken:
         block = (block + 1) % BLOCKS

@@ -43,7 +43,7 @@ class JobTask(Struct, frozen=True):
 
 
 def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
-    """Return the ARNs of the resources that a request names. As on AWS, requests that list or describe return no ARNs."""
+    """Return the ARNs of the resources that a request names. As on AWS, return none for operations that list or describe."""
     if params.get("resourceArn"):
         return [params["resourceArn"]]
 
@@ -71,7 +71,7 @@ def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
 def tasks_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[JobTask]:
     """Return the tasks that a request registers or submits.
 
-    If its job definition is unknown, return none: the handler refuses it.
+    If the job definition of the request is unknown, return none: the handler refuses the request.
     """
     if operation == "RegisterJobDefinition":
         nodes = (params.get("nodeProperties") or {}).get("nodeRangeProperties") or ()

@@ -1,7 +1,8 @@
 """GetJobQueueSnapshot: the first RUNNABLE jobs of a job queue, in the order in which they start.
 
-A line has the jobs of a queue that need the same resources. A share has the jobs with one share identifier. The snapshot merges the
-lines in the order in which `decide/job_order.py` ranks their jobs.
+A line has the jobs of a queue that need the same resources and have the same share identifier. A share has the jobs with one share
+identifier. The share with the lowest level is first (`decide/job_order.py`). The snapshot merges the lines in the order in which
+`decide/job_order.py` ranks their jobs.
 """
 
 from __future__ import annotations

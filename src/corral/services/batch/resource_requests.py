@@ -30,7 +30,7 @@ RESOURCES_MAX = 50_000  # the quota of AWS for an account
 FILTER_VALUES_MAX = 100
 NAME_FILTER = "CONSUMABLE_RESOURCE_NAME"
 TOKEN_VALID_S = 8 * 3600.0
-TOKENS_MAX = 100  # Corral remembers this many tokens per resource
+TOKENS_MAX = 100  # client tokens that Corral remembers for each resource
 
 
 def create_consumable_resource(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

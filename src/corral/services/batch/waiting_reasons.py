@@ -38,7 +38,9 @@ MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
 REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 CAPACITY = "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
 ACTION = "ACTION_REQUIRED"
-CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)  # for environments that accept jobs; "": the end of another job will make room
+# The codes of environments that accept jobs. A job gets the first of these codes that one of its environments has. "": no code,
+# because the end of another job will make room.
+CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)
 COUNTED_MAX = 10_000  # the text counts up to this many jobs before a job; above this, it says "more than"
 HOLDERS_READ_MAX = 100  # the number of running jobs that are read to find the earliest time limit
 HOLDERS_NAMED_MAX = 3
@@ -108,7 +110,7 @@ def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Rea
     if not leaves_reservation(tx, line, queue):
         return Reason("", f"The share {line.share} leaves the rest of the capacity to shares without jobs (computeReservation)")
     found = [_offer_reason(tx, line, offer) for offer in usable]
-    codes = {each.code for each in found}  # the job gets the first of CODES that one of its environments has
+    codes = {each.code for each in found}
     text = "; ".join(dict.fromkeys(each.text for each in found))
     return Reason(next(code for code in CODES if code in codes), text[:1].upper() + text[1:])
 

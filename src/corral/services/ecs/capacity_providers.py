@@ -125,7 +125,8 @@ def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
     document = _without_failure(document) | {"autoScalingGroupProvider": settings, "updateStatus": "UPDATE_COMPLETE"}
     tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
     tx.mark(provider_key(caller.region, group_name(document)))
-    tx.mark(group_key(caller.region, group_name(document)))  # an instance may wait for its tasks because of managed draining
+    # The request may have turned managed draining off: then the group terminates instances that wait for the end of their tasks.
+    tx.mark(group_key(caller.region, group_name(document)))
     return {"capacityProvider": _response(caller, document)}
 
 
@@ -308,12 +309,12 @@ def providers_of_cluster(tx: Tx[Store], cluster: str, cluster_details: dict[str,
 
 
 def group_of_provider(tx: Tx[Store], region: str, name: str) -> str:
-    """The name of the Auto Scaling group of a capacity provider. A request gives the ARN or the name of the group."""
+    """The name of the Auto Scaling group of a capacity provider. It is empty if the provider does not exist or has no group."""
     return group_name(tx.store.stored.get("ecs", "capacity-provider", region, name) or {})
 
 
 def provider_of_instance(tx: Tx[Store], caller: Caller, instance: Instance, cluster: str) -> str | None:
-    """The capacity provider of the cluster whose tasks run on this instance."""
+    """The capacity provider to which an instance of the cluster belongs, or None."""
     if instance.is_host:
         return HOST_PROVIDER
     _, details = cluster_record(tx, caller, cluster) or ("", {})
@@ -348,7 +349,7 @@ def service_capacity(
 ) -> Capacity:
     """The capacity for new tasks of a service.
 
-    These tasks wait if no capacity is free. `running` is the number of its other tasks.
+    These tasks wait if no capacity is free. `running` is the number of tasks that the service already has.
     """
     launch_type, strategy = settings.get("launchType"), settings.get("capacityProviderStrategy")
     if launch_type == "FARGATE":

@@ -34,7 +34,7 @@ def check_isolated(definition: Mapping[str, Any]) -> None:
 def refusal(setting: str) -> str:
     return (
         f"{setting} gives a task access to the host, which `corral up --isolate` forbids. "
-        "Remove the setting, or start Corral without --isolate."
+        "Remove the setting, or start Corral with --no-isolate."
     )
 
 

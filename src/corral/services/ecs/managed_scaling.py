@@ -236,7 +236,9 @@ def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
 
 
 def protect_members(tx: Tx[Store], group: Group, members: Sequence[Member], need: Need) -> None:
-    """Set the scale-in protection of members. All are protected, except idle members of a group with a surplus."""
+    """Set the scale-in protection of members. All are protected, unless the group has more members than its desired capacity: then
+    idle members are not protected.
+    """
     has_surplus = capacity_of(members) > group.desired
     opened = False
     for member in members:
@@ -276,7 +278,7 @@ def provider_reservations(tx: Tx[Store]) -> dict[tuple[str, str, str], float]:
 
 
 def need_of(tx: Tx[Store], provider: GroupProvider, members: Iterable[Member]) -> Need:
-    """The instances that the tasks of a provider need, with the launch that its reconciler has stored."""
+    """The instances that the tasks of a provider need. New instances have the shape that its reconciler has stored."""
     launch = provider.state.launch
     new = launch.as_instance(provider.region, provider.group) if launch is not None else None
     return needed_instances(instances_of(tx, members), waiting_tasks(tx, provider), new)

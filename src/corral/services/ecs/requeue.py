@@ -10,6 +10,7 @@ from corral.core import Tx
 from corral.model.queued_run import QueuedRun, QueueState
 from corral.model.run_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, run_options
 from corral.model.task import Task, TaskState
+from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.run_queue import REQUEUED_AS, TIMES
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
@@ -48,6 +49,7 @@ def requeue(tx: Tx[Store], task: Task, run: QueuedRun, not_before_s: float) -> T
         launch_type=task.launch_type,
     )
     tx.store.tasks.add(successor)
+    use_private_objects(tx, successor)
     tx.store.tasks.set_details(task, {**task.details, "tags": _with_tags(tags, {REQUEUED_AS_TAG: task_id}), REQUEUED_AS: task_id})
     tx.store.run_waits.remove(task.id)
     tx.store.run_waits.add(

@@ -16,7 +16,7 @@ TooManyRequestsException = api_error("TooManyRequestsException", 429)
 
 ISOLATED = (
     "Corral was started with --isolate, so it runs no Lambda functions: they are processes of this machine, without a container. "
-    "Start Corral without --isolate, or run the code as an ECS task."
+    "Start Corral with --no-isolate, or run the code as an ECS task."
 )
 
 
