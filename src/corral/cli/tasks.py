@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from corral.cli.endpoint import id_prefix
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import SHORT_ID, count
 
@@ -123,7 +124,8 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     if not _PREFIX.fullmatch(given.lower()):
         raise RunNotFound(f"no task has the name '{given}': `corral ps --all` lists the tasks.")
     given = given.lower()
-    listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
+    with id_prefix(given):
+        listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
     matches = [task_id for task_id in listed if task_id.startswith(given)]
     if not matches:
         raise RunNotFound(f"no task has the name {given}, or an id that begins with it: `corral ps --all` lists the tasks.")
