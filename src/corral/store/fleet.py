@@ -9,9 +9,10 @@ index with an index that is built from the rows.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import merge
+from itertools import islice
 from typing import Any
 
 from msgspec import to_builtins
@@ -102,9 +103,6 @@ class PoolIndex:
     def heads(self) -> list[Claim]:
         return sorted([line[0] for line in self._lines.values()])
 
-    def in_order(self) -> Iterator[Claim]:
-        return merge(*self._lines.values())
-
     def head_of_line(self, claim: Claim) -> Claim | None:
         line = self._lines.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
         return line[0] if line else None
@@ -125,6 +123,9 @@ class PoolIndex:
 
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
+
+    def first_claims(self, limit: int) -> list[Claim]:
+        return list(islice(merge(*self._lines.values()), limit))
 
     def place_in_line(self, claim: Claim) -> int:
         return 1 + sum([bisect_left(line, claim) for line in self._lines.values()])
