@@ -1,9 +1,10 @@
 """Runs commands on a store. `Core.batch` runs all queued commands in one transaction and commits it.
 
-A command is a function, for example the handler of a request. A reconciler is a function that runs when its key is marked as
-changed, or at a set time. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics. A run
-is one container of a task on a host. After the commit, `batch` returns the responses to clients and the orders to hosts, and the
-caller sends them. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
+A command is a function, for example the handler of a request. A key is a text such as `pool:hosts`. A reconciler is a function
+that runs when its key is marked (`Tx.mark`), or at a set time (`Tx.due`). The part of the key before the colon is the name of the
+reconciler. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics. A run is one
+container of a task on a host. After the commit, `batch` returns the responses to clients and the orders to hosts, and the caller
+sends them. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
 directly, with a virtual clock.
 """
 
@@ -32,8 +33,8 @@ from corral.model.settings import Settings
 MARKS_MAX_PER_BATCH = 1_000  # further reconcilers run in the next batch, so that requests do not wait for all of them
 TOGETHER_MAX = 100  # reconcilers that share a savepoint
 HANDOVER_MAX_BYTES = 16 * 1024  # the maximum size of the payloads in one row
-INSTANT_S = 1e-6
-CLOCK_STEP_S = 1.0
+INSTANT_S = 1e-6  # the difference between the times of two commands that the clock does not distinguish
+CLOCK_STEP_S = 1.0  # see `Core._instant`
 RETRY_S = 5.0  # a reconciler that raised an exception is run again after this time
 
 
@@ -110,12 +111,12 @@ class Tx(Struct, Generic[S]):
     final: bool = True  # False if the handler may raise Wait
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_BATCH
-    _marks: dict[str, None] = field(default_factory=dict)
+    _marks: dict[str, None] = field(default_factory=dict)  # the marked keys of all other reconcilers
     _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
-    _late_kinds: Collection[str] = ()
-    _changed: dict[str, None] = field(default_factory=dict)
+    _late_kinds: Collection[str] = ()  # the names of the reconcilers that run once per batch
+    _changed: dict[str, None] = field(default_factory=dict)  # the keys of `changed`
     _orders: list[tuple[str, Order]] = field(default_factory=list)
-    _changes_later: list[tuple[str, float]] = field(default_factory=list)
+    _changes_later: list[tuple[str, float]] = field(default_factory=list)  # the keys and times of `changes_at`
     _handed: list[NewHandover] = field(default_factory=list)
     _command: Command | None = None  # the command that is running; None if a reconciler is running
 
@@ -244,8 +245,8 @@ class Command(Struct, eq=False):
     on_wait: Callable[[], None] | None = None  # called when the command begins to wait
     read_only: bool = False  # True if the command changes nothing
     waits_until_s: float | None = None  # set when the command raises Wait for the first time
-    keys: tuple[str, ...] = ()
-    in_turn: bool = False
+    keys: tuple[str, ...] = ()  # the keys for which the command waits
+    in_turn: bool = False  # see `Wait`
 
 
 NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that sends it
@@ -391,10 +392,11 @@ class Core(Generic[S]):
     def _instant(self) -> float:
         """Return the time.
 
-        Each call returns a later time, so that the commands of a batch have different times in the right order.
+        Each call returns a later time, so that the commands of a batch have different times in the right order. The only exception:
+        if the clock was set back by more than CLOCK_STEP_S, return its time.
         """
         now_s = self._clock.now_s()
-        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # if the clock was set back by more than CLOCK_STEP_S, use its time
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:
             now_s = self._last_s + INSTANT_S
         self._last_s = now_s
         return now_s

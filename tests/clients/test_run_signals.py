@@ -321,5 +321,10 @@ def test_notifications_of_foreground_and_detached_runs(cli: Cli) -> None:
         asked.close()
     assert request.startswith(b"POST /hook ") and b'"name": "there"' in request and b'"exitCode": 0' in request
     assert notified.read_text() == "here 4 0 33\nthere 0 0 33\n"
+    cli("config", "set", "run.notify", "echo $CORRAL_NAME >> configured", "not-there")
+    assert "not-there" in cli("run", "--name", "set", "--", "true").stderr
+    cli("run", "--notify", "none", "--", "true")
+    cli("config", "unset", "run.notify")
+    assert (cli.home / "configured").read_text() == "set\n"
     records = cli.home / ".local" / "state" / "corral" / "notify"
     eventually(lambda: not list(records.glob("*/*.json")))

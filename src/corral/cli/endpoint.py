@@ -1,7 +1,8 @@
 """Finds the endpoint that a command uses, and creates clients for it.
 
-If AWS_ENDPOINT_URL or AWS_PROFILE is set, commands use that endpoint, so they also work with AWS. Otherwise they use the server of
-the data folder. If the environment contains only AWS keys, commands do not use AWS.
+If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use that endpoint, so they also work with AWS. Otherwise
+they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: they may be set for other
+programs, and a command must not send requests to AWS by mistake.
 
 The import of botocore takes longer than most commands. So clients of ECS, CloudWatch Logs and ECR at a Corral endpoint are lean
 clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches errors

@@ -32,8 +32,10 @@ QUEUE_METRICS = {
     "oldestS": ("ApproximateAgeOfOldestMessage", "Maximum"),
 }
 WINDOW_S = 600
-STEP_S, AWS_STEP_S = 10, 60
-CARRY_S = 120  # Corral publishes an unchanged value once in each clock minute, so two values may be almost two minutes apart
+STEP_S, AWS_STEP_S = 10, 60  # the time between two values of a graph: of Corral's metrics, and of AWS's
+# A graph repeats a value for this time. Corral publishes an unchanged value once in each clock minute, so two values may be almost
+# two minutes apart.
+CARRY_S = 120
 ACTIVITIES_MAX = 100
 TASKS_MAX = 100
 S3 = "s3.amazonaws.com"
@@ -56,7 +58,7 @@ def find_fleet(endpoint: Endpoint, name: str) -> QueueFleet:
     names = [name] if found else _groups_of_stack(endpoint, name)
     queues = {each: queue for each in names if (queue := _queue_of(endpoint, each)) is not None}
     if len(queues) != 1:
-        reason = "has no scaling policy with an alarm on a queue" if names else "does not exist"
+        reason = "has no scaling policy with an alarm on a queue" if names else "has no Auto Scaling group"
         what = f"the groups {', '.join(queues)} all follow a queue: name one of them" if queues else f"{name} {reason}"
         raise CliError(f"{what}. `corral fleet` needs an Auto Scaling group that follows a queue, or a stack with one.")
     [(group, queue)] = queues.items()
@@ -223,7 +225,7 @@ def _workers(endpoint: Endpoint, fleet: QueueFleet) -> tuple[list[dict[str, Any]
 
 
 def _own_page(endpoint: Endpoint, fleet: QueueFleet, tasks: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"wakes": [], "tasks": {}}
+    found: dict[str, Any] = {"wakes": [], "tasks": {}}  # a wake is the arrival of a message in the empty queue
     if not is_aws(endpoint):
         region = client(endpoint, "sqs").meta.region_name
         query = urlencode({"region": region, "queue": fleet.queue, "task": tasks[:TASKS_MAX]}, doseq=True)

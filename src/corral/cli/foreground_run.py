@@ -117,6 +117,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
                 if not replacement:
                     break
                 current[0] = replacement
+                run.signals.replaced(replacement)
                 on_terminal(partial(reporter.requeued, ended, replacement))
     except Leave as leave:
         run.notifications.send_later(current)
@@ -133,8 +134,8 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         reporter.close()
     if run.as_json:
         print_json(ended)
-    code = _exit_code(run, ended)
     run.signals.finished()
+    code = _exit_code(run, ended)
     run.notifications.send([ended], code)
     sys.exit(code)
 

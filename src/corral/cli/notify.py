@@ -3,6 +3,7 @@
     desktop             a notification of the desktop, by the command notify-send
     mail:ADDRESS        a mail, by the command mail
     http(s)://…         a webhook: a POST request with a small JSON document
+    none                no notification, not even those of the setting `run.notify` in corral.toml
     any other text      a shell command, with the variables CORRAL_NAME, CORRAL_TASK, CORRAL_EXIT_CODE, CORRAL_REASON and
                         CORRAL_DURATION (in seconds)
 
@@ -28,14 +29,17 @@ import click
 from corral.cli import tasks
 from corral.cli.data_folder import DataFolder
 from corral.cli.endpoint import Endpoint
+from corral.cli.errors import CliError
 from corral.cli.output import format_duration, print_message, shorten_ids
 from corral.control_characters import escape_controls
+from corral.data_folder import CONFIGURATION
 
 COMMAND_MAX_S = 300.0  # a command that runs longer is killed
 REQUEST_MAX_S = 10.0
 ATTEMPT_PAUSES_S = (1.0, 4.0)  # the pauses between the attempts of a webhook that fails
 REASON_MAX = 1_000
 MAIL = "mail:"
+NONE = "none"
 _ADDRESS = re.compile(r"[^\s,;<>-][^\s,;<>]{0,253}")
 _WORD = re.compile(r"[\w.-]+")
 
@@ -130,6 +134,24 @@ def check_notifications(context: click.Context, parameter: click.Parameter, give
     return given
 
 
+def notifications_of(given: Sequence[str], data: DataFolder) -> list[str]:
+    """Return the notifications of the command line, or those of corral.toml if there are none."""
+    if given:
+        return [each for each in given if each != NONE]
+    if not (data.path / CONFIGURATION).exists():
+        return []
+    from corral.configuration.file import ConfigurationError, read_file
+
+    try:
+        configured: list[str] = read_file(data.path).values()["run.notify"]
+    except ConfigurationError as error:
+        raise CliError(str(error)) from None
+    problems = {each: _problem(each) for each in configured}
+    for problem in filter(None, problems.values()):
+        print_message(f"run.notify in {data.path / CONFIGURATION}: {problem}")
+    return [each for each in configured if each != NONE and not problems[each]]
+
+
 notify_option = click.option(
     "--notify", metavar="WHAT", multiple=True, callback=check_notifications,
     help="At the end of the run: desktop, mail:ADDRESS, a URL for a webhook, or a shell command. Can be repeated.",
@@ -140,6 +162,8 @@ def _problem(given: str) -> str:
     import shutil
     from urllib.parse import urlsplit
 
+    if given == NONE:
+        return ""
     if given == "desktop":
         return (
             "" if shutil.which("notify-send") else "desktop requires the program notify-send, which is not installed (libnotify)."

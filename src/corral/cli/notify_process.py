@@ -10,7 +10,7 @@ read them. It also works with AWS.
 
 The records are in `~/.local/state/corral/notify/ENDPOINT/TASK.json`, readable only by the user. ENDPOINT is a digest of the
 settings that choose the server. `notify.log` contains the output of the commands. If the process is killed, the records stay, and
-the next `corral run --detach --notify` starts the process again. Then a notification can arrive twice.
+the next `corral up` or `corral run --detach --notify` starts the process again. Then a notification can arrive twice.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Ma
     """Store the notifications of a run, and start the process that sends them."""
     served = str(run.data.path) if run.endpoint.endpoint_url is not None else ""
     chosen = {variable: value for variable, value in environment.items() if variable.startswith("AWS_")} if not served else {}
-    identity = hashlib.sha256(json.dumps([served, chosen], sort_keys=True).encode()).hexdigest()[:16]
-    folder = _state_folder(environment) / identity
+    folder = _folder(served, chosen, environment)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = {
         "notifications": list(run.given), "name": run.name, "cluster": run.cluster, "tasks": list(task_ids),
@@ -57,6 +56,19 @@ def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Ma
     _store(folder / f"{task_ids[0]}.json", record)
     if _is_unlocked(folder):
         _start(folder, served, environment)
+
+
+def resume_notifications(data: DataFolder) -> None:
+    """Start the process again if notifications for this server are left, for example after the machine was restarted."""
+    folder = _folder(str(data.path), {}, os.environ)
+    if next(folder.glob("*.json"), None) is not None and _is_unlocked(folder):
+        _start(folder, str(data.path), os.environ)
+
+
+def _folder(served: str, chosen: Mapping[str, str], environment: Mapping[str, str]) -> Path:
+    """Return the folder with the records for one endpoint."""
+    identity = hashlib.sha256(json.dumps([served, chosen], sort_keys=True).encode()).hexdigest()[:16]
+    return _state_folder(environment) / identity
 
 
 def _store(path: Path, record: dict[str, Any]) -> None:
@@ -188,5 +200,5 @@ def _send(path: Path, record: dict[str, Any], end: EndedRun) -> None:
 
 
 if __name__ == "__main__":
-    _folder, _data = sys.argv[1:]
-    serve(Path(_folder), DataFolder(Path(_data), chosen=True) if _data else None)
+    _records_folder, _data = sys.argv[1:]
+    serve(Path(_records_folder), DataFolder(Path(_data), chosen=True) if _data else None)

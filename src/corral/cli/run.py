@@ -13,7 +13,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.git_commit import GitCommit
-from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications
+from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications, notifications_of
 from corral.cli.output import print_json, print_line, server_time
 from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
 from corral.cli.run_environment import variables, with_environment
@@ -72,6 +72,7 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
     check_options(options, is_file=is_file)
     endpoint = find_endpoint(data)
+    notify = notifications_of(options.notify, data)
     check_endpoint(endpoint, options, is_file=is_file)
     terminal = None
     if options.interactive:
@@ -91,7 +92,7 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
             limit_s=options.limit_s,
             terminal=terminal,
             signals=signals,
-            notifications=RunNotifications(options.notify, submission.name, data, endpoint, submission.cluster),
+            notifications=RunNotifications(notify, submission.name, data, endpoint, submission.cluster),
         )
     finally:
         if terminal:

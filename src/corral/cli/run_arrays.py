@@ -107,7 +107,12 @@ def wait_for_array(run: ArrayRun) -> None:
     def pending() -> list[str]:
         return list(output.pending.values())
 
+    known = set(pending())
+
     def pause(seconds: float) -> None:
+        for replacement in set(pending()) - known:
+            known.add(replacement)
+            run.signals.replaced(replacement)
         with suppress(Empty):
             raise updates.get(timeout=seconds)  # Leave is the only update
 
@@ -139,8 +144,8 @@ def wait_for_array(run: ArrayRun) -> None:
         raise
     if run.as_json:
         print_json(list(output.ended.values()))
-    code = run.signals.end_code or _report(array.id, submission.definition, output.ended)
     run.signals.finished()
+    code = run.signals.end_code or _report(array.id, submission.definition, output.ended)
     run.notifications.send(list(output.ended.values()), code)
     sys.exit(code)
 

@@ -49,6 +49,7 @@ LOST_RESPONSE_S = 20.0  # how long RunTask and StopTask are repeated while the s
 RETRY_S = 0.2
 STOP_TIMEOUT_S = 30  # ECS's default of stopTimeout
 STOP_MARGIN_S = 10.0  # the client waits this much longer than the stop timeout of the task
+SETTLE_S = 0.005
 EXIT_S = 2.0  # the main thread exits within this time, unless it cannot write to a full pipe
 
 
@@ -62,6 +63,19 @@ class _Phase(Enum):
 class _Received(NamedTuple):
     number: int
     at: float  # by the monotonic clock
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the signals have ended the tasks."""
+
+    step: int = 0  # the number of steps of STEPS that were taken
+    interrupted_at: float = float("-inf")  # when the last SIGINT that counts was received
+    leave_at: float | None = None  # when to exit without waiting any longer
+
+    @property
+    def wait_s(self) -> float | None:
+        return None if self.leave_at is None else max(0.0, self.leave_at - time.monotonic())
 
 
 class Leave(Exception):
@@ -95,6 +109,7 @@ class RunSignals:
         self._received: list[_Received] = []
         self._queue: SimpleQueue[_Received] = SimpleQueue()
         self._started: list[tuple[Any, str, str]] = []  # (client, cluster, task ARN) of every started task
+        self._handled = 0  # how many of the received signals the thread has handled
         self._stop_sent = threading.Event()
         for number in HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -178,8 +193,17 @@ class RunSignals:
             self._received.append(received)
             self._queue.put(received)
 
+    def replaced(self, task_id: str) -> None:
+        """Another task has replaced a task that failed. If a signal has arrived meanwhile, stop the new task, too."""
+        number = next((each.number for each in self._received if not self._detaches(each.number)), None)
+        if number is not None:
+            stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, _reason(number))
+
     def finished(self) -> None:
-        """The tasks have stopped: from now on a signal ends this process at once."""
+        """The tasks have stopped: from now on a signal ends this process at once. Wait for the messages of earlier signals."""
+        give_up_at = time.monotonic() + EXIT_S
+        while self._handled < len(self._received) and time.monotonic() < give_up_at:
+            time.sleep(SETTLE_S)
         self._phase = _Phase.BEFORE
 
     def wait_for_stop(self) -> None:
@@ -187,25 +211,35 @@ class RunSignals:
         self._stop_sent.wait(LOST_RESPONSE_S + EXIT_S)
 
     def _serve(self) -> None:
-        step, interrupted_at, leave_at = 0, 0.0, float("inf")
+        """Handle signals until the tasks have stopped, or until this process exits without waiting for them."""
+        state = _Progress()
         while True:
             try:
-                wait_s = None if leave_at == float("inf") else max(0.0, leave_at - time.monotonic())
-                number, at = self._queue.get(timeout=wait_s)
+                received = self._queue.get(timeout=state.wait_s)
             except Empty:
                 return self._leave(self.end_code or 1, f"{self._tasks()} did not stop in time; see `corral ps`")
-            if number != signal.SIGINT:
-                discard_closed_terminals()
-                if self._detaches(number):
-                    return self._leave(128 + number, f"{self._tasks()} keeps running; {self._how_to_follow()}")
-                step = max(step, STEPS.index("SIGTERM") + 1)
-                leave_at = min(leave_at, at + self._run.stop_timeout_s + STOP_MARGIN_S)
-                self._end(number)
-            elif at - interrupted_at > REPEATED_S:
-                interrupted_at, step = at, step + 1
-                if step > len(STEPS) or (step > 1 and is_aws(self._run.endpoint)):
-                    return self._leave(128 + number, f"exiting without waiting for the task; {self._how_to_follow()}")
-                self._interrupt(step)
+            if self._handle(received, state):
+                return None
+            self._handled += 1
+
+    def _handle(self, received: _Received, state: _Progress) -> bool:
+        """Handle one signal. Return True if this process exits without waiting for the tasks."""
+        number, at = received
+        if number != signal.SIGINT:
+            discard_closed_terminals()
+            if self._detaches(number):
+                self._leave(128 + number, f"{self._tasks()} keeps running; {self._how_to_follow()}")
+                return True
+            state.step = max(state.step, STEPS.index("SIGTERM") + 1)
+            state.leave_at = state.leave_at or at + self._run.stop_timeout_s + STOP_MARGIN_S
+            self._end(number)
+        elif at - state.interrupted_at > REPEATED_S:
+            state.interrupted_at, state.step = at, state.step + 1
+            if state.step > len(STEPS) or (state.step > 1 and is_aws(self._run.endpoint)):
+                self._leave(128 + number, f"exiting without waiting for the task; {self._how_to_follow()}")
+                return True
+            self._interrupt(state.step)
+        return False
 
     def _interrupt(self, step: int) -> None:
         """Send the signal of this Ctrl-C to the tasks. AWS has no such operation, so a task on AWS is stopped."""

@@ -78,6 +78,7 @@ def up(
     command += ["--discard-blobs", "true"] if discard_blobs else []
     if access_key and secret_key:  # not passed as arguments, because every user of the machine can read those
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
+    _resume_notifications(data)
     if not detach:
         _report_stored(data, stored)
         _run_in_foreground(command, data)
@@ -90,6 +91,13 @@ def up(
     _report_missing(about, data)
     if chosen["runtime"] == "process":
         print_message("--runtime process: images are ignored, and every container runs as a process of this machine.")
+
+
+def _resume_notifications(data: DataFolder) -> None:
+    """Send the notifications that a restart of the machine has interrupted. They are sent after the server has started."""
+    from corral.cli.notify_process import resume_notifications
+
+    resume_notifications(data)
 
 
 def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -42,10 +42,10 @@ class Present(Struct):
 
     shapes: list[FreeShape]
     ids: list[list[str]]  # for each shape, its instances; instances that the group has not launched yet have no id
-    members: dict[str, Member]
+    members: dict[str, Member]  # instance id → member of a group
     wanted: dict[str, int]  # group → how many instances it has not launched yet
-    vcpus: int = 0
-    gpus: int = 0
+    vcpus: int = 0  # of all these instances
+    gpus: int = 0  # of all these instances
 
 
 def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:

@@ -25,7 +25,7 @@ from corral.store import Store
 Description = dict[str, Any]
 
 DESCRIBED_MAX = 100
-PLACES_MAX = 3
+PLACES_MAX = 3  # if a request names more waiting jobs, their reasons do not contain their places in the queue
 
 
 class _Execution(Struct, frozen=True):

@@ -236,7 +236,9 @@ def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
 
 
 def protect_members(tx: Tx[Store], group: Group, members: Sequence[Member], need: Need) -> None:
-    """Set the scale-in protection of members. All are protected, except idle members of a group with a surplus."""
+    """Set the scale-in protection of members. All are protected, unless the group has more members than its desired capacity: then
+    idle members are not protected.
+    """
     has_surplus = capacity_of(members) > group.desired
     opened = False
     for member in members:
