@@ -117,7 +117,7 @@ def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
     lines = tx.store.fleet.pool(pool_name)._lines
-    return sorted(claim for line in lines.values() for claim in line)
+    return sorted(claim for by_limit in lines.values() for line in by_limit.values() for claim in line)
 
 
 def youngest_first(tx: Tx[Store], pool_name: str) -> None:

@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from corral.core import Tx
+from corral.decide.backfill import longest_time_s
 from corral.decide.task_lifecycle import NO_RULES
 from corral.model.numbers import whole_number
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
@@ -267,6 +268,16 @@ def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
     if not 0 < limit_s < math.inf:
         raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} must be a positive number of seconds, not '{given}'.")
     return limit_s
+
+
+def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
+    """Return the longest time from the placement of a task until it has stopped. Return None if the task has no time limit.
+
+    When the time limit ends, the containers of the task are stopped, and each may need its whole stop timeout.
+    """
+    if task.limit_s is None:
+        return None
+    return longest_time_s(task.limit_s, sum(container.stop_grace_s for container in spec.containers.values()))
 
 
 def wants_gpu_indexes(tags: Iterable[dict[str, str]], default: str) -> bool:
