@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.aws.wire_errors import ParseError, WrongResult
-from corral.http_dates import http_date, parse_http_date
+from corral.model.http_dates import http_date, parse_http_date
 
 HEADER_TIMESTAMP_FORMAT = "rfc822"  # the default for headers
 TEXT_TIMESTAMP_FORMAT = "iso8601"  # the default for paths, query strings, forms and XML

@@ -9,10 +9,9 @@ index with an index that is built from the rows.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
 from typing import Any
 
 from msgspec import to_builtins
@@ -124,8 +123,8 @@ class PoolIndex:
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
 
-    def first_claims(self, limit: int) -> list[Claim]:
-        return list(islice(merge(*self._lines.values()), limit))
+    def in_order(self) -> Iterator[Claim]:
+        return merge(*self._lines.values())
 
     def place_in_line(self, claim: Claim) -> int:
         return 1 + sum([bisect_left(line, claim) for line in self._lines.values()])

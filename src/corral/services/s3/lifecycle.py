@@ -16,7 +16,7 @@ import orjson
 from corral.core import Tx
 from corral.decide import expiry
 from corral.decide.expiry import DAY_S, LifecycleFilter, LifecycleRule
-from corral.http_dates import http_date
+from corral.model.http_dates import http_date
 from corral.model.objects import BUCKET_LIFECYCLE, Bucket, MultipartUpload, ObjectVersion
 from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml
