@@ -24,6 +24,7 @@ import corral
 from corral import aws
 from corral.core import Tx
 from corral.decide.placement import standing_reservation
+from corral.decide.start_estimates import estimates
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
@@ -240,12 +241,13 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     first = list(enumerate(islice(pool.in_order(), shown), 1))
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
-    reasons = WaitReasons(tx)
+    reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)
     return [
         {
             **_claimant(tx, claim),
             "place": place,
             "needs": needs_of(claim.demand),
+            "startsAtS": starts_s.get(claim.id),
             "reason": reasons.reason(pool_name, claim),
         }
         for place, claim in [*first, *launches[:shown]]
