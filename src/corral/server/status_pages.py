@@ -24,6 +24,7 @@ import corral
 from corral import aws
 from corral.core import Tx
 from corral.decide.placement import standing_reservation
+from corral.decide.start_estimates import estimates
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
@@ -240,12 +241,13 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     first = list(enumerate(islice(pool.in_order(), shown), 1))
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
-    reasons = WaitReasons(tx)
+    reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)
     return [
         {
             **_claimant(tx, claim),
             "place": place,
             "needs": needs_of(claim.demand),
+            "startsAtS": starts_s.get(claim.id),
             "reason": reasons.reason(pool_name, claim),
         }
         for place, claim in [*first, *launches[:shown]]
@@ -298,6 +300,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "task": holder.id if holder else None,
         "taskDefinition": _definition(holder) if holder else None,
         "taskName": holder.name if holder else None,
+        "arrayIndex": holder.array_index if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -320,7 +323,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index}
 
 
 def _running(task: Task | None) -> dict[str, Any]:

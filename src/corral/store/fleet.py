@@ -102,9 +102,6 @@ class PoolIndex:
     def heads(self) -> list[Claim]:
         return sorted([line[0] for line in self._lines.values()])
 
-    def in_order(self) -> Iterator[Claim]:
-        return merge(*self._lines.values())
-
     def head_of_line(self, claim: Claim) -> Claim | None:
         line = self._lines.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
         return line[0] if line else None
@@ -125,6 +122,9 @@ class PoolIndex:
 
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
+
+    def in_order(self) -> Iterator[Claim]:
+        return merge(*self._lines.values())
 
     def place_in_line(self, claim: Claim) -> int:
         return 1 + sum([bisect_left(line, claim) for line in self._lines.values()])
