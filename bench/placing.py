@@ -229,7 +229,7 @@ def _kinds_of_demands(line: int, *, mixed: bool) -> list[Demand]:
 
 
 def _serve(fleet: Fleet, placed: list[Placed]) -> None:
-    for claim, found in serve(fleet.pool(HOST_POOL)):
+    for claim, found in serve(fleet.pool(HOST_POOL), 0.0):
         fleet.leave_line(HOST_POOL, claim)
         fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
         placed.append((found.slot_id, found.gpu_ids, claim.demand))

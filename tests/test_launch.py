@@ -11,6 +11,7 @@ from corral.core import Command, Tx
 from corral.errors import ApiError
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import StartOrder
+from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import InvalidParameterException
@@ -36,8 +37,8 @@ NOW = Capacity("EC2", (HOST_POOL,), waits=False)
 class World(Small):
     """A core with one host of two GPUs, and the orders to start that it received."""
 
-    def __init__(self) -> None:
-        super().__init__(2)
+    def __init__(self, settings: Settings | None = None) -> None:
+        super().__init__(2, settings=settings)
         self.started: list[StartOrder] = []
         self.register(MAIN)
 
@@ -73,6 +74,15 @@ def test_tasks_that_fit_are_started_and_the_others_wait_as_claims() -> None:
     for task in launched.tasks:
         assert world.store.tasks.get(task.id) == task
         assert (task.group, task.started_by, task.details) == ("service:web", "ecs-svc/1", {"tags": [{"key": "k", "value": "v"}]})
+
+
+@pytest.mark.parametrize(
+    "default, value, expected", [("uuid", None, []), ("uuid", "index", [0]), ("index", None, [0]), ("index", "uuid", [])]
+)
+def test_a_tag_or_a_setting_selects_indexes_of_gpus(default: str, value: str | None, expected: list[int]) -> None:
+    world = World(Settings(gpu_ids=default))
+    world.launch(WAITS, tags=[{"key": "corral:gpu-ids", "value": value}] if value else [])
+    assert world.started[-1].spec.gpu_indexes == expected and len(world.started[-1].spec.gpu_ids) == 1
 
 
 def test_a_task_that_does_not_wait_fails_with_a_reason() -> None:

@@ -276,4 +276,4 @@ def test_the_rest_of_the_slot_is_spare_unless_it_is_reserved() -> None:
     assert spare_gpus(pool, Placement("a", ()), young) == ()
     assert spare_gpus(pool, Placement("b", ()), young) == ("b-0", "b-1")
     assert spare_gpus(pool, Placement("a", ()), Claim((0.5,), TASK, "older", Demand(0, 10))) == ("a-1", "a-2", "a-3")
-    assert isinstance(place_newcomer(pool, Demand(3)), Unplaceable)
+    assert isinstance(place_newcomer(pool, Demand(3), 0.0), Unplaceable)

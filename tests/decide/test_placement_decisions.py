@@ -43,7 +43,7 @@ def pool_of(*slots: Slot, claims: Iterable[Claim] = ()) -> PoolIndex:
 def serve_all(fleet: Fleet) -> list[tuple[Claim, Placement]]:
     """Take every grant, as the scheduler does."""
     grants = []
-    for claim, placement in serve(fleet.pool(POOL)):
+    for claim, placement in serve(fleet.pool(POOL), 0.0):
         fleet.leave_line(POOL, claim)
         fleet.take(POOL, placement.slot_id, placement.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
         grants.append((claim, placement))
@@ -175,7 +175,7 @@ def test_why_waiting_names_the_older_claim() -> None:
     pool = pool_of(slot("a", 8, 2), claims=[old, young])
     assert why_waiting(pool, old) == "needs 4 GPUs; 2 of 8 GPUs free on 1 host; first in line"
     assert why_waiting(pool, young) == (
-        "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer; behind task old"
+        "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer; place 2 in line behind task old"
     )
 
 

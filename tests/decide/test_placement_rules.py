@@ -200,7 +200,7 @@ def test_an_older_claim_follows_the_task_that_it_depends_on() -> None:
     old = Claim((1.0,), TASK, "old", Demand(1, rules=rules("task:group == family:train")))
     fleet, pool = fleet_of([host("a")], [old, Claim((2.0,), TASK, "young", Demand(2))])
     grants = []
-    for claim, placement in serve(pool):
+    for claim, placement in serve(pool, 0.0):
         fleet.leave_line(POOL, claim)
         put(fleet, placement, claim.demand)
         grants.append(claim.id)
@@ -211,7 +211,7 @@ def test_tasks_with_distinct_instance_wait_for_each_other() -> None:
     demand = Demand(0, rules=rules(distinct=True))
     fleet, pool = fleet_of([host("a"), host("b")], [Claim((float(at),), TASK, f"t{at}", demand) for at in range(3)])
     granted = []
-    for claim, placement in serve(pool):
+    for claim, placement in serve(pool, 0.0):
         fleet.leave_line(POOL, claim)
         put(fleet, placement, claim.demand)
         granted.append((claim.id, placement.slot_id))
@@ -221,7 +221,7 @@ def test_tasks_with_distinct_instance_wait_for_each_other() -> None:
 
 
 def serve_one(pool: PoolIndex) -> list[tuple[Claim, Placement]]:
-    found = next(serve(pool), None)
+    found = next(serve(pool, 0.0), None)
     return [found] if found else []
 
 
@@ -240,14 +240,14 @@ def serve_one(pool: PoolIndex) -> list[tuple[Claim, Placement]]:
     ],
 )
 def test_place_on_a_given_slot(where: Slot, demand: Demand, word: str | None) -> None:
-    found = place_on(fleet_of([where, host("b")])[1], demand, "a")
+    found = place_on(fleet_of([where, host("b")])[1], demand, "a", 0.0)
     assert getattr(found, "resource", None) == word
 
 
 def test_place_on_a_given_slot_respects_older_claims() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7)], [old])
-    found = place_on(pool, Demand(1), "a")
+    found = place_on(pool, Demand(1), "a", 0.0)
     assert found == Unplaceable("GPU", "the free capacity of the host is reserved for task old, which has waited longer")
 
 
@@ -431,13 +431,13 @@ def test_serve_respects_the_rules_and_leaves_no_claim_that_fits(slots: list[Slot
     claims = [Claim((float(at),), TASK, f"t{at}", each) for at, each in enumerate(waiting)]
     fleet, pool = fleet_of(copied(slots), claims)
     granted: list[Claim] = []
-    for claim, placement in serve(pool):
+    for claim, placement in serve(pool, 0.0):
         assert claim.demand.rules is not None
         assert allowed(pool.slot(placement.slot_id), claim.demand.rules) and pool.slot(placement.slot_id).takes_tasks
         fleet.leave_line(POOL, claim)
         put(fleet, placement, claim.demand)
         granted.append(claim)
-    assert next(serve(pool), None) is None
+    assert next(serve(pool, 0.0), None) is None
     for claim in set(claims) - set(granted):
         assert all(other < claim for other in granted if other.demand == claim.demand)  # in order within its line
         assert why_waiting(pool, claim).startswith("needs ")

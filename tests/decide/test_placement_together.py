@@ -79,7 +79,7 @@ def test_other_tasks_use_only_slots_that_are_not_reserved() -> None:
     for number in range(3):
         fleet.join_line(POOL, Claim((0, 2.0 + number), TASK, f"t{number}", Demand(1)))
     served = []
-    for granted, found in serve(pool):
+    for granted, found in serve(pool, 0.0):
         fleet.leave_line(POOL, granted)
         take(fleet, found, granted.demand)
         served.append((granted.id, found.slot_id))
@@ -105,7 +105,7 @@ def test_small_tasks_never_starve_a_multi_node_job(seed: int) -> None:
         fleet.join_line(POOL, Claim((0, 1.0 + number), TASK, f"t{number:05}", Demand(rng.choice((1, 2)))))
         slot_id, gpu_ids, demand = running.pop(rng.randrange(len(running)) if rng.random() < 0.5 else 0)
         fleet.give(POOL, slot_id, gpu_ids, demand.cpu_units, demand.memory_mib)
-        for granted, found in serve(pool):
+        for granted, found in serve(pool, 0.0):
             if granted is claim:
                 held = [gpu_id for each in found.nodes for gpu_id in each.gpu_ids]
                 assert len(held) == len(set(held)) == 14

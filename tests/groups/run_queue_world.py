@@ -42,11 +42,13 @@ class RunQueueWorld(GroupWorld):
 
     # Users
 
-    def launch(self, count: int = 1, *, gpus: int = 1, name: str = "", **options: str) -> list[str]:
+    def launch(
+        self, count: int = 1, *, gpus: int = 1, name: str = "", overrides: dict[str, Any] | None = None, **options: str
+    ) -> list[str]:
         """Call RunTask. `options` are queue options: not_before is the tag corral:not-before."""
         tags = [{"key": f"corral:{option.replace('_', '-')}", "value": value} for option, value in options.items()]
         tags += [{"key": "corral:name", "value": name}] if name else []
-        made = self.call("RunTask", "ecs", taskDefinition=f"gpus-{gpus}", count=count, tags=tags)
+        made = self.call("RunTask", "ecs", taskDefinition=f"gpus-{gpus}", count=count, tags=tags, overrides=overrides or {})
         assert made["failures"] == []
         return [each["taskArn"].rpartition("/")[2] for each in made["tasks"]]
 

@@ -31,7 +31,12 @@ def test_a_held_task_starts_when_the_tag_is_removed(world: RunQueueWorld) -> Non
     assert world.call("DescribeClusters", "ecs", clusters=["default"])["clusters"][0]["pendingTasksCount"] == 1
     assert world.store.tasks.counts() == {"PROVISIONING": 1}
     world.restart()
+    running = world.launch_one(gpus=4)
+    version = world.task(task_id).version
     world.untag(task_id, "hold")
+    assert world.reason(task_id).startswith("needs 1 GPU")
+    assert world.task(task_id).version > version, "a client that waits for a change reads the new reason"
+    world.ends(running)
     assert world.state(task_id) == "PENDING"
     assert world.store.run_waits.snapshot() == ({task_id}, {})
     world.ends(task_id)
@@ -386,6 +391,20 @@ def test_a_user_and_the_time_limit_end_a_task_for_good(world: RunQueueWorld) -> 
     assert world.store.run_waits.snapshot() == (set(), {})
 
 
+def test_the_private_variables_of_a_task_are_kept_for_its_successor(world: RunQueueWorld) -> None:
+    file = {"value": "arn:aws:s3:::corral-run-environments/a.env", "type": "s3"}
+    overrides = {"containerOverrides": [{"name": "c", "environmentFiles": [file]}]}
+    first = world.launch_one(requeue="1", overrides=overrides)
+    world.ends(first, code=1)
+    world.wait(120)
+    found = world.store.run_environments.get("a.env")
+    assert found is not None and found[0] == 1
+    assert world.shown(world.successor(first))["overrides"]["containerOverrides"][0]["environmentFiles"] == [file]
+    world.ends(world.successor(first))
+    world.wait(120)
+    assert world.store.run_environments.get("a.env") is None
+
+
 def test_the_number_of_requeues_can_change_while_the_task_runs(world: RunQueueWorld) -> None:
     some, none = world.launch_one(), world.launch_one(requeue="3")
     world.tag(some, requeue="1")
@@ -419,7 +438,7 @@ def test_a_launch_that_cannot_wait_refuses_options_that_wait(world: RunQueueWorl
 
     assert "leave launchType out" in refused(lambda: launch(operation="RunTask", launchType="EC2")).message
     assert "use RunTask" in refused(lambda: launch(operation="StartTask", containerInstances=["h"])).message
-    assert "but it must be `true`" in refused(lambda: world.launch(hold="yes")).message
+    assert "but it must be `true` or `false`" in refused(lambda: world.launch(hold="yes")).message
 
 
 def test_a_limit_of_an_array_cannot_change(world: RunQueueWorld) -> None:

@@ -20,7 +20,7 @@ import pytest
 from corral.core import Core, Outcome, Reconciler, Tx
 from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
-from corral.model.queued_run import QueuedRun, RunArray, RunEnd
+from corral.model.queued_run import EndNotice, QueuedRun, RunArray
 from corral.model.task import Task
 from corral.reconcile import STATE
 from corral.services import SERVICES
@@ -276,7 +276,8 @@ class RandomRuns(RunQueueWorld):
         for _ in range(STEPS):
             self.act()
         self.settle()
-        for _ in range(20 * TASKS_MAX):
+        idle = 0
+        while idle < 5:  # all delays and times pass meanwhile
             for task in self.waiting():
                 if any(tag["key"] == "corral:hold" for tag in task.details.get("tags", ())):
                     self.untag(task.id, "hold")
@@ -286,6 +287,7 @@ class RandomRuns(RunQueueWorld):
                 self._observe(task.id, ended=True, code=0)
             if not placed and not self.waiting():
                 break
+            idle = 0 if placed else idle + 1
             self.wait(1.0 if placed else 30.0)
         self.settle()
         if left := [f"{task.id}: {self.reason(task.id)}" for task in self.waiting()]:
@@ -341,7 +343,7 @@ def _nothing(tx: Tx[Store], name: str) -> None:
     pass
 
 
-def _all_succeed(waits: RunWaits, end: RunEnd) -> None:
+def _all_succeed(waits: RunWaits, end: EndNotice) -> None:
     RunWaits.add_end(waits, end.but(succeeded=True))
 
 
@@ -355,12 +357,12 @@ def _without_journal(waits: RunWaits, run: QueuedRun, needs: Iterable[Need] = ()
     waits._journal._inverses.pop()
 
 
-def _no_limit(waits: RunWaits, key: str) -> RunArray | None:
+def _none_admitted(waits: RunWaits, key: str) -> RunArray | None:
     array = RunWaits.array(waits, key)
-    return array and array.but(limit=0)
+    return array and array.but(admitted=0)
 
 
-def _any_end_counts(waits: RunWaits, end: RunEnd, limit: int) -> list[Need]:
+def _any_end_counts(waits: RunWaits, end: EndNotice, limit: int) -> list[Need]:
     return [(task_id, True) for task_id, _ in RunWaits.dependents(waits, end, limit)]
 
 
@@ -370,15 +372,26 @@ FAULTS = {
     "a failed task counts as succeeded": with_waits(add_end=_all_succeed),
     "any end of a task counts": with_waits(dependents=_any_end_counts),
     "a failed task is not requeued": with_waits(get=_no_requeues),
-    "the limit of an array is ignored": with_waits(array=_no_limit),
+    "admitted members of an array are not counted": with_waits(array=_none_admitted),
     "the second time is forgotten": with_waits(next_time_s=lambda waits: None),
     "an undone launch stays in memory": with_waits(add=_without_journal),
 }
 
 
+# A seed that catches the fault, if that is not seed 0. The test tries it first, and then the others.
+FIRST_SEEDS = {
+    "the next member of an array does not start": 1,
+    "a failed task counts as succeeded": 1,
+    "any end of a task counts": 1,
+    "the second time is forgotten": 6,
+    "an undone launch stays in memory": 1,
+}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str, tmp_path: Path) -> None:
-    for seed in range(30):
+    first = FIRST_SEEDS.get(fault, 0)
+    for seed in (first, *(each for each in range(30) if each != first)):
         world = RandomRuns(seed, tmp_path / f"{seed}.db", FAULTS[fault])
         try:
             world.simulate()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,26 +25,13 @@ MEMBER = "mkdir now/$CORRAL_INDEX && ls now | wc -l >> counts && sleep 0.05 && r
 
 
 @pytest.fixture
-def machine(own: Cli) -> Cli:
+def corral(own: Cli) -> Cli:
     own("up", "--detach", "--port", "0", "--gpus", f"sim:{GPUS}")
     (own.home / "now").mkdir()
     return own
 
 
-@pytest.fixture
-def terminals(machine: Cli, tmp_path: Path) -> Iterator[list[Terminal]]:
-    opened = []
-    for columns in COLUMNS:
-        folder = tmp_path / f"terminal{columns}"
-        folder.mkdir()
-        opened.append(Terminal(folder, {**machine.environment, "LC_ALL": "C.UTF-8"}, columns, rows=100))
-    yield opened
-    for terminal in opened:
-        terminal.close()
-
-
-def test_a_day(machine: Cli, terminals: list[Terminal]) -> None:
-    corral = machine
+def test_a_day(corral: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
     # The whole machine is busy, so everything that follows waits in line.
     corral("run", "-d", "-n", "busy", "-g", "all", "-t", "1h", "--", "sh", "-c", "while ! test -e go; do sleep 0.02; done")
     names = [f"train{number:02}" for number in range(RUNS)]
@@ -58,8 +44,8 @@ def test_a_day(machine: Cli, terminals: list[Terminal]) -> None:
     corral("run", "-d", "-n", "evaluate", "--after", "prepare", "--", "cat", "answer")
     corral("run", "-d", "-n", "broken", "--", "test", "-e", "mended")
     corral("run", "-d", "-n", "endless", "--", "sleep", "600")
-    for terminal in terminals:
-        looks_right(terminal, "corral ps", ("busy", "train00", "evaluate"))
+    for columns in COLUMNS:
+        looks_right(corral, tmp_path_factory.mktemp("ps"), columns, "corral ps", ("busy", "train00", "evaluate"))
     corral("stop", "--wait", "endless")
     (corral.home / "go").touch()
     corral("wait", "busy", *names, array, "prepare", "evaluate")
@@ -81,8 +67,8 @@ def test_a_day(machine: Cli, terminals: list[Terminal]) -> None:
     assert sorted(set(failed)) == ["broken", "survivor", "victim"]  # `endless` was stopped by its user, so it did not fail
     shown = corral("show", names[3]).stdout
     assert names[3] in shown and f"echo {names[3]} >> order" in shown
-    for terminal in terminals:
-        looks_right(terminal, "corral history --limit 8", ("survivor", "broken"))
+    for columns in COLUMNS:
+        looks_right(corral, tmp_path_factory.mktemp("history"), columns, "corral history --limit 8", ("survivor", "broken"))
 
 
 def a_reboot_in_the_middle(corral: Cli) -> None:
@@ -105,10 +91,14 @@ def a_reboot_in_the_middle(corral: Cli) -> None:
     assert "exitCode" not in container and "the host was restarted" in container["reason"]
 
 
-def looks_right(terminal: Terminal, command: str, texts: tuple[str, ...]) -> None:
-    """Check that each row of a table is one line, and that the table has these texts."""
-    terminal.type(f"clear; {command}")
-    screen = eventually(lambda: terminal.screen() if terminal.prompts() and terminal.screen()[0].startswith("ID") else None)
+def looks_right(corral: Cli, folder: Path, columns: int, command: str, texts: tuple[str, ...]) -> None:
+    """Run a command in a terminal. Check that each row of its table is one line, and that the table has these texts."""
+    terminal = Terminal(folder, {**corral.environment, "LC_ALL": "C.UTF-8"}, columns, rows=100)
+    try:
+        terminal.type(f"clear; {command}")
+        screen = eventually(lambda: terminal.screen() if terminal.prompts() and terminal.screen()[0].startswith("ID") else None)
+    finally:
+        terminal.close()
     assert all(text in "\n".join(screen) for text in texts), "\n".join(screen)
     rows = screen[1:-1]
     assert all(line[:1].strip() for line in rows if line.strip()), "a row continues on the next line:\n" + "\n".join(screen)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from corral.core import Outcome, Tx
+from corral.decide.backfill import longest_time_s
 from corral.decide.placement import serve
 from corral.model.instance import HOST_POOL
 from corral.model.placement import INSTANCE, TASK
@@ -53,10 +56,20 @@ class TaskRow(NamedTuple):
     group: str
     cluster: str
     pool: str
+    placed_at: float | None
+    started_at: float | None
+    time_limit: float | None
+    longest: float | None  # of a waiting task: the longest time from its placement to its end; None: it has no time limit
 
     @property
     def age(self) -> tuple[float, str, str]:
         return self.created_at, TASK, self.id
+
+    @property
+    def limit_at(self) -> float:
+        """When the time limit of a placed task ends."""
+        since = self.started_at if self.started_at is not None else self.placed_at
+        return inf if since is None or self.time_limit is None else since + self.time_limit
 
     @property
     def demand(self) -> Demand:
@@ -109,6 +122,7 @@ class InstanceRow(NamedTuple):
     # As a claim, which takes from the hosts' own slots
 
     pool = HOST_POOL
+    longest = None
 
     @property
     def age(self) -> tuple[float, str, str]:
@@ -153,8 +167,9 @@ class Rows:
 
 def read_rows(execute: Callable[..., Any]) -> Rows:
     tasks = execute(
-        "SELECT id, state, desired, instance_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, "
-        "stopped_reason, rules, task_group, cluster, pool FROM task"
+        "SELECT task.id, state, desired, instance_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, "
+        "stopped_reason, rules, task_group, cluster, task.pool, placed_at, started_at, time_limit, longest "
+        "FROM task LEFT JOIN claim ON kind = 'task' AND claim.id = task.id"
     )
     is_held = (
         "EXISTS (SELECT 1 FROM instance_attribute AS held WHERE held.instance_id = gpu.owner AND name = 'corral.hold.' || gpu.id)"
@@ -577,13 +592,13 @@ class NoLostWakeUp(Checker):
         store = self.world.plane.store
         for name in store.fleet.pools_with_claims() if not outcome.faults else ():
             due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{name}", self.world.clock.now_s()))
-            could = next(serve(store.fleet.pool(name)), None)
+            could = next(serve(store.fleet.pool(name), self.world.clock.now_s()), None)
             if could is not None and due.fetchone() is None:
                 raise Violation(f"{could[0]} waits and would fit: {could[1]}")
 
 
 class OldestFirst(Checker):
-    """Of claims with equal demands, the oldest is served first."""
+    """Of claims with equal demands, the oldest is served first, unless the younger one has a shorter time limit."""
 
     def __init__(self) -> None:
         self._waiting: list[TaskRow | InstanceRow] = []
@@ -593,10 +608,15 @@ class OldestFirst(Checker):
         for claim in self._waiting:
             if _is_granted(rows, claim):
                 equal = [other for other in still if (other.pool, other.demand) == (claim.pool, claim.demand)]
-                older = next((other for other in equal if other.age < claim.age), None)
+                older = next((other for other in equal if other.age < claim.age and not _is_shorter(claim.longest, other)), None)
                 if older is not None:
                     raise Violation(f"{claim} was served before {older}")
         self._waiting = rows.claims()
+
+
+def _is_shorter(longest: float | None, than: TaskRow | InstanceRow) -> bool:
+    """Whether a claim that needs its resources for this time may be served before an older claim: it may fit before a third one."""
+    return longest is not None and (than.longest is None or longest < than.longest)
 
 
 def _is_granted(rows: Rows, claim: TaskRow | InstanceRow) -> bool:
@@ -606,7 +626,7 @@ def _is_granted(rows: Rows, claim: TaskRow | InstanceRow) -> bool:
 
 
 class NoOvertaking(Checker):
-    """A new task is not placed while a claim with the same demand waits."""
+    """A new task is not placed while a claim with the same demand waits that has the same time limit or a shorter one."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -616,14 +636,25 @@ class NoOvertaking(Checker):
             waited = [claim for claim in self._before.claims() if rows.still_waits(claim)]
             for task in rows.tasks.values():
                 if task.id not in self._before.tasks and task.instance_id is not None:
-                    older = next((other for other in waited if (other.pool, other.demand) == (task.pool, task.demand)), None)
+                    equal = [other for other in waited if (other.pool, other.demand) == (task.pool, task.demand)]
+                    longest = self._longest(task) if equal else None
+                    older = next((other for other in equal if not _is_shorter(longest, other)), None)
                     if older is not None:
                         raise Violation(f"the newcomer {task} was placed while {older} waits")
         self._before = rows
 
+    def _longest(self, task: TaskRow) -> float | None:
+        family, _, revision = task.definition_arn.rpartition("/")[2].partition(":")
+        found = self.world.plane.store.definitions.get(CALLER.region, family, int(revision))
+        assert found is not None
+        return longest_time_s(task.time_limit, sum(each.get("stopTimeout", 30) for each in found[2]["containerDefinitions"]))
+
 
 class KeptForTheOldest(Checker):
     """If only one host can hold the oldest claim, no younger task gets a GPU there first, also not by NVIDIA_VISIBLE_DEVICES.
+
+    A younger task may get a GPU there if the time limits of the tasks there say when the oldest claim can start, and the younger
+    task does not move this time: neither if the tasks without a time limit never end, nor if they end now.
 
     A host can hold a claim if it has enough once its tasks have ended and EC2 instances have returned its GPUs. A claim that no
     host can hold reserves nothing, so the next claim counts as the oldest. A claim that several hosts can hold reserves one of
@@ -657,14 +688,48 @@ class KeptForTheOldest(Checker):
             for task in after.tasks.values():
                 was = before.tasks.get(task.id)
                 has_gpus = task.demand.gpus or task.id in holding
-                if task.instance_id == only and has_gpus and (was is None or was.instance_id is None) and task.age > oldest.age:
+                is_new = task.instance_id == only and (was is None or was.instance_id is None)
+                if has_gpus and is_new and task.age > oldest.age and _delays(before, after, oldest, only, task):
                     raise Violation(f"{task} got a GPU before {oldest}, which only that instance can hold")
             for instance in after.instances.values() if oldest.pool == HOST_POOL else ():
                 was_there = instance.id in before.instances and before.instances[instance.id].host_id is not None
                 cut_from_it = instance.host_id == after.instances[only].host_id and instance.region and instance.gpus
-                if cut_from_it and not was_there and instance.age > oldest.age:
+                is_new = cut_from_it and not was_there
+                if is_new and instance.age > oldest.age and _delays(before, after, oldest, only, instance):
                     raise Violation(f"{instance} got GPUs before {oldest}, which only that host can hold")
             return
+
+
+def _delays(before: Rows, after: Rows, oldest: TaskRow | InstanceRow, only: str, younger: TaskRow | InstanceRow) -> bool:
+    """Whether a younger claim that got its place in this batch lets the oldest claim start later on the only suitable instance."""
+    tasks = {task.id: task for rows in (before, after) for task in rows.tasks.values() if task.state in ("PENDING", "RUNNING")}
+    there = [task for task in tasks.values() if task.instance_id == only and task.id != younger.id]
+    earlier, leased = (Counter(rows.runs[run_id].task_id for run_id in rows.leases.values()) for rows in (before, after))
+    size, needs = after.sizes[only], oldest.demand
+    held = [(task.limit_at, Demand(max(leased[task.id], earlier[task.id]), task.cpu_units, task.memory_mib)) for task in there]
+    if isinstance(younger, InstanceRow):
+        size = Demand(size.gpus + younger.gpus, size.cpu_units, size.memory_mib)
+        own = (inf, Demand(younger.gpus))
+    else:
+        own = (younger.limit_at, Demand(leased[younger.id], younger.cpu_units, younger.memory_mib))
+    limited = [each for each in held if each[0] < inf]
+    known = _room_at(size, needs, held)
+    if known == inf or _room_at(size, needs, [*held, own]) > known:
+        return True
+    return _room_at(size, needs, [*limited, own]) > _room_at(size, needs, limited)
+
+
+def _room_at(size: Demand, needs: Demand, held: list[tuple[float, Demand]]) -> float:
+    """When an instance of this size has room, if each task gives back what it holds at its time. At once is -inf, never is inf."""
+    for at in (-inf, *sorted(ends for ends, _ in held if ends < inf)):
+        left = [what for ends, what in held if ends > at]
+        gpus = size.gpus - sum(each.gpus for each in left)
+        cpu_units = size.cpu_units - sum(each.cpu_units for each in left)
+        memory_mib = size.memory_mib - sum(each.memory_mib for each in left)
+        needed = size.gpus or 1 if needs.gpus == ALL_GPUS else needs.gpus
+        if gpus >= needed and cpu_units >= needs.cpu_units and memory_mib >= needs.memory_mib:
+            return at
+    return inf
 
 
 def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:
@@ -895,6 +960,7 @@ def everything() -> list[Checker]:
     """A fresh one of each."""
     from simulation.group_checkers import group_checkers
     from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
+    from simulation.history_checkers import RecordedOnce
     from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [
@@ -904,6 +970,6 @@ def everything() -> list[Checker]:
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
-        StreamsAreOpen(), NothingIsLeft(), *service_checkers(), *group_checkers(),
+        StreamsAreOpen(), NothingIsLeft(), RecordedOnce(), *service_checkers(), *group_checkers(),
     ]  # fmt: skip
     return [RowReader(others), *others]

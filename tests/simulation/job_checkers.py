@@ -397,4 +397,4 @@ class JobCheckers:
 def _served(tx: Any, pool: str) -> tuple[Claim, Placement] | None:
     """Return a claim that the scheduler would serve now. It ranks the claims first, as the scheduler does."""
     line_claims.rank_claims(tx, pool)
-    return next(serve(tx.store.fleet.pool(pool)), None)
+    return next(serve(tx.store.fleet.pool(pool), tx.now_s), None)

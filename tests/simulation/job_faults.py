@@ -173,7 +173,7 @@ class KeepsHoldings(JobHoldings):
 def one_node_less(tx: Tx[Store], pool_name: str) -> None:
     """The last node of a multi-node job gets no slot."""
     line_claims.rank_claims(tx, pool_name)
-    for claim, placement in serve(tx.store.fleet.pool(pool_name)):
+    for claim, placement in serve(tx.store.fleet.pool(pool_name), tx.now_s):
         GRANTS[claim.kind](tx, claim, replace(placement, nodes=placement.nodes[:-1]))
 
 

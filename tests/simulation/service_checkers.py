@@ -306,7 +306,8 @@ class RoamingClaimsAreServed(Checker):
             assert task is not None
             for pool in ("hosts", f"{task.region}/{task.cluster}"):
                 due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{pool}", self.world.clock.now_s()))
-                room = room_for_newcomer(store.fleet.pool(pool), claim.demand, claim.id)
+                now_s, longest_s = self.world.clock.now_s(), claim.longest_s
+                room = room_for_newcomer(store.fleet.pool(pool), claim.demand, now_s, seed=claim.id, longest_s=longest_s)
                 if pool != task.pool and room is not None and due.fetchone() is None:
                     raise Violation(f"{claim} waits in {task.pool}, and {pool} has room for it: {room}")
 

@@ -35,10 +35,11 @@ class FallingIds:
 class Small:
     """A core with hosts that never speak unless they are told to."""
 
-    def __init__(self, *gpus: int) -> None:
+    def __init__(self, *gpus: int, settings: Settings | None = None) -> None:
         core_clock = VirtualClock()
         self.store = Store(None)
-        self.core: Core[Store] = Core(self.store, settings=Settings(), clock=core_clock, ids=FallingIds(), reconcilers=STATE)
+        settings = settings or Settings()
+        self.core: Core[Store] = Core(self.store, settings=settings, clock=core_clock, ids=FallingIds(), reconcilers=STATE)
         self.clock = core_clock
         self.batch(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
         for asked in (1, 8):

@@ -32,6 +32,7 @@ from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
 from simulation.first_seeds import FIRST_SEEDS
 from simulation.group_faults import GROUP_FAULTS
+from simulation.history_checkers import HISTORY_FAULTS
 from simulation.host import Engine
 from simulation.lanes import SimMetricStore, SimStore, with_part
 from simulation.plan import Plan
@@ -117,7 +118,7 @@ def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
     lines = tx.store.fleet.pool(pool_name)._lines
-    return sorted(claim for line in lines.values() for claim in line)
+    return sorted(claim for by_limit in lines.values() for line in by_limit.values() for claim in line)
 
 
 def youngest_first(tx: Tx[Store], pool_name: str) -> None:
@@ -464,6 +465,7 @@ PLANTED: dict[str, Parts] = {
     "no host is ever silent": Parts(reconcilers={**STATE, "host": no_host_is_silent}),
     **SERVICE_FAULTS,
     **GROUP_FAULTS,
+    **HISTORY_FAULTS,
 }
 
 

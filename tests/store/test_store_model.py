@@ -41,6 +41,7 @@ RULES = st.sampled_from(
         PlacementRules("r/default", strategy=(("spread", "attribute:x"), ("random", "")), group="r/default/"),
     )
 )
+LIMITS_S = st.sampled_from((None, 1_000.0, 2_000.0))
 TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
 INSTANCES = st.integers(0, 5).map(lambda number: f"i{number}")
 JOINED = cluster_pool("r", "c")  # the pool of the instances that joined the cluster `c`
@@ -333,14 +334,23 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES,
-        pool=POOLS, roams=st.booleans(),
+        pool=POOLS, roams=st.booleans(), limit_s=LIMITS_S,
     )  # fmt: skip
     def add_claim(
-        self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: PlacementRules | None, pool: str, roams: bool
+        self,
+        task_id: str,
+        gpus: int,
+        since_s: int,
+        cpu_units: int,
+        rules: PlacementRules | None,
+        pool: str,
+        roams: bool,
+        limit_s: float | None,
     ) -> None:
         if task_id not in self.now.tasks:
             task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules, pool=pool)
-            self.store.tasks.add(task, (float(since_s),), roams=roams)
+            task = task.but(time_limit_s=limit_s)
+            self.store.tasks.add(task, (float(since_s),), roams=roams, longest_s=limit_s)
             self.now.tasks[task_id] = task
             if roams:
                 self.now.roaming.add(task_id)
@@ -352,12 +362,12 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.tasks.move_claim(task, pool)
             self.now.tasks[task_id] = task.but(pool=pool, version=task.version + 1)
 
-    @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS)
-    def add_placed(self, task_id: str, gpus: int, pool: str) -> None:
+    @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS, limit_s=LIMITS_S)
+    def add_placed(self, task_id: str, gpus: int, pool: str, limit_s: float | None) -> None:
         spot = place(self.store.fleet.pool(pool), Demand(gpus, 0, 256))
         if task_id in self.now.tasks or not isinstance(spot, Placement):
             return
-        task = claim(task_id, gpus, memory_mib=256, pool=pool)
+        task = claim(task_id, gpus, memory_mib=256, pool=pool).but(time_limit_s=limit_s)
         runs = share_gpus(task.runs, spot.gpu_ids)
         placed = replace(task, state=TaskState.PENDING, instance_id=spot.slot_id, placed_at_s=self.clock_s, runs=runs)
         self.store.tasks.add(placed)

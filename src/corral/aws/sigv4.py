@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
@@ -23,6 +22,7 @@ from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.recognition import presumed_protocol
 from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_error
+from corral.aws.timestamps import parse_http_date
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
 from corral.errors import ApiError
 
@@ -257,7 +257,7 @@ def _iso_basic(date: str | None) -> str:
     if _TIMESTAMP.fullmatch(date):
         return date
     try:
-        return parsedate_to_datetime(date).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        return parse_http_date(date).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     except (ValueError, TypeError, OverflowError, IndexError):
         raise SignatureRefused("incomplete", "the Date header is not a date") from None
 

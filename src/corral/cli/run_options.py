@@ -220,8 +220,8 @@ def queue_tags(
         tags[NOT_BEFORE_TAG] = str(int(options.at.resolve(now).timestamp()))
     if not options.wait_anyway:
         tags[REFUSE_UNFIT_TAG] = TRUE
-    if options.gpu_ids == "index":
-        tags[GPU_IDS_TAG] = "index"
+    if options.gpu_ids:
+        tags[GPU_IDS_TAG] = options.gpu_ids
     if git:
         tags[GIT_TAG] = git
     for key, given in ((AFTER_TAG, options.after), (AFTER_ANY_TAG, options.after_any)):

@@ -26,6 +26,7 @@ OPTIONS = {  # tag → the option of `corral run` that sets it
     "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
     "corral:after": "--after", "corral:after-any": "--after-any", "corral:array": "--array", "corral:requeue": "--requeue",
 }  # fmt: skip
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
 
 
@@ -115,7 +116,7 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "GPU use", text
     if load is not None:
         yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
-    if options := [f"{flag} {tasks.tag_value(task, key)}" for key, flag in OPTIONS.items() if tasks.tag_value(task, key)]:
+    if options := [_option(flag, value) for key, flag in OPTIONS.items() if (value := tasks.tag_value(task, key))]:
         yield "Options", "  ".join(options)
     for key, label in LINKS.items():
         if tasks.tag_value(task, key):
@@ -151,6 +152,18 @@ def _use(task: dict[str, Any], load: GpuLoad | None) -> str:
     else:
         return ""
     return f"utilization {mean:.0f} % on average, {highest:.0f} % at most; memory of one GPU {gib(round(peak_mib))} at most"
+
+
+def _option(flag: str, value: str) -> str:
+    """Return an option as the user writes it. Its tag contains seconds, or `true` for an option without a value."""
+    if flag == "--hold":
+        return flag
+    if value.isdecimal() and flag == "--time":
+        size, unit = next((size, unit) for size, unit in UNITS if int(value) % size == 0)
+        return f"{flag} {int(value) // size}{unit}"
+    if value.isdecimal() and flag == "--at":
+        return f"{flag} {datetime.fromtimestamp(int(value)).strftime('%Y-%m-%dT%H:%M:%S')}"
+    return f"{flag} {shorten_ids(value)}"
 
 
 def _time(at: datetime, now: datetime | None) -> str:

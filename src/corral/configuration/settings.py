@@ -135,7 +135,10 @@ _HISTORY = (
     whole(HISTORY, "tasks", HistorySettings().tasks, HISTORY_TASKS_MAX, "how many stopped tasks `corral history` keeps at most"),
 )
 
-_RUN = (texts(RUN, "notify", "the notifications at the end of each run, if `corral run` has no --notify"),)
+_RUN = (
+    texts(RUN, "notify", "the notifications at the end of each run, if `corral run` has no --notify"),
+    choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),
+)
 
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY, *_RUN)}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)

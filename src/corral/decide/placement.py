@@ -2,9 +2,10 @@
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
 job that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. In this module, a
-line is the claims of a pool that have equal demands. The first claim of a line is its head. Claims are sorted by rank: usually the
-oldest claim is the first, so "older" means a smaller rank.
+line is the claims of a pool that have equal demands and equal time limits. The first claim of a line is its head. Claims are sorted
+by rank: usually the oldest claim is the first, so "older" means a smaller rank.
 
+The oldest claim that does not fit reserves a slot. `decide/backfill.py` decides which younger claims may use this slot before.
 `decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. `decide/placement_together.py`
 chooses the slots of a multi-node job. Other tasks get the best fit.
 """
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from math import inf
 
+from corral.decide.backfill import place_before
 from corral.decide.gpu_choice import choose_gpus
 from corral.decide.placement_rules import first_choice, select, select_by_attributes
-from corral.decide.placement_together import could_hold_together, place_together, reserve_together, why_not_together
+from corral.decide.placement_together import could_hold_together, place_together, why_not_together
+from corral.decide.reservations import reserve
 from corral.decide.slot_fit import allowed_slots, amounts, best_fit, covers, has_gpus, is_open, is_unsorted
 from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
@@ -36,69 +39,100 @@ def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, se
     return found if found is not None else Unplaceable(_lacking(pool, demand, reservation), why_not(pool, demand, reservation))
 
 
-def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
+def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
     """Place waiting claims, oldest first. The caller must apply each placement to the pool before it requests the next.
 
     The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever.
-    Younger claims can use the other slots, so that little capacity stays idle. If the head of a line does not fit, the other claims
-    of the line do not fit either.
+    Younger claims can use the other slots, so that little capacity stays idle. They can use a reserved slot if their time limits
+    show that this does not delay the oldest claim. If the head of a line does not fit, the other claims of the line do not fit
+    either.
     """
     while True:
         reservation: Reservation | None = None
         unfit: Claim | None = None  # the oldest claim that does not fit: it reserves a slot before a younger claim is tried
+        reserved: dict[str, Demand] = {}
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
+        refused: dict[Demand, float] | None = None  # demand → a claim that ends at this time or later does not fit
+        if any(head.longest_s is not None for head in heads):  # otherwise all heads have different demands
+            refused = {}
         while heads:
             claim = heappop(heads)
-            current = pool.head(claim.demand)
+            current = pool.head_of_line(claim)
             if current is not claim:  # after the placement of another claim, this line has another head or another rank
                 if current is not None:
                     heappush(heads, current)
                 continue
+            ends_at_s = _latest_end_s(now_s, claim.longest_s)
+            if refused and claim.demand in refused and ends_at_s >= refused[claim.demand]:
+                continue
             if unfit is not None:
-                reservation, unfit = _reserve(pool, unfit), None
-            found = _find(pool, claim.demand, reservation, claim.id)
+                reservation, unfit = reserve(pool, unfit), None
+                reserved = {} if reservation is None else reservation.wanted
+            found = _find(pool, claim.demand, reservation, claim.id, ends_at_s)
             if found is not None:
                 granted = True
                 overtaken = reservation is not None
                 yield claim, found
-                successor = pool.head(claim.demand)
+                successor = pool.head_of_line(claim)
                 if successor is not None:
                     heappush(heads, successor)
-            elif reservation is None:
+                if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
+                    reservation = reserve(pool, reservation.claim)  # less of the slot is left for other claims
+                continue
+            if refused is not None:
+                refused[claim.demand] = -inf if reservation is None or reservation.opening is None else ends_at_s
+            if reservation is None:
                 unfit = claim
         # Try again in two cases. A placement of a younger claim can move the reservation to another slot, and the slot that was
         # reserved before becomes available. A placed task can also satisfy the constraint of an older claim that waits for a task
         # of its group.
-        moved = overtaken and reservation is not None and _reserve(pool, reservation.claim) != reservation
+        moved = overtaken and reservation is not None and _is_moved(pool, reservation.claim, reserved)
         if not granted or not (moved or pool.lines_depending_on_tasks):
             return
 
 
-def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | None:
-    """Find a placement for a new task, which has not waited.
+def _latest_end_s(now_s: float, longest_s: float | None) -> float:
+    """Return when the resources of a claim that is placed now are free again at the latest."""
+    return inf if longest_s is None else now_s + longest_s
 
-    The task gets no reserved slot, and no capacity that a waiting claim could use now. Return None if nothing else is free.
+
+def _is_moved(pool: Pool, claim: Claim, reserved: dict[str, Demand]) -> bool:
+    """Whether a claim would not reserve the same slots again."""
+    after = reserve(pool, claim)
+    return after is None or after.wanted != reserved
+
+
+def room_for_newcomer(
+    pool: Pool, demand: Demand, now_s: float, *, seed: str = "", longest_s: float | None = None
+) -> Placement | None:
+    """Find a placement for a new task, which has not waited. `Claim` describes `longest_s`.
+
+    The task gets no reserved slot, unless its time limit shows that this does not delay the claim that reserves the slot. The task
+    gets no capacity that a waiting claim could use now. Return None if nothing else is free.
     """
     if not pool.has_line():
         return _find(pool, demand, None, seed)
-    if _behind_older_claims(pool, demand) is not None:
+    if _behind_older_claims(pool, demand, now_s) is not None:
         return None
-    return _find(pool, demand, standing_reservation(pool), seed)
+    return _find(pool, demand, standing_reservation(pool), seed, _latest_end_s(now_s, longest_s))
 
 
-def room_for_claim(pool: Pool, claim: Claim) -> Placement | None:
-    """Find a placement for a waiting claim. Do not use slots that older claims reserve."""
-    return _find(pool, claim.demand, _reservation_for(pool, _older(pool, claim)), claim.id)
+def room_for_claim(pool: Pool, claim: Claim, now_s: float) -> Placement | None:
+    """Find a placement for a waiting claim. Do not use slots that older claims reserve, unless this delays none of them."""
+    reservation = _reservation_for(pool, _older(pool, claim))
+    return _find(pool, claim.demand, reservation, claim.id, _latest_end_s(now_s, claim.longest_s))
 
 
-def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Unplaceable:
+def place_newcomer(
+    pool: Pool, demand: Demand, now_s: float, *, seed: str = "", longest_s: float | None = None
+) -> Placement | Unplaceable:
     """Find a placement for a new task that cannot wait, or return why there is none."""
-    found = room_for_newcomer(pool, demand, seed)
+    found = room_for_newcomer(pool, demand, now_s, seed=seed, longest_s=longest_s)
     if found is not None:
         return found
-    return _behind_older_claims(pool, demand) or place(pool, demand, standing_reservation(pool), seed)
+    return _behind_older_claims(pool, demand, now_s) or place(pool, demand, standing_reservation(pool), seed)
 
 
 def could_hold(pool: Pool, demand: Demand) -> bool:
@@ -108,7 +142,27 @@ def could_hold(pool: Pool, demand: Demand) -> bool:
     return any(covers(total, demand) for total in pool.totals())
 
 
-def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceable:
+def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
+    """Return why no slot of the pool could ever hold the demand. Return None if a slot could hold it without other tasks.
+
+    A GPU that is withheld now can become available later, so it counts.
+    """
+    withheld = [
+        Demand(slot.whole.gpus + len(slot.withheld), slot.whole.cpu_units, slot.whole.memory_mib)
+        for slot in pool.slots()
+        if slot.withheld
+    ]
+    if could_hold(pool, demand) or any(covers(size, demand) for size in withheld):
+        return None
+    sizes = [*pool.totals(), *withheld]
+    if all(size.gpus < demand.least_gpus for size in sizes):
+        lacking = "GPU"
+    else:
+        lacking = "MEMORY" if all(size.memory_mib < demand.memory_mib for size in sizes) else "CPU"
+    return Unplaceable(lacking, why_not(pool, demand))
+
+
+def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_s: float | None = None) -> Placement | Unplaceable:
     """Place a task on the given slot, unless a waiting claim needs its free capacity."""
     slot, reservation = pool.slot(slot_id), standing_reservation(pool)
     if not slot.takes_tasks:
@@ -122,13 +176,15 @@ def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceabl
         if lacks:
             return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)} free")
     if reservation is not None and not is_open(pool, slot_id, demand, reservation):
+        if (before := _backfill(pool, demand, reservation, _latest_end_s(now_s, longest_s), slot_id)) is not None:
+            return _behind_older_claims(pool, demand, now_s) or before
         text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
-    return _behind_older_claims(pool, demand) or Placement(slot_id, choose_gpus(slot, demand.gpus))
+    return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, choose_gpus(slot, demand.gpus))
 
 
-def _behind_older_claims(pool: Pool, demand: Demand) -> Unplaceable | None:
-    due = next(serve(pool), None)
+def _behind_older_claims(pool: Pool, demand: Demand, now_s: float) -> Unplaceable | None:
+    due = next(serve(pool, now_s), None)
     if due is None:
         return None
     return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity is needed by {due[0].name}, which has waited longer")
@@ -188,10 +244,19 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
 
 
 def why_waiting(pool: Pool, claim: Claim) -> str:
-    """Explain why a claim waits. The explanation is computed at each call, so it is always current."""
-    older = _older(pool, claim)
-    text = why_not(pool, claim.demand, _reservation_for(pool, older))
-    return f"{text}; behind {older[0].name}" if older else f"{text}; first in line"
+    """Explain why a claim waits, with its place in line. The text is computed at each call, so it is always current."""
+    return f"{why_not_placed(pool, claim)}; {place_text(pool, claim)}"
+
+
+def why_not_placed(pool: Pool, claim: Claim) -> str:
+    """Explain why a waiting claim cannot be placed now."""
+    return why_not(pool, claim.demand, _reservation_for(pool, _older(pool, claim)))
+
+
+def place_text(pool: Pool, claim: Claim) -> str:
+    """Describe the place of a claim in line. The cost does not depend on the number of claims with equal demands."""
+    place = pool.place_in_line(claim)
+    return "first in line" if place == 1 else f"place {place} in line behind {pool.first_claims(1)[0].name}"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:
@@ -201,7 +266,7 @@ def _older(pool: Pool, claim: Claim) -> list[Claim]:
 
 def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
     """Return the reservation for the first of these claims that can reserve a slot. None of the claims fits now."""
-    return next((reservation for head in waiting if (reservation := _reserve(pool, head)) is not None), None)
+    return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
 
 
 def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gpus: int) -> str:
@@ -228,48 +293,32 @@ def _hosts(count: int) -> str:
     return "1 host" if count == 1 else f"{count} hosts"
 
 
-def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "") -> Placement | None:
+def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "", ends_at_s: float = inf) -> Placement | None:
     if demand.nodes:
         return place_together(pool, demand, reservation)
     if demand.rules is None:
         slot_id = best_fit(pool, demand, reservation)
     else:
-        slot_id = first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation))
-    return None if slot_id is None else Placement(slot_id, choose_gpus(pool.slot(slot_id), demand.gpus))
+        reserved = 0 if reservation is None else len(reservation.wanted)
+        slot_id = first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation), reserved)
+    if slot_id is not None:
+        return Placement(slot_id, choose_gpus(pool.slot(slot_id), demand.gpus))
+    return None if reservation is None else _backfill(pool, demand, reservation, ends_at_s)
 
 
-def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
-    """Return the groups of slots in which a claim can reserve a slot."""
-    if demand.gpus == ALL_GPUS and demand.rules is None:
-        return pool.groups_by_held()
-    return allowed_slots(pool, demand).groups()
+def _backfill(
+    pool: Pool, demand: Demand, reservation: Reservation, ends_at_s: float, slot_id: str | None = None
+) -> Placement | None:
+    """Place a claim on a reserved slot if this does not delay the claim that reserves it. Consider only `slot_id`, if given."""
+    opening = reservation.opening
+    if opening is None or (slot_id is not None and slot_id != opening.slot_id):
+        return None
+    return place_before(pool, demand, opening, ends_at_s)
 
 
 def is_reservable(pool: Pool, claim: Claim) -> bool:
     """Whether a slot of the pool could be reserved for the claim. If so, the pool will have room for the claim later."""
-    return _reserve(pool, claim) is not None
-
-
-def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
-    """Reserve the slot that lacks least for the claim.
-
-    Return None if every connected slot is too small for the claim, even after its tasks have ended and EC2 instances have returned
-    its GPUs.
-    """
-    demand = claim.demand
-    if demand.nodes:
-        return reserve_together(pool, claim)
-    best: tuple[tuple[int, int, int], str] | None = None
-    for group in _reservable_groups(pool, demand):
-        fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
-        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if covers(pool.slot(slot_id).whole, demand))
-        for candidate in candidates if is_unsorted(demand) else islice(candidates, 1):
-            slot = pool.slot(candidate)
-            near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
-            near = (near_gpus, min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
-            if best is None or near > best[0]:
-                best = near, candidate
-    return Reservation(claim, {best[1]: demand}) if best else None
+    return reserve(pool, claim) is not None
 
 
 def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:

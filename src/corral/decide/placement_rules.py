@@ -39,7 +39,7 @@ def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
 
 def matching(rules: PlacementRules | None) -> Callable[[Slot], bool]:
     """Return a function that says whether a slot matches every memberOf constraint."""
-    return (lambda slot: True) if rules is None else _allows(replace(rules, distinct=False))
+    return (lambda slot: True) if rules is None else allows(replace(rules, distinct=False))
 
 
 def zone_of(scope: str) -> str:
@@ -79,7 +79,7 @@ def _sorting(rules: PlacementRules) -> CompiledRules:
     leading = list(takewhile(lambda step: step[0] == "spread", rules.strategy))
     after = rules.strategy[len(leading) : len(leading) + 1]
     return CompiledRules(
-        allows=_allows(rules),
+        allows=allows(rules),
         spreads=tuple(_spread_over(rules, field) for _, field in leading),
         group=rules.group,
         by_cpu=after == (("binpack", "cpu"),),
@@ -87,10 +87,11 @@ def _sorting(rules: PlacementRules) -> CompiledRules:
     )
 
 
-def _allows(rules: PlacementRules) -> Callable[[Slot], bool]:
+def allows(rules: PlacementRules) -> Callable[[Slot], bool]:
+    """Return a function that says whether the constraints allow a slot."""
     queries = [parse_instance_query(expression) for expression in rules.member_of]
 
-    def allows(slot: Slot) -> bool:
+    def is_allowed(slot: Slot) -> bool:
         if rules.instance_group and slot.instance_group != rules.instance_group:
             return False
         if rules.distinct and rules.group in slot.tasks:
@@ -98,7 +99,7 @@ def _allows(rules: PlacementRules) -> Callable[[Slot], bool]:
         values = values_of(slot, rules.scope)
         return all(query.matches(values) for query in queries)
 
-    return allows
+    return is_allowed
 
 
 def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | None:
@@ -111,8 +112,11 @@ def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | N
     return lambda slot: next(iter(_values(slot, rules.scope, field)), "")
 
 
-def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str | None:
-    """Return the slot that the strategy prefers among the slots for which `is_open` is true."""
+def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen, reserved: int = 1) -> str | None:
+    """Return the slot that the strategy prefers among the slots for which `is_open` is true.
+
+    `reserved` is the number of slots that an older claim reserves.
+    """
     rules = demand.rules
     assert rules is not None
     selection = select(pool, rules)
@@ -122,29 +126,35 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str 
     while steps and steps[0][0] == "spread":
         steps = steps[1:]
     for parts in selection.in_order():
-        found = _choose(pool, parts, demand, steps, seed, is_open)
+        found = _choose(pool, parts, demand, steps, seed, is_open, reserved)
         if found is not None:
             return found
     return None
 
 
 def _choose(
-    pool: Pool, parts: Sequence[SpreadPart], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen
+    pool: Pool,
+    parts: Sequence[SpreadPart],
+    demand: Demand,
+    steps: Sequence[tuple[str, str]],
+    seed: str,
+    is_open: IsOpen,
+    reserved: int,
 ) -> str | None:
     """Return the slot that the remaining steps of the strategy prefer.
 
     The earlier spread steps prefer none of `parts` to another.
     """
     if not steps:
-        return next(_open_ones(_shapes(parts, demand), demand, is_open), None)
+        return next(_open_ones(_shapes(parts, demand), demand, is_open, reserved), None)
     if steps[0][0] == "random":
         return _draw(parts, demand, seed, is_open)
     rest_of = _cpu_first if steps[0][1] == "cpu" else _memory_first
     shapes = merge(*_by_group(parts, demand), key=lambda ids: rest_of(pool.slot(ids[0])))
     if all(kind == "binpack" for kind, _ in steps):
-        return next(_open_ones(shapes, demand, is_open), None)
+        return next(_open_ones(shapes, demand, is_open, reserved), None)
     fitting = list(shapes)
-    first = next(_open_ones(fitting, demand, is_open), None)
+    first = next(_open_ones(fitting, demand, is_open, reserved), None)
     if first is None:
         return None
     least = rest_of(pool.slot(first))[0]
@@ -164,14 +174,14 @@ def _shapes(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Sequence[st
     return chain.from_iterable(_by_group(parts, demand))
 
 
-def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen) -> Iterator[str]:
+def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen, reserved: int) -> Iterator[str]:
     """Yield the first slot of each shape for which `is_open` is true.
 
-    At most one slot is reserved, so it is enough to try the first two of a shape. A demand for all GPUs of a slot must try each
-    slot, because slots of one shape can differ in their total number of GPUs.
+    Only `reserved` slots are reserved, so it is enough to try one more slot of each shape. A demand for all GPUs of a slot must try
+    each slot, because slots of one shape can differ in their total number of GPUs.
     """
     for ids in shapes:
-        for slot_id in ids if demand.gpus == ALL_GPUS else ids[:2]:
+        for slot_id in ids if demand.gpus == ALL_GPUS else ids[: reserved + 1]:
             if is_open(slot_id):
                 yield slot_id
                 break

@@ -11,7 +11,7 @@ from corral.model.queued_run import QueuedRun, QueueState, RunArray
 from corral.model.task import Run, StopCode, Task
 
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 60.0
-NEVER_REQUEUED = frozenset({StopCode.USER.value, StopCode.SERVICE.value})  # a user or the time limit has stopped the task
+NEVER_REQUEUED = frozenset({StopCode.USER.value, StopCode.SERVICE.value})  # stopped by a user, the time limit or its service
 
 
 class RunOutcome(Struct, frozen=True):
@@ -22,7 +22,10 @@ class RunOutcome(Struct, frozen=True):
 
 
 def next_state(run: QueuedRun, array: RunArray | None, now_s: float) -> QueueState:
-    """Return the state that a task in the queue should have now. An admitted task stays admitted unless it is held again."""
+    """Return the state that a task in the queue should have now.
+
+    An admitted task stays admitted, unless it is held again or gets a later time.
+    """
     if run.held or run.unmet or (run.not_before_s is not None and run.not_before_s > now_s):
         return QueueState.WAITING
     if run.state is QueueState.ADMITTED or array is None or array.has_room:

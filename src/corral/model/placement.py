@@ -2,12 +2,12 @@
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
 job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. In this module, a line
-is the claims of a pool that have equal demands. A withheld GPU is a GPU that tasks may not get.
+is the claims of a pool that have equal demands and equal time limits. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -68,6 +68,9 @@ class Claim(NamedTuple):
     kind: str
     id: str  # the id of the task or the instance; for jobs LINE/JOB, the ids of a line (`model/job_line.py`) and of its first job
     demand: Demand
+    # The longest time from the placement of the claim until its resources are free again. `longest_time_s` in
+    # `decide/backfill.py` computes it from a time limit. None: the claim has no time limit.
+    longest_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -94,14 +97,38 @@ class Unplaceable(Struct, frozen=True):
     detail: str
 
 
+class Ending(Struct, frozen=True):
+    """The resources that a placed task with a time limit holds, and the time at which its time limit ends.
+
+    The time limit counts from the start of the task. Until the task has started, it counts from the placement.
+    """
+
+    task_id: str
+    limit_at_s: float
+    gpu_ids: tuple[str, ...]
+    cpu_units: int
+    memory_mib: int
+
+
+class Opening(Struct, frozen=True):
+    """The time at which a slot has room for a waiting claim, because the time limits of the slot's tasks have ended by then."""
+
+    slot_id: str
+    at_s: float
+    earliest_s: float  # the slot cannot have room for the claim before this time, even if all tasks without a time limit end now
+    spare: Demand  # what is free on the slot at `at_s`, less what the claim needs
+
+
 class Reservation(Struct, frozen=True):
     """The free resources of some slots are reserved for a claim that needs more than is free now.
 
-    A multi-node job can reserve several slots. Every other claim reserves one.
+    A multi-node job can reserve several slots. Every other claim reserves one slot, or two: the slot that lacks least, and the slot
+    on which time limits make room first.
     """
 
     claim: Claim
     wanted: dict[str, Demand]  # id of each reserved slot → what the claim will use there
+    opening: Opening | None = None  # when the claim can start on one of these slots; None: this is unknown
 
 
 class SlotGroup(Protocol):
@@ -209,10 +236,32 @@ class Pool(FreeSlots, Protocol):
         """Yield the oldest claim of each line, oldest first."""
         ...
 
-    def head(self, demand: Demand) -> Claim | None: ...
+    def head_of_line(self, claim: Claim) -> Claim | None:
+        """Return the oldest claim with the demand and the time limit of this claim."""
+        ...
+
+    def head(self, demand: Demand) -> Claim | None:
+        """Return the oldest claim with this demand."""
+        ...
 
     def lines(self) -> Iterable[tuple[Demand, int, Claim]]:
-        """Yield the demand of each line, the number of its claims, and its oldest claim."""
+        """Yield each demand for which claims wait, the number of these claims, and the oldest of them."""
         ...
 
     def waiting(self) -> int: ...
+
+    def first_claims(self, limit: int) -> Sequence[Claim]:
+        """Return the oldest claims, oldest first."""
+        ...
+
+    def place_in_line(self, claim: Claim) -> int:
+        """Return the place of a claim among all claims of the pool. The oldest claim has the place 1."""
+        ...
+
+    def slots_with_endings(self) -> Collection[str]:
+        """Return the ids of the slots that have tasks with a time limit."""
+        ...
+
+    def endings(self, slot_id: str) -> Sequence[Ending]:
+        """Return the tasks of a slot that have a time limit. The task whose time limit ends first is the first."""
+        ...

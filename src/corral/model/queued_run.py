@@ -63,8 +63,11 @@ class RunArray(Changeable, frozen=True):
         return self.limit == 0 or self.admitted < self.limit
 
 
-class RunEnd(Changeable, frozen=True):
-    """A notice about a chain or an array whose end the tasks that wait for it do not all know yet."""
+class EndNotice(Changeable, frozen=True):
+    """The end of a chain or an array, kept until all tasks that wait for it are informed.
+
+    It also announces the failure of a member before its array has ended.
+    """
 
     needed: str  # the id of a chain, or array:KEY
     succeeded: bool

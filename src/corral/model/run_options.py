@@ -3,7 +3,7 @@
 A run is a task that a user starts with `corral run` or RunTask. Each option is a tag of the task:
 
 - `corral:priority`: a whole number from -1000 to 1000. Tasks with a higher number start first. The default is 0.
-- `corral:hold`: `true`. The task does not start until the tag is removed.
+- `corral:hold`: `true`. The task does not start until the tag is removed, or its value is `false`.
 - `corral:not-before`: seconds since the epoch. The task does not start before this time.
 - `corral:after`: task ids and `array:ID`, separated by spaces. The task starts when all of them have ended with exit code 0.
 - `corral:after-any`: the same, but each end of a task counts, also a failure.
@@ -16,7 +16,7 @@ A tag value has at most 256 characters. So a longer list continues in the tags `
 the same way in `corral:after-any:2`.
 
 Corral itself sets two tags: `corral:requeued-as` on a failed task has the id of the task that replaces it, and `corral:requeue-of`
-on that task has the id of the first task, which failed first.
+on that task has the id of the first task of the chain of requeues.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def run_options(tags: Iterable[Mapping[str, str]], count: int = 1) -> RunOptions
     after = _needed(given, AFTER_TAG)
     options = RunOptions(
         priority=_priority(given),
-        held=_is_true(given, HOLD_TAG, "remove the tag to release the task"),
+        held=_is_true(given, HOLD_TAG),
         not_before_s=_not_before_s(given),
         after=after,
         after_any=tuple(each for each in _needed(given, AFTER_ANY_TAG) if each not in after),
         array=_array(given, count),
         requeues=_requeues(given),
-        refuse_unfit=_is_true(given, REFUSE_UNFIT_TAG, "remove the tag to let the task wait"),
+        refuse_unfit=_is_true(given, REFUSE_UNFIT_TAG),
     )
     if len(options.after) + len(options.after_any) > NEEDED_MAX:
         raise RunOptionError(
@@ -133,11 +133,11 @@ def _priority(given: Mapping[str, str]) -> int:
     return -number if text.startswith("-") else number
 
 
-def _is_true(given: Mapping[str, str], tag: str, hint: str) -> bool:
-    text = given.get(tag)
-    if text not in (None, "true"):
-        raise _wrong(tag, text, f"`true`; {hint}")
-    return text is not None
+def _is_true(given: Mapping[str, str], tag: str) -> bool:
+    text = given.get(tag, "false")
+    if text not in ("true", "false"):
+        raise _wrong(tag, text, "`true` or `false`")
+    return text == "true"
 
 
 def _not_before_s(given: Mapping[str, str]) -> float | None:

@@ -41,6 +41,7 @@ class Settings(Struct, frozen=True):
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
     scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
+    gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 

@@ -151,6 +151,11 @@ class Task(Changeable, frozen=True):
     launch_type: str = "EC2"
 
     @property
+    def limit_s(self) -> float | None:
+        """The time limit of the task, or of the attempt of a Batch job. Both count from the start of the task."""
+        return self.time_limit_s if self.time_limit_s is not None else self.details.get("attemptTimeout")
+
+    @property
     def group_key(self) -> str:
         """A name of the task's group that is unique across all clusters and regions."""
         return f"{self.region}/{self.cluster}/{self.group}"

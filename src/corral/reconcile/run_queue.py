@@ -12,15 +12,15 @@ from __future__ import annotations
 from corral.core import Tx
 from corral.decide.run_eligibility import RunOutcome, outcome, requeue_at_s
 from corral.model.durations import DAY_S
-from corral.model.queued_run import QueuedRun, QueueState, RunEnd, needed_array
-from corral.model.task import StopCode, Task, TaskState
+from corral.model.queued_run import EndNotice, QueuedRun, QueueState, needed_array
+from corral.model.task import StopCode, TaskState
 from corral.services.ecs.queue_reasons import failure_text, member_failure_text
 from corral.services.ecs.requeue import requeue
 from corral.services.ecs.run_queue import ARRAYS, TIMES, array_reconciler, settle
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-ADMITTED_MAX = 40  # tasks that one run admits or stops: about 5 ms of work
+ADMITTED_MAX = 20  # tasks that one run admits or stops: about 5 ms of work
 ARRAYS_KEPT_S = 30.0 * DAY_S  # the tags corral:after and corral:after-any can name an array for this time after its end
 ARRAYS_MAX = 500
 SWEEP_EVERY_S = 3600.0
@@ -44,7 +44,7 @@ def reconcile_run(tx: Tx[Store], task_id: str) -> None:
         _change_array(tx, run, ended)
     chain = run.chain if run is not None else task_id
     if tx.store.run_waits.is_needed(chain):
-        _announce(tx, RunEnd(chain, ended.succeeded, True, failure_text(task_id, task, ended)))
+        _announce(tx, EndNotice(chain, ended.succeeded, True, failure_text(task_id, task, ended)))
 
 
 def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None, *, requeued: bool = False) -> None:
@@ -59,40 +59,42 @@ def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None
     tx.store.run_waits.put_array(array, tx.now_s)
     needed = needed_array(array.key)
     if ended is not None and tx.store.run_waits.is_needed(needed) and (array.has_ended or not ended.succeeded):
-        _announce(tx, RunEnd(needed, array.failed == 0, array.has_ended, member_failure_text(run.task_id, run, ended)))
+        _announce(tx, EndNotice(needed, array.failed == 0, array.has_ended, member_failure_text(run.task_id, run, ended)))
     if array.has_ended:
         tx.due(ARRAYS, tx.now_s + ARRAYS_KEPT_S)
     else:
         tx.mark(array_reconciler(array.key))
 
 
-def _announce(tx: Tx[Store], end: RunEnd) -> None:
+def _announce(tx: Tx[Store], end: EndNotice) -> None:
     tx.store.run_waits.add_end(end)
     tx.mark(f"run-end:{end.needed}")
 
 
 def reconcile_end(tx: Tx[Store], needed: str) -> None:
-    """Inform the tasks that wait for a chain or an array. A failure stops the tasks for which it must not fail."""
+    """Inform the tasks that wait for a chain or an array. A failure stops the tasks that need a success."""
     waits = tx.store.run_waits
     end = waits.end(needed)
     if end is None:
         return
     informed = waits.dependents(end, ADMITTED_MAX)
     for task_id, any_end in informed:
-        run, task = waits.meet(needed, task_id), tx.store.tasks.get(task_id)
+        run = waits.meet(needed, task_id)
         if end.succeeded or any_end:
             settle(tx, run)
-        elif task is not None:
-            _fail(tx, task, end)
+        else:
+            waits.change(run)
+            _fail(tx, task_id, end)
     if len(informed) < ADMITTED_MAX:
         waits.drop_end(needed)
     else:
         tx.due(f"run-end:{needed}", tx.now_s)
 
 
-def _fail(tx: Tx[Store], task: Task, end: RunEnd) -> None:
+def _fail(tx: Tx[Store], task_id: str, end: EndNotice) -> None:
     """Stop a task that can never start. Its end is then announced to the tasks that wait for it."""
-    if task.state is TaskState.PROVISIONING:
+    task = tx.store.tasks.get(task_id)
+    if task is not None and task.state is TaskState.PROVISIONING:
         begin_stop(tx, task, StopCode.FAILED_TO_START, end.reason)
 
 

@@ -64,7 +64,7 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
 
 def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]) -> int:
     while left > 0:
-        for claim, placement in serve(tx.store.fleet.pool(pool_name)):
+        for claim, placement in serve(tx.store.fleet.pool(pool_name), tx.now_s):
             grants[claim.kind](tx, claim, placement)
             left -= JOB_COST * (len(placement.nodes) or 1) if claim.kind == JOB else 1
             if left <= 0:

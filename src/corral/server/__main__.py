@@ -154,6 +154,7 @@ async def _serve(options: ServerOptions) -> None:
         alarm_timing=options.alarm_timing,
         instance_types=configuration.instance_types,
         scaling=configuration.scaling,
+        gpu_ids=configuration.values["run.gpu_ids"],
         history=configuration.history,
         blobs_folder=str(data / "blobs"),
     )

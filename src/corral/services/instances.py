@@ -52,12 +52,12 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
 
 def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
     """Launch an instance now if GPUs are free and no older claim waits for them. Otherwise the launch waits as a claim."""
-    return _add(tx, request, room_for_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus)))
+    return _add(tx, request, room_for_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus), tx.now_s))
 
 
 def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable:
     """Launch an instance that does not wait, or return why there is no room for it."""
-    found = place_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus))
+    found = place_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus), tx.now_s)
     return found if isinstance(found, Unplaceable) else _add(tx, request, found)
 
 
@@ -135,7 +135,7 @@ def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
     """Launch a stopped instance again, or let it wait as a claim."""
     if instance.state is not InstanceState.STOPPED:
         return instance
-    found = room_for_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand)
+    found = room_for_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
     waiting, _ = tx.store.instances.restart(instance, HOST_POOL, claim_rank(tx.now_s), reason)
     if found is not None:
         return _run(tx, waiting, found)

@@ -18,10 +18,10 @@ from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
 
 CLAIMS = (  # every claim with the resources that it needs
-    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, roams "
+    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, roams, longest "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0 FROM claim JOIN instance ON instance.id = claim.id "
-    "WHERE kind = 'instance'"
+    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, NULL "
+    "FROM claim JOIN instance ON instance.id = claim.id WHERE kind = 'instance'"
 )
 
 
@@ -35,8 +35,9 @@ class Claims:
         self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, oldest first
 
     def rebuild(self) -> None:
-        for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, roams in self._database.execute(CLAIMS).fetchall():
-            claim = Claim(tuple(orjson.loads(rank)), kind, id, Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules)))
+        for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, roams, longest_s in self._database.execute(CLAIMS).fetchall():
+            demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules))
+            claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s)
             self._fleet.join_line(pool, claim)
             self._waiting[kind, id] = pool, claim
             if roams:
@@ -44,8 +45,8 @@ class Claims:
 
     def add(self, pool: str, claim: Claim, *, roams: bool = False) -> None:
         self._database.execute(
-            "INSERT INTO claim (kind, id, pool, rank, roams) VALUES (?, ?, ?, ?, ?)",
-            (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode(), roams),
+            "INSERT INTO claim (kind, id, pool, rank, roams, longest) VALUES (?, ?, ?, ?, ?, ?)",
+            (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s),
         )
         if roams:
             insort(self.roaming, claim)

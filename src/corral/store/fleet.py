@@ -1,23 +1,24 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. In this module, a line is the claims of a pool that have equal demands. Every change of the
-index registers its inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with an index
-that is built from the rows.
+job that waits for capacity in a pool. In this module, a line is the claims of a pool that have equal demands and equal time limits.
+Every change of the index registers its inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the
+index with an index that is built from the rows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
+from itertools import islice
 from typing import Any
 
 from msgspec import to_builtins
 
 from corral.journal import Journal
-from corral.model.placement import JOB, Claim, CompiledRules, Slot
+from corral.model.placement import JOB, Claim, CompiledRules, Ending, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
@@ -41,7 +42,8 @@ class PoolIndex:
         self._index = SlotIndex()  # the slots that accept tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
-        self._lines: dict[Demand, list[Claim]] = {}  # demand → the claims with this demand, sorted by rank
+        self._lines: dict[Demand, dict[float | None, list[Claim]]] = {}  # demand → `longest_s` → the claims, sorted by rank
+        self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit, sorted by the end of the time limit
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
         self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
@@ -97,21 +99,41 @@ class PoolIndex:
         return bool(self._lines)
 
     def heads(self) -> list[Claim]:
-        return sorted([line[0] for line in self._lines.values()])
+        return sorted([line[0] for lines in self._lines.values() for line in lines.values()])
 
     def in_order(self) -> Iterator[Claim]:
         """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
-        return merge(*self._lines.values())
+        return merge(*(line for lines in self._lines.values() for line in lines.values()))
 
-    def head(self, demand: Demand) -> Claim | None:
-        line = self._lines.get(demand)
+    def head_of_line(self, claim: Claim) -> Claim | None:
+        lines = self._lines.get(claim.demand)
+        line = lines.get(claim.longest_s) if lines else None
         return line[0] if line else None
 
+    def head(self, demand: Demand) -> Claim | None:
+        lines = self._lines.get(demand)
+        return min([line[0] for line in lines.values()]) if lines else None
+
     def lines(self) -> list[tuple[Demand, int, Claim]]:
-        return [(demand, len(line), line[0]) for demand, line in self._lines.items()]
+        return [
+            (demand, sum(map(len, lines.values())), min([line[0] for line in lines.values()]))
+            for demand, lines in self._lines.items()
+        ]
 
     def waiting(self) -> int:
-        return sum(len(line) for line in self._lines.values())
+        return sum([len(line) for lines in self._lines.values() for line in lines.values()])
+
+    def first_claims(self, limit: int) -> list[Claim]:
+        return list(islice(self.in_order(), limit))
+
+    def place_in_line(self, claim: Claim) -> int:
+        return 1 + sum([bisect_left(line, claim) for lines in self._lines.values() for line in lines.values()])
+
+    def slots_with_endings(self) -> Collection[str]:
+        return self._endings.keys()
+
+    def endings(self, slot_id: str) -> Sequence[Ending]:
+        return self._endings.get(slot_id, ())
 
     # Changes. Only Fleet calls these methods, and registers the inverse of each change.
 
@@ -166,18 +188,39 @@ class PoolIndex:
             self._note_change(slot_id)
 
     def join_line(self, claim: Claim) -> None:
-        line = self._lines.get(claim.demand)
-        if line is None:
-            line = self._lines[claim.demand] = []
+        lines = self._lines.get(claim.demand)
+        if lines is None:
+            lines = self._lines[claim.demand] = {}
             self.lines_depending_on_tasks += claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
-        insort(line, claim)
+        line = lines.get(claim.longest_s)
+        if line is None:
+            lines[claim.longest_s] = [claim]
+        else:
+            insort(line, claim)
 
     def leave_line(self, claim: Claim) -> None:
-        line = self._lines[claim.demand]
+        lines = self._lines[claim.demand]
+        line = lines[claim.longest_s]
         del line[bisect_left(line, claim)]
         if not line:
-            del self._lines[claim.demand]
-            self.lines_depending_on_tasks -= claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
+            del lines[claim.longest_s]
+            if not lines:
+                del self._lines[claim.demand]
+                self.lines_depending_on_tasks -= claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
+
+    def put_ending(self, slot_id: str, ending: Ending) -> None:
+        insort(self._endings.setdefault(slot_id, []), ending, key=_limit_at_s)
+
+    def drop_ending(self, slot_id: str, task_id: str) -> Ending | None:
+        """Remove the time limit of a task. Returns None if the task has none."""
+        endings = self._endings.get(slot_id, [])
+        at = next((at for at, ending in enumerate(endings) if ending.task_id == task_id), None)
+        if at is None:
+            return None
+        dropped = endings.pop(at)
+        if not endings:
+            del self._endings[slot_id]
+        return dropped
 
     def _list(self, slot: Slot) -> None:
         if self._selections:
@@ -245,6 +288,10 @@ class PoolIndex:
         held_and_size = slot.total.gpus - gpus, slot.total.gpus
         if not groups[held_and_size].remove(slot.id, memory_mib, cpu_units):
             del groups[held_and_size]
+
+
+def _limit_at_s(ending: Ending) -> tuple[float, str]:
+    return ending.limit_at_s, ending.task_id
 
 
 def _first(item: tuple[tuple[int, int], GroupIndex]) -> tuple[int, int]:
@@ -318,6 +365,19 @@ class Fleet:
         pool.leave_line(claim)
         self._on_rollback(partial(pool.join_line, claim))
 
+    def put_ending(self, pool_name: str, slot_id: str, ending: Ending) -> None:
+        """Record the time limit of a placed task, or replace it after a change of the task."""
+        pool = self.pool(pool_name)
+        self.drop_ending(pool_name, slot_id, ending.task_id)
+        pool.put_ending(slot_id, ending)
+        self._on_rollback(partial(pool.drop_ending, slot_id, ending.task_id))
+
+    def drop_ending(self, pool_name: str, slot_id: str, task_id: str) -> None:
+        pool = self.pool(pool_name)
+        dropped = pool.drop_ending(slot_id, task_id)
+        if dropped is not None:
+            self._on_rollback(partial(pool.put_ending, slot_id, dropped))
+
     def snapshot(self) -> dict[str, Any]:
         """The content of the index as values that tests can compare."""
         return {
@@ -328,9 +388,11 @@ class Fleet:
                 "withheld": pool.withheld(),
                 # The ranks of job claims are not in rows, because they depend on the time.
                 "claims": {
-                    demand: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
-                    for demand, line in pool._lines.items()
+                    (demand, longest_s): sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
+                    for demand, lines in pool._lines.items()
+                    for longest_s, line in lines.items()
                 },
+                "endings": {slot_id: list(endings) for slot_id, endings in pool._endings.items()},
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.lines_depending_on_tasks, dict(pool._totals)),
             }
             for name, pool in sorted(self._pools.items())

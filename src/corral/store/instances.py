@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.database import Database, Row
 from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
-from corral.model.placement import INSTANCE, Claim, Links, Placement, Rank, Slot
+from corral.model.placement import INSTANCE, Claim, Ending, Links, Placement, Rank, Slot
 from corral.model.run import GpuDevice
 from corral.model.task import Demand
 from corral.store.claims import Claims
@@ -22,6 +22,16 @@ HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` re
 COLUMNS = (
     "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
     "group_name, joins, launched_at, launch_reason, end_reason"
+)
+# The placed tasks with a time limit, their own or that of a Batch job (`Task.limit_s`), and the GPUs that they lease
+WITH_LIMIT = "state IN ('PENDING', 'RUNNING') AND (time_limit IS NOT NULL OR json_extract(details, '$.attemptTimeout') IS NOT NULL)"
+LIMITS = (
+    "SELECT pool, instance_id, id, coalesce(started_at, placed_at) + coalesce(time_limit, json_extract(details, "
+    f"'$.attemptTimeout')), cpu_units, memory_mib FROM task WHERE {WITH_LIMIT}"
+)
+LEASED_WITH_LIMIT = (
+    "SELECT run.task_id, gpu_id FROM lease JOIN run ON run.id = lease.run_id "
+    f"WHERE run.task_id IN (SELECT id FROM task WHERE {WITH_LIMIT}) ORDER BY gpu_id"
 )
 EC2_DIGITS = 17  # the number of hexadecimal digits of an id in EC2's form
 
@@ -45,6 +55,12 @@ class Instances:
         for instance in self._live.values():
             if instance.host_id is not None:
                 self.renew_slot(instance.id)
+        gpus: dict[str, list[str]] = {}
+        for task_id, gpu_id in self._database.execute(LEASED_WITH_LIMIT).fetchall():
+            gpus.setdefault(task_id, []).append(gpu_id)
+        for pool, instance_id, task_id, limit_at_s, cpu_units, memory_mib in self._database.execute(LIMITS).fetchall():
+            held = tuple(gpus.get(task_id, ()))
+            self._fleet.put_ending(pool, instance_id, Ending(task_id, limit_at_s, held, cpu_units, memory_mib))
 
     # Reading
 

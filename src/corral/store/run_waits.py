@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from corral.database import Database, Row
-from corral.model.queued_run import QueuedRun, QueueState, RunArray, RunEnd
+from corral.model.queued_run import EndNotice, QueuedRun, QueueState, RunArray
 
 RUN_COLUMNS = "task_id, chain, state, held, not_before, unmet, array, position, requeues, attempt, roams"
 ARRAY_COLUMNS = "key, max_active, waiting, admitted, succeeded, failed"
@@ -93,11 +93,6 @@ class RunWaits:
         else:
             self._needed.pop(needed, None)
 
-    def not_admitted(self, after: str, limit: int) -> list[str]:
-        """Ids of tasks that have no claim yet, sorted by id."""
-        sql = "SELECT task_id FROM run_wait WHERE state != 'admitted' AND task_id > ? ORDER BY task_id LIMIT ?"
-        return [task_id for (task_id,) in self._execute(sql, (after, limit))]
-
     def first_not_admitted(self, region: str, cluster: str, limit: int) -> list[str]:
         """Ids of tasks of a cluster that have no claim yet: members of arrays whose turn is next, then tasks that are held back.
 
@@ -134,22 +129,21 @@ class RunWaits:
         sql = "SELECT needed, any_end FROM run_dependency WHERE dependent = ? ORDER BY needed LIMIT ?"
         return [(needed, bool(any_end)) for needed, any_end in self._execute(sql, (task_id, limit))]
 
-    def dependents(self, end: RunEnd, limit: int) -> list[tuple[str, bool]]:
+    def dependents(self, end: EndNotice, limit: int) -> list[tuple[str, bool]]:
         """The next tasks that an end concerns, each with whether any end counts for it."""
         most = 1 if end.final else 0  # until an array has ended, it only concerns tasks for which no member may fail
         sql = "SELECT dependent, any_end FROM run_dependency WHERE needed = ? AND any_end <= ? ORDER BY any_end, dependent LIMIT ?"
         return [(task_id, bool(any_end)) for task_id, any_end in self._execute(sql, (end.needed, most, limit))]
 
     def meet(self, needed: str, task_id: str) -> QueuedRun:
-        """Delete a dependency, because the task knows of the end. Return the task."""
-        self._execute("UPDATE run_wait SET unmet = unmet - 1 WHERE task_id = ?", (task_id,))
+        """Delete a dependency, because the task knows of the end. Return the task, which the caller must write with `change`."""
         self._execute("DELETE FROM run_dependency WHERE needed = ? AND any_end IN (0, 1) AND dependent = ?", (needed, task_id))
         self._count_needed(needed, -1)
         run = self.get(task_id)
         assert run is not None
-        return run
+        return run.but(unmet=run.unmet - 1)
 
-    def add_end(self, end: RunEnd) -> None:
+    def add_end(self, end: EndNotice) -> None:
         """Add a notice. If there is one about the same array, the first failure keeps its reason."""
         self._execute(
             "INSERT INTO run_end (needed, succeeded, final, reason) VALUES (?, ?, ?, ?) "
@@ -157,9 +151,9 @@ class RunWaits:
             (end.needed, end.succeeded, end.final, end.reason),
         )
 
-    def end(self, needed: str) -> RunEnd | None:
+    def end(self, needed: str) -> EndNotice | None:
         row = self._execute("SELECT needed, succeeded, final, reason FROM run_end WHERE needed = ?", (needed,)).fetchone()
-        return None if row is None else RunEnd(row[0], bool(row[1]), bool(row[2]), row[3])
+        return None if row is None else EndNotice(row[0], bool(row[1]), bool(row[2]), row[3])
 
     def drop_end(self, needed: str) -> None:
         self._execute("DELETE FROM run_end WHERE needed = ?", (needed,))

@@ -2,7 +2,7 @@
 -- has ended. The task may have a claim only if the state is 'admitted'.
 CREATE TABLE run_wait (
     task_id    TEXT PRIMARY KEY,
-    chain      TEXT NOT NULL,               -- the first task of the requeues
+    chain      TEXT NOT NULL,               -- the id of the first task of the chain
     state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
     held       INTEGER NOT NULL CHECK (held IN (0, 1)),
     not_before REAL,                        -- NULL: no time, or it has passed

@@ -196,6 +196,7 @@ CREATE TABLE claim (
     pool TEXT NOT NULL,
     rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
     roams INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)),   -- 1: the task may also get capacity of its cluster's other pool
+    longest REAL,                           -- the longest time from placement to release in seconds; NULL: there is no time limit
     PRIMARY KEY (kind, id)
 ) WITHOUT ROWID;
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from corral.database import Database, Row
 from corral.model.histogram import WAITS_S, Histogram
-from corral.model.placement import TASK, Claim, Placement, Rank
+from corral.model.placement import TASK, Claim, Ending, Placement, Rank
 from corral.model.run import RunState
 from corral.model.task import MOVES, Run, Task, TaskState
 from corral.store.claims import Claims
@@ -86,10 +86,11 @@ class Tasks:
 
     # Writing
 
-    def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False) -> None:
+    def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False, longest_s: float | None = None) -> None:
         """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank.
 
-        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`).
+        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`). `Claim`
+        describes `longest_s`.
         """
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
@@ -98,14 +99,20 @@ class Tasks:
         self.deployment_counts.change(None, task)
         if task.state is TaskState.PROVISIONING:
             if rank is not None:
-                self.enqueue(task, rank, roams=roams)
+                self.enqueue(task, rank, roams=roams, longest_s=longest_s)
         else:
             assert task.state is TaskState.PENDING and task.instance_id is not None
             self._lease(task)
 
-    def enqueue(self, task: Task, rank: Rank, *, roams: bool) -> None:
+    def enqueue(self, task: Task, rank: Rank, *, roams: bool, longest_s: float | None) -> None:
         """Give a claim to a task that waits."""
-        self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand), roams=roams)
+        self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
+
+    def raise_version(self, task: Task) -> None:
+        """Write a new version of a task, so that clients which wait for a change of the task read its new reason."""
+        self._evict_on_rollback(task.id)
+        self._move(task, task.state, {})
+        self._cache(task.but(version=task.version + 1))
 
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """Grant the claim of a task. The task becomes PENDING, and its runs get their GPUs."""
@@ -145,6 +152,8 @@ class Tasks:
         self._fleet.take(
             task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group
         )
+        if task.limit_s is not None:
+            self._fleet.put_ending(task.pool, task.instance_id, _ending(task, task.limit_s))
 
     def _went_live(self, task: Task) -> None:
         self.live.add(task.id)
@@ -183,6 +192,8 @@ class Tasks:
                 self._claims.remove(TASK, before.id)
         if before.instance_id is not None and (freed or ended):
             self._give_back(before, before.instance_id, freed, ended=ended)
+        if before.instance_id is not None and before.limit_s is not None:
+            self._change_ending(before, after, before.instance_id, before.limit_s)
         if after.state is not before.state or after.desired is not before.desired:
             self._count(before, after)
             self.deployment_counts.change(before, after)
@@ -202,6 +213,13 @@ class Tasks:
             gpu_ids = ()
         cpu_units, memory_mib = (task.demand.cpu_units, task.demand.memory_mib) if ended else (0, 0)
         self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib)
+
+    def _change_ending(self, before: Task, after: Task, instance_id: str, limit_s: float) -> None:
+        """Update the time limit in the fleet index: the task has started, has other GPUs, or has ended."""
+        if after.state is TaskState.STOPPED:
+            self._fleet.drop_ending(before.pool, instance_id, before.id)
+        elif (ending := _ending(after, limit_s)) != _ending(before, limit_s):
+            self._fleet.put_ending(before.pool, instance_id, ending)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
         """Write the new state of a run. Return the GPUs that it frees."""
@@ -382,6 +400,13 @@ class Tasks:
         after = task.but(details=details)
         self.history.change(after)
         return self._cache(after)
+
+
+def _ending(task: Task, limit_s: float) -> Ending:
+    since_s = task.started_at_s if task.started_at_s is not None else task.placed_at_s
+    assert since_s is not None, "a placed task has the time of its placement"
+    gpu_ids = sorted([gpu_id for run in task.runs if run.state is not RunState.STOPPED for gpu_id in run.gpu_ids])
+    return Ending(task.id, since_s + limit_s, tuple(gpu_ids), task.demand.cpu_units, task.demand.memory_mib)
 
 
 def _counts(task: Task) -> tuple[int, int, int]:

@@ -36,9 +36,10 @@ CREATE TABLE claim (
     pool TEXT NOT NULL,
     rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
     roams INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)),   -- 1: the task may also get capacity of its cluster's other pool
+    longest REAL,                           -- the longest time from placement to release in seconds; NULL: there is no time limit
     PRIMARY KEY (kind, id)
 ) WITHOUT ROWID;
-INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]',0);
+INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]',0,NULL);
 CREATE TABLE client_token (
     scope      TEXT NOT NULL,               -- account, region and operation
     token      TEXT NOT NULL,
@@ -567,7 +568,7 @@ CREATE TABLE run_environment (
 ) WITHOUT ROWID;
 CREATE TABLE run_wait (
     task_id    TEXT PRIMARY KEY,
-    chain      TEXT NOT NULL,               -- the first task of the requeues
+    chain      TEXT NOT NULL,               -- the id of the first task of the chain
     state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
     held       INTEGER NOT NULL CHECK (held IN (0, 1)),
     not_before REAL,                        -- NULL: no time, or it has passed

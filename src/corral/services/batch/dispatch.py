@@ -162,7 +162,7 @@ def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placem
     for name, earlier in tx.store.job_lines.claims_of(line.id).items():
         if name == pool:
             break
-        found = room_for_claim(tx.store.fleet.pool(name), earlier)
+        found = room_for_claim(tx.store.fleet.pool(name), earlier, tx.now_s)
         if found is not None:
             return name, earlier, found
     return pool, claim, placement

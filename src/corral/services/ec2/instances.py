@@ -203,7 +203,7 @@ def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 
     def start(instance: Instance) -> None:
         if instance.state is InstanceState.STOPPED:
-            room = place_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand)
+            room = place_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
             if isinstance(room, Unplaceable):
                 raise InsufficientInstanceCapacity(
                     f"There is not enough capacity to start {ec2_id(instance.id)} ({instance.type}) now: it {room.detail}. Stop "

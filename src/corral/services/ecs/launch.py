@@ -6,14 +6,22 @@ and Batch build a `LaunchRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.placement import claim_rank, could_hold, is_reservable, place_newcomer, place_on, room_for_newcomer
+from corral.decide.placement import (
+    claim_rank,
+    could_hold,
+    is_reservable,
+    place_newcomer,
+    place_on,
+    room_for_newcomer,
+    why_never,
+)
 from corral.decide.slot_fit import amounts
 from corral.model.placement import Claim, Placement, Rank, Unplaceable
 from corral.model.queued_run import QueueState
@@ -23,17 +31,14 @@ from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
-from corral.services.ecs.host_access import check_isolated
+from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.run_queue import open_queue
-from corral.services.ecs.run_spec import check_secrets, runs_containers
 from corral.services.ecs.task_progress import mark_provider, start_runs
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s, wants_gpu_indexes
+from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
-
-REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
@@ -58,6 +63,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     placement_strategy: Sequence[dict[str, Any]] = ()
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
     options: RunOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
+    attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -77,10 +83,10 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
 
     In this transaction, each task is placed and ordered to start, or becomes a claim that waits, or fails.
     """
-    _check_container_overrides(request)
+    check_container_overrides(request.definition, request.overrides)
     spec = task_spec(request.definition, request.overrides)
-    _check_spec(tx, spec)
-    _check_network(request)
+    check_spec(tx, spec)
+    check_network(request.definition, request.network_configuration)
     prototype = _prototype(tx, request, spec)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
@@ -103,8 +109,8 @@ def launch_placed(
     `free_gpus` are the GPUs for containers whose image sets NVIDIA_VISIBLE_DEVICES. It is None if no image sets this variable.
     """
     spec = task_spec(request.definition, request.overrides)
-    _check_spec(tx, spec)
-    _check_network(request)
+    check_spec(tx, spec)
+    check_network(request.definition, request.network_configuration)
     slot, demand = tx.store.fleet.pool(pool).slot(placement.slot_id), spec.demand
     if slot.cpu_units < demand.cpu_units or slot.memory_mib < demand.memory_mib or len(slot.gpus) < demand.gpus:
         raise ClientException(f"The task needs more than was reserved for it: {amounts(demand)}.")
@@ -124,6 +130,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     if rules is not None:
         prototype = prototype.but(demand=replace(prototype.demand, rules=rules))
     draws = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
+    longest_s = longest_time_of(prototype, spec)
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     capacity = request.capacity
@@ -140,12 +147,14 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
         in_line = entry is None or entry.state is QueueState.ADMITTED
         if in_line:
             pool, found = unfit.get((pools, group)) or _find_placement(
-                tx, pools, task.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
+                tx, pools, task.demand, tx.ids.hex32() if draws else "", longest_s, waits=capacity.waits
             )
-            if not isinstance(found, Placement):
-                unfit[pools, group] = pool, found
         else:
-            pool, found = _waiting_pool(tx, pools, task.demand), None
+            pool, found = unfit.get((pools, group)) or (_waiting_pool(tx, pools, task.demand), None)
+        if found is None and request.options.refuse_unfit:
+            found = _why_never(tx, pools, task.demand)
+        if not isinstance(found, Placement):
+            unfit[pools, group] = pool, found
         if isinstance(found, Unplaceable):
             tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # as on ECS, a failure contains one of the instances
             failures.append(LaunchFailure(tried.id if tried else None, found))
@@ -155,7 +164,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
             if queue is not None:
                 chosen = chosen.but(details=queue.details(at, chosen.details))
             rank = claim_rank(tx.now_s, request.options.priority) if in_line else None
-            tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1))
+            tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
             if queue is not None and entry is not None:
                 queue.add(tx, entry, tasks[-1].id)
     if queue is not None:
@@ -172,7 +181,7 @@ def _restricted(prototype: Task, scope: str, group: str) -> Task:
 
 
 def _find_placement(
-    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, *, waits: bool
+    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, longest_s: float | None, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
     """Return the pool and the placement. If no slot has room and the task can wait, return None instead of the placement.
 
@@ -181,7 +190,7 @@ def _find_placement(
     first = pools[0]
     if waits:
         for name in pools:
-            room = room_for_newcomer(tx.store.fleet.pool(name), demand, seed)
+            room = room_for_newcomer(tx.store.fleet.pool(name), demand, tx.now_s, seed=seed, longest_s=longest_s)
             if room is not None:
                 return name, room
         return _waiting_pool(tx, pools, demand), None
@@ -189,11 +198,22 @@ def _find_placement(
     for name in pools:
         pool = tx.store.fleet.pool(name)
         if len(pool):
-            found = place_newcomer(pool, demand, seed)
+            found = place_newcomer(pool, demand, tx.now_s, seed=seed, longest_s=longest_s)
             if isinstance(found, Placement):
                 return name, found
             refused = refused or (name, found)
-    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, seed))
+    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, tx.now_s, seed=seed, longest_s=longest_s))
+
+
+def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
+    """Return why no host could ever hold a task, even without other tasks. Return None if a host could hold it, or is not known.
+
+    A capacity provider with an Auto Scaling group can launch instances, so its tasks are never refused.
+    """
+    if demand.rules is not None and demand.rules.instance_group:
+        return None
+    reasons = [why_never(tx.store.fleet.pool(name), demand) for name in pools if len(tx.store.fleet.pool(name))]
+    return None if not reasons or None in reasons else reasons[0]
 
 
 def _waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
@@ -211,7 +231,8 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
             failures.append(LaunchFailure(instance_id, None))
             continue
         pool = member[0]
-        found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id)
+        longest_s = longest_time_of(prototype, spec)
+        found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id, tx.now_s, longest_s=longest_s)
         if isinstance(found, Placement):
             tasks.append(_add_task(tx, prototype.but(pool=pool), spec, found))
         else:
@@ -229,6 +250,7 @@ def _add_task(
     roams: bool = False,
     claim: Claim | None = None,
     free_gpus: tuple[str, ...] | None = None,
+    longest_s: float | None = None,
 ) -> Task:
     """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim with this rank.
 
@@ -238,7 +260,7 @@ def _add_task(
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
-        tx.store.tasks.add(task, rank, roams=roams)
+        tx.store.tasks.add(task, rank, roams=roams, longest_s=longest_s)
         use_private_objects(tx, task)
         if rank is not None:
             mark_provider(tx, task)
@@ -268,7 +290,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
-    wants_gpu_indexes(request.tags)  # refuses other values of the tag
+    wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # refuses other values of the tag
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)
@@ -311,70 +333,9 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "platformVersion": platform_version,
         "tags": request.tags,
         "jobEnvironment": request.job_environment,
+        "attemptTimeout": request.attempt_timeout_s,
     }
     return {name: value for name, value in details.items() if value}
-
-
-# Checks of a request
-
-
-def _check_container_overrides(request: LaunchRequest) -> None:
-    overrides = request.overrides.get("containerOverrides", ())
-    names = {container["name"] for container in request.definition["containerDefinitions"]} if overrides else ()
-    for override in overrides:
-        if override.get("name") not in names:
-            raise InvalidParameterException(
-                f"Override for container named {override.get('name')} is not a container in the TaskDefinition."
-            )
-        if not all(pair.get("name") for pair in override.get("environment", ())):
-            raise InvalidParameterException(
-                f"Environment variable names should not be null or empty in the override for container {override['name']}."
-            )
-
-
-def _check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
-    if tx.settings.isolate:
-        check_isolated(spec.document)
-    for container in spec.containers.values():
-        check_secrets(container.definition)
-        _check_runnable(tx, container)
-    for volume in spec.document.get("volumes", ()):
-        for name in REFUSED_IN_VOLUME:
-            if volume.get(name):
-                raise ClientException(f"Volume {volume['name']}: Corral does not serve {name} yet.")
-
-
-def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
-    if container.command and container.only_in_container is None:
-        return
-    if not container.is_host_image and runs_containers(tx):
-        return
-    if not container.command:
-        why = "it has no command, so it needs the command of an image, which only Docker can run"
-    else:
-        why = f"{container.only_in_container} works in Docker containers only"
-    name = container.definition["name"]
-    if container.is_host_image:
-        raise ClientException(
-            f"Container {name}: {why}. The image {container.image} runs as a plain process of this machine. Use another image, "
-            "and start Corral with `corral up --runtime docker`."
-        )
-    raise ClientException(
-        f"Container {name}: {why}, but this Corral runs tasks as plain processes. Start it with `corral up --runtime docker`."
-    )
-
-
-def _check_network(request: LaunchRequest) -> None:
-    """Refuse a request without a network configuration if the network mode is awsvpc, and with one in all other modes.
-
-    The configuration is stored, but has no effect.
-    """
-    given: Mapping[str, Any] = request.network_configuration or {}
-    if request.definition.get("networkMode") == "awsvpc":
-        if not given.get("awsvpcConfiguration"):
-            raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
-    elif given:
-        raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
 
 
 # Tasks that wait in one pool and may use another
@@ -394,7 +355,7 @@ def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
         if task.pool == pool_name or key in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
             continue
         is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(task.pool), claim)
-        if is_better or room_for_newcomer(pool, claim.demand, claim.id) is not None:
+        if is_better or room_for_newcomer(pool, claim.demand, tx.now_s, seed=claim.id, longest_s=claim.longest_s) is not None:
             tx.store.tasks.move_claim(task, pool_name)
             return True
         unfit.add(key)

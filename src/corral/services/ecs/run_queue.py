@@ -38,6 +38,7 @@ from corral.model.run_options import (
 from corral.model.task import Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.task_progress import mark_provider
+from corral.services.ecs.task_spec import longest_time_of, spec_of
 from corral.store import Store
 
 TIMES = "run-times:"  # the key of the reconciler that admits tasks whose time has come
@@ -250,11 +251,13 @@ def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
         array = array.but(admitted=array.admitted + change, waiting=array.waiting - change)
         tx.store.run_waits.put_array(array, tx.now_s)
     if admitted:
-        tx.store.tasks.enqueue(task, rank_of(task), roams=run.roams)
+        longest_s = longest_time_of(task, spec_of(tx, task))
+        tx.store.tasks.enqueue(task, rank_of(task), roams=run.roams, longest_s=longest_s)
     else:
         tx.store.claims.remove(TASK, task.id)
         if array is not None:
             tx.mark(array_reconciler(array.key))
+    tx.store.tasks.raise_version(task)
     tx.mark(f"pool:{task.pool}")
     mark_provider(tx, task)
     tx.changed(f"task:{task.id}")

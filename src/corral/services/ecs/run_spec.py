@@ -81,8 +81,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
 
 def gpu_indexes(tx: Tx[Store], task: Task, run: Run) -> list[int]:
     """The indexes of the run's GPUs on their host, if the task wants indexes in CUDA_VISIBLE_DEVICES. Otherwise an empty list."""
-    tags = task.details.get("tags")
-    if not tags or not run.gpu_ids or not wants_gpu_indexes(tags):
+    if not run.gpu_ids or not wants_gpu_indexes(task.details.get("tags", ()), tx.settings.gpu_ids):
         return []
     assert task.instance_id is not None
     by_id = {gpu.gpu_id: gpu.index for gpu in tx.store.instances.gpus(task.instance_id)}

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.placement import why_waiting
+from corral.decide.placement import place_text, why_not_placed
+from corral.decide.start_estimates import estimates, start_text
 from corral.decide.task_lifecycle import task_health
 from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim
@@ -22,22 +23,49 @@ HOLDERS_NAMED_MAX = 3
 
 
 def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True) -> list[dict[str, Any]]:
-    reasons: dict[tuple[str, Demand, bool], str] = {}  # a cache, because waiting tasks with equal demands have the same reason
+    reasons = WaitReasons(tx)
     return [_description(tx, task, _why_waiting(tx, task, reasons), tags=tags) for task in tasks]
 
 
+class WaitReasons:
+    """The reasons why claims wait, at one time. Claims with equal demands share most of the text, which is computed once."""
+
+    def __init__(self, tx: Tx[Store]) -> None:
+        self._tx = tx
+        self._texts: dict[tuple[str, Demand, bool], tuple[str, str]] = {}  # the texts before and after the place in line
+        self._starts: dict[str, dict[str, float]] = {}  # pool → claim id → estimated start
+
+    def reason(self, pool_name: str, claim: Claim) -> str:
+        """Return why a claim still waits for capacity.
+
+        The text has the claim's place in line. It names tasks and instances that hold the GPUs, and estimates the start.
+        """
+        pool = self._tx.store.fleet.pool(pool_name)
+        key = pool_name, claim.demand, pool.head_of_line(claim) == claim
+        if key not in self._texts:
+            self._texts[key] = why_not_placed(pool, claim), self._holders(pool_name, claim)
+        if pool_name not in self._starts:
+            self._starts[pool_name] = estimates(pool, self._tx.now_s)
+        needs, holders = self._texts[key]
+        starts_at_s = self._starts[pool_name].get(claim.id)
+        start = "" if starts_at_s is None else f"; {start_text(starts_at_s, self._tx.now_s)}"
+        return f"{needs}; {place_text(pool, claim)}{holders}{start}"
+
+    def _holders(self, pool_name: str, claim: Claim) -> str:
+        tx, text = self._tx, ""
+        if claim.demand.gpus == ALL_GPUS or tx.store.fleet.pool(pool_name).free_gpus < claim.demand.gpus:
+            tasks, instances = tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
+            holders = [*_holder_names("task", tasks), *_holder_names("instance", [ec2_id(each) for each in instances])]
+            if holders:
+                text += f"; held by {' and '.join(holders)}"
+        if claim.demand.rules is not None and claim.demand.rules.instance_group:
+            text += f"; {why_provider_waits(tx, pool_name, claim.demand)}"
+        return text
+
+
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
-    """Return why a claim (a task that waits) still waits for capacity. The text names tasks and instances that hold the GPUs."""
-    pool = tx.store.fleet.pool(pool_name)
-    text = why_waiting(pool, claim)
-    if claim.demand.gpus == ALL_GPUS or pool.free_gpus < claim.demand.gpus:
-        tasks, instances = tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
-        holders = [*_holder_names("task", tasks), *_holder_names("instance", [ec2_id(instance_id) for instance_id in instances])]
-        if holders:
-            text += f"; held by {' and '.join(holders)}"
-    if claim.demand.rules is not None and claim.demand.rules.instance_group:
-        text += f"; {why_provider_waits(tx, pool_name, claim.demand)}"
-    return text
+    """Return why a claim still waits for capacity."""
+    return WaitReasons(tx).reason(pool_name, claim)
 
 
 def _holder_names(kind: str, ids: list[str]) -> list[str]:
@@ -47,16 +75,13 @@ def _holder_names(kind: str, ids: list[str]) -> list[str]:
     return [f"{kind}{'s' * (len(named) > 1)} {', '.join(named)}{more}"] if named else []
 
 
-def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Demand, bool], str]) -> str | None:
+def _why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
     if task.state is not TaskState.PROVISIONING:
         return None
     claim = tx.store.claims.get(TASK, task.id)
     if claim is None:
         return why_queued(tx, task)
-    key = (task.pool, task.demand, tx.store.fleet.pool(task.pool).head(task.demand) == claim)
-    if key not in reasons:
-        reasons[key] = why_claim_waits(tx, task.pool, claim)
-    return reasons[key]
+    return reasons.reason(task.pool, claim)
 
 
 def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:

@@ -88,7 +88,10 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if stopped:
         mark_queued(tx, before)  # before the pool, because the next member of its array may get in line
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
-    if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees):
+    # The time limit of a task counts from its start, so the time at which the oldest claim can start becomes later. Until then,
+    # younger claims may use the capacity that is reserved for the oldest claim.
+    extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
+    if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees or extends):
         tx.mark(f"pool:{before.pool}")
     if stopped and before.state is not TaskState.STOPPED:
         release_private_objects(tx, before)

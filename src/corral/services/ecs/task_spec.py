@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from corral.core import Tx
+from corral.decide.backfill import longest_time_s
 from corral.decide.task_lifecycle import NO_RULES
 from corral.model.numbers import whole_number
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
@@ -269,9 +270,19 @@ def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
     return limit_s
 
 
-def wants_gpu_indexes(tags: Iterable[dict[str, str]]) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES contains the indexes of the task's GPUs. By default it contains their ids, which are UUIDs."""
-    given = next((tag.get("value", "") for tag in tags if tag.get("key") == GPU_IDS_TAG), GPU_UUIDS)
+def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
+    """Return the longest time from the placement of a task until it has stopped. Return None if the task has no time limit.
+
+    When the time limit ends, the containers of the task are stopped, and each may need its whole stop timeout.
+    """
+    if task.limit_s is None:
+        return None
+    return longest_time_s(task.limit_s, sum(container.stop_grace_s for container in spec.containers.values()))
+
+
+def wants_gpu_indexes(tags: Iterable[dict[str, str]], default: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES contains the indexes of the task's GPUs instead of their ids, which are UUIDs."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == GPU_IDS_TAG), default)
     if given not in (GPU_UUIDS, GPU_INDEXES):
         raise InvalidParameterException(f"The tag {GPU_IDS_TAG} must be {GPU_UUIDS} or {GPU_INDEXES}, not '{given}'.")
     return given == GPU_INDEXES

@@ -7,13 +7,13 @@ rules of a bucket change, a walk through the bucket updates all rows. `reconcile
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from email.utils import formatdate
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 
+from corral.aws.timestamps import http_date
 from corral.core import Tx
 from corral.decide import expiry
 from corral.decide.expiry import DAY_S, LifecycleFilter, LifecycleRule
@@ -122,7 +122,7 @@ def abort_members(tx: Tx[Store], bucket: Bucket, key: str, initiated_at_s: float
 
 
 def _date(at_s: float) -> str:
-    return formatdate(at_s, usegmt=True)
+    return http_date(int(at_s))
 
 
 @lru_cache(maxsize=256)

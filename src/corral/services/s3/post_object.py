@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from msgspec.structs import replace
 
+from corral.aws.timestamps import parse_http_date
 from corral.core import Tx
 from corral.decide.post_policy import ConditionNotMet, MalformedCondition, check_fields
 from corral.model.blob import Admission
@@ -100,8 +100,8 @@ def _put_object_params(fields: dict[str, str]) -> dict[str, Any]:
         found["Metadata"] = metadata
     if fields.get("expires"):
         try:
-            found["Expires"] = parsedate_to_datetime(fields["expires"]).timestamp()
-        except (ValueError, TypeError, OverflowError, IndexError):  # `parsedate_to_datetime` can raise each of these
+            found["Expires"] = parse_http_date(fields["expires"]).timestamp()
+        except (ValueError, TypeError, OverflowError, IndexError):  # `parse_http_date` can raise each of these
             message = "The field Expires is not an HTTP date, such as Wed, 21 Oct 2026 07:28:00 GMT"
             raise InvalidArgument(message, ArgumentName="Expires", ArgumentValue=fields["expires"]) from None
     return found

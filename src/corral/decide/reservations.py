@@ -1,0 +1,56 @@
+"""Reservations: choose the slot that is reserved for a claim that does not fit now, so that the claim does not wait for ever.
+
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+
+from corral.decide.backfill import earliest_room_s, first_opening
+from corral.decide.placement_together import reserve_together
+from corral.decide.slot_fit import allowed_slots, covers, is_unsorted
+from corral.model.placement import Claim, Pool, Reservation, SlotGroup
+from corral.model.task import ALL_GPUS, Demand
+
+
+def reserve(pool: Pool, claim: Claim) -> Reservation | None:
+    """Reserve the slot that lacks least for the claim.
+
+    If time limits say when a slot has room for the claim, reserve the slot that has room first. Also reserve the slot that lacks
+    least if it could have room before.
+
+    Return None if every connected slot is too small for the claim, even after its tasks have ended and EC2 instances have returned
+    its GPUs.
+    """
+    demand = claim.demand
+    if demand.nodes:
+        return reserve_together(pool, claim)
+    best: tuple[tuple[int, int, int], str] | None = None
+    for group in _reservable_groups(pool, demand):
+        fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
+        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if covers(pool.slot(slot_id).whole, demand))
+        for candidate in candidates if is_unsorted(demand) else islice(candidates, 1):
+            slot = pool.slot(candidate)
+            near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
+            near = (near_gpus, min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
+            if best is None or near > best[0]:
+                best = near, candidate
+    if best is None:
+        return None
+    opening = first_opening(pool, demand)
+    if opening is None:
+        return Reservation(claim, {best[1]: demand})
+    wanted = {opening.slot_id: demand}
+    if best[1] != opening.slot_id and earliest_room_s(pool.slot(best[1]), pool.endings(best[1]), demand) < opening.at_s:
+        wanted[best[1]] = demand
+    return Reservation(claim, wanted, opening)
+
+
+def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
+    """Return the groups of slots in which a claim can reserve a slot."""
+    if demand.gpus == ALL_GPUS and demand.rules is None:
+        return pool.groups_by_held()
+    return allowed_slots(pool, demand).groups()

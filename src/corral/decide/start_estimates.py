@@ -1,0 +1,132 @@
+"""Start estimates: the place of waiting claims in line, and when they will probably start.
+
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. The line of a pool is all its claims, oldest first.
+
+An estimate assumes that each task ends at its time limit, and that no older claim arrives. It gives each claim the first room that
+the claims before it leave. A task without a time limit counts as a task that never ends. If the start of a claim is unknown, the
+starts of the claims after it are unknown, too. Estimates are computed when a user reads them, so they cost nothing otherwise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from math import inf
+
+from msgspec import Struct
+
+from corral.decide.placement_rules import allows
+from corral.decide.slot_fit import covers
+from corral.decide.task_lifecycle import duration_text
+from corral.model.placement import Claim, Pool, Slot
+from corral.model.task import ALL_GPUS, Demand
+
+CLAIMS_MAX = 20  # claims with an estimate; those after them have none
+SLOTS_MAX = 16  # a pool with more slots has no estimates, because they would take too long
+Amounts = tuple[int, int, int]  # GPUs, CPU units and memory
+
+
+class WaitingClaim(Struct, frozen=True):
+    claim: Claim
+    place: int  # 1: the first in line
+    starts_at_s: float | None  # None: unknown
+
+
+def first_waiting(pool: Pool, now_s: float, limit: int) -> list[WaitingClaim]:
+    """Return the first claims of a pool's line, at most `limit`, with the estimates of their starts."""
+    claims = pool.first_claims(limit)
+    starts = _starts(pool, claims[:CLAIMS_MAX], now_s)
+    starts += [None] * (len(claims) - len(starts))
+    return [WaitingClaim(claim, at + 1, start_s) for at, (claim, start_s) in enumerate(zip(claims, starts))]
+
+
+def estimates(pool: Pool, now_s: float) -> dict[str, float]:
+    """Return the estimated start of each claim that has one, by the id of the claim."""
+    if not pool.slots_with_endings():
+        return {}
+    found = first_waiting(pool, now_s, CLAIMS_MAX)
+    return {each.claim.id: each.starts_at_s for each in found if each.starts_at_s is not None}
+
+
+def start_text(starts_at_s: float, now_s: float) -> str:
+    """Describe an estimated start for a message, for example `expected start in about 1h20m`."""
+    left_s = starts_at_s - now_s
+    if left_s <= 1:
+        return "expected start now"
+    step_s = 60 if left_s >= 600 else 1
+    return f"expected start in about {duration_text(-(-left_s // step_s) * step_s)}"
+
+
+def _starts(pool: Pool, claims: Sequence[Claim], now_s: float) -> list[float | None]:
+    slots = [slot for slot in pool.slots() if slot.takes_tasks]
+    if not pool.slots_with_endings() or len(slots) > SLOTS_MAX:
+        return []
+    plans = [_Plan(pool, slot, now_s) for slot in slots]
+    found: list[float | None] = []
+    for claim in claims:
+        demand, rules = claim.demand, claim.demand.rules
+        if demand.nodes or (rules is not None and rules.depends_on_tasks):
+            break
+        able = plans if rules is None else [plan for plan in plans if allows(rules)(plan.slot)]
+        able = [plan for plan in able if covers(plan.slot.whole, demand)]
+        if not able:  # such a claim reserves nothing, so the claims after it do not wait for it
+            found.append(None)
+            continue
+        longest_s = inf if claim.longest_s is None else claim.longest_s
+        start_s, _, plan = min(
+            [(plan.first_room_s(demand, longest_s), plan.slot.id, plan) for plan in able], key=lambda each: each[:2]
+        )
+        if start_s == inf:
+            break
+        plan.take(demand, start_s, start_s + longest_s)
+        found.append(start_s)
+    return found
+
+
+class _Plan:
+    """The free resources of a slot from now on. They change at certain times, and are constant between these times."""
+
+    def __init__(self, pool: Pool, slot: Slot, now_s: float) -> None:
+        self.slot = slot
+        gpus, cpu_units, memory_mib = len(slot.gpus), slot.cpu_units, slot.memory_mib
+        self._times = [now_s]
+        self._free: list[Amounts] = [(gpus, cpu_units, memory_mib)]
+        for ending in pool.endings(slot.id):
+            gpus += sum([gpu_id in slot.positions for gpu_id in ending.gpu_ids])
+            cpu_units += ending.cpu_units
+            memory_mib += ending.memory_mib
+            if ending.limit_at_s > self._times[-1]:
+                self._times.append(ending.limit_at_s)
+                self._free.append((gpus, cpu_units, memory_mib))
+            else:
+                self._free[-1] = gpus, cpu_units, memory_mib
+
+    def first_room_s(self, demand: Demand, longest_s: float) -> float:
+        """Return the first time from which the slot has room for the demand as long as it needs it. Return inf if there is none."""
+        needed = self._needed(demand)
+        since_s: float | None = None
+        for time_s, free in zip(self._times, self._free):
+            if since_s is not None and time_s >= since_s + longest_s:
+                break
+            if any(has < needs for has, needs in zip(free, needed)):
+                since_s = None
+            elif since_s is None:
+                since_s = time_s
+        return inf if since_s is None else since_s
+
+    def take(self, demand: Demand, start_s: float, end_s: float) -> None:
+        gpus, cpu_units, memory_mib = self._needed(demand)
+        for time_s in (start_s, end_s):
+            at = bisect_left(self._times, time_s)
+            if time_s != inf and (at == len(self._times) or self._times[at] != time_s):
+                self._times.insert(at, time_s)
+                self._free.insert(at, self._free[at - 1])
+        for at, time_s in enumerate(self._times):
+            if start_s <= time_s < end_s:
+                free = self._free[at]
+                self._free[at] = free[0] - gpus, free[1] - cpu_units, free[2] - memory_mib
+
+    def _needed(self, demand: Demand) -> Amounts:
+        gpus = (self.slot.total.gpus or 1) if demand.gpus == ALL_GPUS else demand.gpus
+        return gpus, demand.cpu_units, demand.memory_mib

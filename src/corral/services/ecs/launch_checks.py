@@ -1,0 +1,73 @@
+"""Checks of a request to launch tasks: its overrides, its network configuration, and what its containers need from this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corral.core import Tx
+from corral.services.ecs.errors import ClientException, InvalidParameterException
+from corral.services.ecs.host_access import check_isolated
+from corral.services.ecs.run_spec import check_secrets, runs_containers
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec
+from corral.store import Store
+
+REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
+
+
+def check_container_overrides(definition: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    given = overrides.get("containerOverrides", ())
+    names = {container["name"] for container in definition["containerDefinitions"]} if given else ()
+    for override in given:
+        if override.get("name") not in names:
+            raise InvalidParameterException(
+                f"Override for container named {override.get('name')} is not a container in the TaskDefinition."
+            )
+        if not all(pair.get("name") for pair in override.get("environment", ())):
+            raise InvalidParameterException(
+                f"Environment variable names should not be null or empty in the override for container {override['name']}."
+            )
+
+
+def check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
+    if tx.settings.isolate:
+        check_isolated(spec.document)
+    for container in spec.containers.values():
+        check_secrets(container.definition)
+        _check_runnable(tx, container)
+    for volume in spec.document.get("volumes", ()):
+        for name in REFUSED_IN_VOLUME:
+            if volume.get(name):
+                raise ClientException(f"Volume {volume['name']}: Corral does not serve {name} yet.")
+
+
+def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
+    if container.command and container.only_in_container is None:
+        return
+    if not container.is_host_image and runs_containers(tx):
+        return
+    if not container.command:
+        why = "it has no command, so it needs the command of an image, which only Docker can run"
+    else:
+        why = f"{container.only_in_container} works in Docker containers only"
+    name = container.definition["name"]
+    if container.is_host_image:
+        raise ClientException(
+            f"Container {name}: {why}. The image {container.image} runs as a plain process of this machine. Use another image, "
+            "and start Corral with `corral up --runtime docker`."
+        )
+    raise ClientException(
+        f"Container {name}: {why}, but this Corral runs tasks as plain processes. Start it with `corral up --runtime docker`."
+    )
+
+
+def check_network(definition: Mapping[str, Any], configuration: Mapping[str, Any] | None) -> None:
+    """Refuse a request without a network configuration if the network mode is awsvpc, and with one in all other modes.
+
+    The configuration is stored, but has no effect.
+    """
+    if definition.get("networkMode") == "awsvpc":
+        if not configuration or not configuration.get("awsvpcConfiguration"):
+            raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
+    elif configuration:
+        raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
