@@ -31,7 +31,9 @@ from botocore.config import Config
 
 CORRAL = [sys.executable, "-m", "corral.cli"]
 LATEST_RUNS = 2.5  # the latest moment of a signal, in durations of `corral run -- true`
-CLIENT_MAX_S = 90.0
+CLIENT_MAX_S = 60.0
+# Below the ports that the system chooses for clients: while the server is down, a client of such a port could connect to itself.
+PORT = 24_566
 POLITE = "trap 'exit 9' INT; trap 'exit 7' TERM; while :; do sleep 0.1; done"
 IGNORES_INT = "trap '' INT; trap 'exit 7' TERM; while :; do sleep 0.1; done"
 PLAIN = "exec sleep 600"
@@ -157,8 +159,7 @@ def main() -> int:
         home = Path(folder)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CORRAL_"))}
         environment = {**kept, "HOME": folder, "CORRAL_DATA": str(home / "data")}
-        up = [*CORRAL, "up", "--detach", "--port", "0", "--gpus", "sim:2", "--runtime", "process"]
-        subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
+        _start(environment)
         try:
             latest_s = LATEST_RUNS * _duration_s(environment, options.at_once)
             print(f"signals arrive up to {latest_s:.2f} s after the start", flush=True)
@@ -177,17 +178,21 @@ def _duration_s(environment: dict[str, str], at_once: int) -> float:
     return time.monotonic() - began
 
 
-def _restart(environment: dict[str, str], port: str, every_s: float, done: threading.Event) -> None:
+def _start(environment: dict[str, str]) -> None:
+    up = [*CORRAL, "up", "--detach", "--port", str(PORT), "--gpus", "sim:2"]
+    subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def _restart(environment: dict[str, str], every_s: float, done: threading.Event) -> None:
     while not done.wait(every_s):
         subprocess.run([*CORRAL, "down"], env=environment, check=True, stdout=subprocess.DEVNULL)
-        up = [*CORRAL, "up", "--detach", "--port", port, "--gpus", "sim:2", "--runtime", "process"]
-        subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _start(environment)
 
 
 def _run_all(cases: list[Case], environment: dict[str, str], home: Path, at_once: int, restart_s: float) -> int:
     about, keys = (json.loads((home / "data" / name).read_text()) for name in ("server.json", "credentials.json"))
     secrets = {"aws_access_key_id": keys["access_key"], "aws_secret_access_key": keys["secret_key"]}
-    patient = Config(retries={"mode": "standard", "total_max_attempts": 10})
+    patient = Config(retries={"mode": "standard", "total_max_attempts": 8})
     ecs = boto3.client("ecs", region_name="us-east-1", endpoint_url=about["url"], config=patient, **secrets)
     wrong, codes = 0, Counter[str]()
 
@@ -199,7 +204,7 @@ def _run_all(cases: list[Case], environment: dict[str, str], home: Path, at_once
         return case, code, problem
 
     done = threading.Event()
-    restarts = threading.Thread(target=_restart, args=(environment, about["url"].rpartition(":")[2], restart_s, done))
+    restarts = threading.Thread(target=_restart, args=(environment, restart_s, done))
     if restart_s:
         restarts.start()
     with ThreadPoolExecutor(at_once) as threads:
