@@ -22,6 +22,7 @@ from corral.cli.notify import notify_option
 from corral.cli.output import DURATION
 from corral.cli.run_names import check_name, find_dependencies, name_tags
 from corral.cli.run_values import ARRAY, GPU_COUNT, MEMORY_SIZE, PRIORITY_MAX, REQUEUE_MAX, START_TIME, ArraySpec, StartTime
+from corral.cli.submission import REFUSE_UNFIT_TAG
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
 RESERVED_MIB = 128  # the memory reservation of a task without --memory
@@ -32,7 +33,6 @@ NOT_BEFORE_TAG = "corral:not-before"  # seconds since 1970
 AFTER_TAG = "corral:after"  # task ids, or array:ID, separated by spaces; more of them are in corral:after:2, corral:after:3 ...
 AFTER_ANY_TAG = "corral:after-any"
 REQUEUE_TAG = "corral:requeue"
-REFUSE_UNFIT_TAG = "corral:refuse-unfit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GIT_TAG = "corral:git"
 TAG_MAX = 256  # characters of a tag's value

@@ -65,8 +65,13 @@ def was_requeued(task: dict[str, Any]) -> bool:
     return bool(tag_value(task, REQUEUED_TAG))
 
 
-def title(definition: str, name: str | None) -> str:
-    """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`."""
+def title(definition: str, name: str | None, index: int | None = None) -> str:
+    """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`.
+
+    The title of a member of an array is its name and its index, as `name[17]`.
+    """
+    if name and index is not None:
+        return f"{name}[{index}]"
     return definition if not name or name == definition.rpartition(":")[0] else name
 
 

@@ -121,6 +121,7 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
         "task": task.id,
         "taskDefinition": task.definition_arn.rpartition("/")[2],
         "taskName": task.name,
+        "arrayIndex": task.array_index,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
         "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],
