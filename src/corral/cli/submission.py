@@ -49,6 +49,8 @@ def run_tasks(
     reply = signals.run_task(client(endpoint, "ecs"), parameters)
     if len(reply["tasks"]) < count:
         failure = reply["failures"][0]
-        raise CliError(f"the task was not started: {failure.get('reason')} {failure.get('detail', '')}".strip())
+        why = ": ".join(filter(None, (failure.get("reason"), failure.get("detail"))))
+        fix = "" if is_aws(endpoint) else ". Request less, or let it wait for another host with --wait-anyway."
+        raise CliError(f"the task was not started: {why}{fix if 'detail' in failure else ''}")
     started: list[dict[str, Any]] = reply["tasks"]
     return started
