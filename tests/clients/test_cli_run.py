@@ -287,7 +287,7 @@ def test_other_clusters(cli: Cli) -> None:
     assert "cluster nowhere does not exist" in cli("ps", "--cluster", "nowhere", code=1).stderr
     cli.client("ecs").create_cluster(clusterName="other")
     assert cli("ps", "--cluster", "other").stdout.startswith("No tasks")
-    assert "does not exist" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
+    assert "there is no run" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
 
 
 def test_a_progress_bar_is_visible_while_it_runs(cli: Cli) -> None:

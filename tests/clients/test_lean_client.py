@@ -224,6 +224,28 @@ def test_objects_and_buckets_are_written(corral: Corral) -> None:
     assert found["Body"].read() == content and found["ETag"] == etag
 
 
+def test_tasks_are_listed_by_the_beginning_of_their_ids(corral: Corral, task: dict[str, Any]) -> None:
+    keys = SigningKeys(corral.keys["access_key"], corral.keys["secret_key"], REGION)
+    pool = ConnectionPool(corral.url, connect_s=5, read_s=5)
+
+    def listed(prefix: str, **filters: Any) -> list[str]:
+        ecs = LeanClient("ecs", pool, keys, attempts=1, more_headers=lambda: {"X-Corral-Prefix": prefix})
+        pages = ecs.get_paginator("list_tasks").paginate(**filters)
+        return [arn.rpartition("/")[2] for page in pages for arn in page["taskArns"]]
+
+    ecs = lean(corral, "ecs")
+    more = [each["taskArn"].rpartition("/")[2] for each in ecs.run_task(taskDefinition="lean", count=10)["tasks"]]
+    every = listed("")
+    assert {task["id"], *more} <= set(every)
+    for prefix in (task["id"], task["id"][:6], *"0123456789abcdef"):
+        expected = [task_id for task_id in every if task_id.startswith(prefix)]
+        for filters in ({}, {"maxResults": 1}, {"family": "lean"}, {"family": "lean", "maxResults": 1}):
+            assert listed(prefix, **filters) == expected
+    assert listed(task["id"][:6], family="other") == [] == listed(task["id"], desiredStatus="STOPPED")
+    for task_id in more:
+        ecs.stop_task(task=task_id)
+
+
 # Connections
 
 

@@ -206,6 +206,16 @@ def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
         _wait_headers.reset(token)
 
 
+@contextmanager
+def id_prefix(prefix: str) -> Iterator[None]:
+    """Let ListTasks return only tasks whose ids begin with these digits. AWS ignores this header, and returns all tasks."""
+    token = _wait_headers.set({"X-Corral-Prefix": prefix})
+    try:
+        yield
+    finally:
+        _wait_headers.reset(token)
+
+
 def _add_wait_headers(params: dict[str, Any], **_: Any) -> None:
     params["headers"] |= _wait_headers.get()
 

@@ -109,7 +109,8 @@ def use(gpu: dict[str, Any]) -> str:
 
     Return `free` or `reserved for TASK` if no task uses the GPU and there are no such reasons.
     """
-    task = [f"{gpu['task'][:SHORT_ID]} {title(gpu['taskDefinition'], gpu.get('taskName'))}"] if gpu["task"] else []
+    shown = title(gpu["taskDefinition"], gpu.get("taskName"), gpu.get("arrayIndex")) if gpu["task"] else ""
+    task = [f"{gpu['task'][:SHORT_ID]} {shown}"] if gpu["task"] else []
     text = ", ".join([*task, *unavailable_reasons(gpu)]) or reserved_for(gpu) or "free"
     return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
 
@@ -170,7 +171,8 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
 
 def claimant(claim: dict[str, Any]) -> str:
     if "task" in claim:
-        return f"{claim['task'][:SHORT_ID]} {title(claim['taskDefinition'], claim.get('taskName'))}"
+        shown = title(claim["taskDefinition"], claim.get("taskName"), claim.get("arrayIndex"))
+        return f"{claim['task'][:SHORT_ID]} {shown}"
     return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
 
 

@@ -177,7 +177,8 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
 
     why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
-        text = SafeText(f"{gpu['task'][:SHORT_ID]} {title(gpu['taskDefinition'], gpu.get('taskName'))}", style="bold")
+        shown = title(gpu["taskDefinition"], gpu.get("taskName"), gpu.get("arrayIndex"))
+        text = SafeText(f"{gpu['task'][:SHORT_ID]} {shown}", style="bold")
         text = text.append(f", {why}", "yellow") if why else text
     elif why or reserved_for(gpu):
         text = styled(why or reserved_for(gpu), "yellow")
@@ -229,7 +230,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         if is_wide and waits:
             reason = without_needs(reason)
         if "task" in task:
-            what = title(task["taskDefinition"], task.get("taskName"))
+            what = title(task["taskDefinition"], task.get("taskName"), task.get("arrayIndex"))
         else:
             what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
         state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")

@@ -30,7 +30,8 @@ from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request does not limit it
 LISTED_MAX = 5_000  # running tasks, and waiting tasks, on the page
-SCANNED_MAX = 20_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
+SCANNED_MAX = 10_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
+SCAN_GROWTH = 4
 CHUNK = 25  # tasks that one command describes
 
 UnknownCluster = api_error("ClusterNotFound", 400)
@@ -83,15 +84,17 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
     )
 
 
-def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int | None]]:
+def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int]]:
     """Return the ids and the places of the tasks of a cluster that will start first."""
-    lines = [enumerate(tx.store.fleet.pool(pool).in_order(), 1) for pool in pools_of(tx, region, cluster)]
-    claims = islice(merge(*lines, key=_claim_of), SCANNED_MAX)
-    found: list[tuple[str, int | None]] = []
-    while len(found) < limit and (chunk := list(islice(claims, limit - len(found)))):
-        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in chunk if claim.kind == TASK])
-        found += [(claim.id, place) for place, claim in chunk if claim.id in of_cluster]
-    return found
+    pools, scanned = [tx.store.fleet.pool(pool) for pool in pools_of(tx, region, cluster)], limit
+    while True:
+        lines = [enumerate(pool.first_claims(scanned), 1) for pool in pools]
+        claims = list(islice(merge(*lines, key=_claim_of), scanned))
+        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
+        found = [(claim.id, place) for place, claim in claims if claim.id in of_cluster][:limit]
+        if len(found) == limit or len(claims) < scanned or scanned >= SCANNED_MAX:
+            return found
+        scanned *= SCAN_GROWTH
 
 
 def _claim_of(place: tuple[int, Claim]) -> Claim:
@@ -113,6 +116,7 @@ def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str
         "task": task.id,
         "taskDefinition": task.definition_arn.rpartition("/")[2],
         "taskName": task.name,
+        "arrayIndex": task.array_index,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
         "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -237,7 +236,7 @@ def status_of(
 def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     """Describe the first claims of a pool with their places in line, and the first instance launch of each kind."""
     pool = tx.store.fleet.pool(pool_name)
-    first = list(enumerate(islice(pool.in_order(), shown), 1))
+    first = list(enumerate(pool.first_claims(shown), 1))
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
     reasons: dict[tuple[Demand, bool], str] = {}  # a cache, because claims with equal demands have the same reason
@@ -296,6 +295,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "task": holder.id if holder else None,
         "taskDefinition": _definition(holder) if holder else None,
         "taskName": holder.name if holder else None,
+        "arrayIndex": holder.array_index if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -318,7 +318,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index}
 
 
 def _running(task: Task | None) -> dict[str, Any]:

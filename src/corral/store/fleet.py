@@ -9,7 +9,7 @@ index with an index that is built from the rows.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -101,10 +101,6 @@ class PoolIndex:
     def heads(self) -> list[Claim]:
         return sorted([line[0] for lines in self._lines.values() for line in lines.values()])
 
-    def in_order(self) -> Iterator[Claim]:
-        """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
-        return merge(*(line for lines in self._lines.values() for line in lines.values()))
-
     def head_of_line(self, claim: Claim) -> Claim | None:
         lines = self._lines.get(claim.demand)
         line = lines.get(claim.longest_s) if lines else None
@@ -124,7 +120,7 @@ class PoolIndex:
         return sum([len(line) for lines in self._lines.values() for line in lines.values()])
 
     def first_claims(self, limit: int) -> list[Claim]:
-        return list(islice(self.in_order(), limit))
+        return list(islice(merge(*(line for lines in self._lines.values() for line in lines.values())), limit))
 
     def place_in_line(self, claim: Claim) -> int:
         return 1 + sum([bisect_left(line, claim) for lines in self._lines.values() for line in lines.values()])
