@@ -28,6 +28,7 @@ from corral.cli.output import (
     screen_width,
     server_time,
     shorten_ids,
+    start,
 )
 from corral.cli.run_names import select
 
@@ -36,6 +37,7 @@ GPU_SHORT_ID = 12  # "GPU-" and eight digits
 WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 GPUS_WIDTH = 12
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
+OPTIONAL = ("LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
 
 Row = dict[str, str]
 
@@ -128,6 +130,7 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
         "LINE": "",
         "GPUS": _gpus(tasks.gpu_ids(task), gpu_names),
         "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
+        "START": "",
         "EXIT": ",".join(map(str, tasks.exit_codes(task))),
         "NEEDS": "",
         "REASON": shorten_ids(tasks.reason(task)),
@@ -143,6 +146,7 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
         "LINE": str(run["place"] or ""),
         "GPUS": _gpus(run["gpuIds"], gpu_names),
         "SINCE": age(datetime.fromtimestamp(run["sinceS"], UTC), now),
+        "START": start(run.get("startsAtS"), now),
         "EXIT": "",
         "NEEDS": tasks.needs(run["needs"]) if run["state"] == "WAITING" else "",
         "REASON": shorten_ids(run["reason"]),
@@ -166,7 +170,7 @@ def _print(rows: list[Row], *, everything: bool) -> None:
     else:
         shown = [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
     widths = {"TASK": WIDE_NAME if is_wide else NARROW_NAME, "GPUS": GPUS_WIDTH}
-    print_table(shown, width=width, widths_max=widths if width is not None else {}, optional=("LINE", "EXIT", "NEEDS", "REASON"))
+    print_table(shown, width=width, widths_max=widths if width is not None else {}, optional=OPTIONAL)
 
 
 def _print_rest(content: dict[str, Any]) -> None:

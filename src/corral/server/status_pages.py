@@ -23,6 +23,7 @@ import corral
 from corral import aws
 from corral.core import Tx
 from corral.decide.placement import standing_reservation
+from corral.decide.start_estimates import estimates
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
@@ -30,7 +31,7 @@ from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
-from corral.model.task import Demand, Task
+from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
 from corral.server.gpu_page import GpuPage, GpuRequest
@@ -43,7 +44,7 @@ from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
-from corral.services.ecs.task_description import why_claim_waits
+from corral.services.ecs.task_description import WaitReasons
 from corral.services.sessions import metrics_token
 from corral.store import Store
 
@@ -239,14 +240,17 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     first = list(enumerate(pool.first_claims(shown), 1))
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
-    reasons: dict[tuple[Demand, bool], str] = {}  # a cache, because claims with equal demands have the same reason
-    rows = []
-    for place, claim in [*first, *launches[:shown]]:
-        key = claim.demand, pool.head(claim.demand) is claim
-        if key not in reasons:
-            reasons[key] = why_claim_waits(tx, pool_name, claim)
-        rows.append({**_claimant(tx, claim), "place": place, "needs": needs_of(claim.demand), "reason": reasons[key]})
-    return rows
+    reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)
+    return [
+        {
+            **_claimant(tx, claim),
+            "place": place,
+            "needs": needs_of(claim.demand),
+            "startsAtS": starts_s.get(claim.id),
+            "reason": reasons.reason(pool_name, claim),
+        }
+        for place, claim in [*first, *launches[:shown]]
+    ]
 
 
 def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
