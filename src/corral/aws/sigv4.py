@@ -22,9 +22,9 @@ from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.recognition import presumed_protocol
 from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_error
-from corral.aws.timestamps import parse_http_date
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
 from corral.errors import ApiError
+from corral.model.http_dates import parse_http_date
 
 SKEW_MAX_S = 15 * 60
 EXPIRES_MAX_S = 7 * 24 * 3600

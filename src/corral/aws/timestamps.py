@@ -1,21 +1,15 @@
-"""Converts timestamps. Corral uses float seconds since the epoch. Requests and responses use three other formats.
-
-Few requests contain a date in the format of HTTP, so `email.utils`, which takes 0.4 MB of memory, is imported only for them.
-"""
+"""Converts timestamps. Corral uses float seconds since the epoch. Requests and responses use three other formats."""
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from corral.aws.wire_errors import ParseError, WrongResult
+from corral.model.http_dates import http_date, parse_http_date
 
 HEADER_TIMESTAMP_FORMAT = "rfc822"  # the default for headers
 TEXT_TIMESTAMP_FORMAT = "iso8601"  # the default for paths, query strings, forms and XML
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # not strftime, which depends on the locale
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 EPOCH_MIN_S = -62135596800.0  # year 1; every timestamp between the two limits can be converted to a datetime
 EPOCH_MAX_S = 253402300799.999  # year 9999
 
@@ -61,18 +55,3 @@ def text_from_seconds(seconds: int | float, form: str) -> str:
         return http_date(int(seconds // 1))
     stamp = datetime.fromtimestamp(seconds, UTC)
     return stamp.isoformat(timespec="milliseconds" if stamp.microsecond else "seconds").replace("+00:00", "Z")
-
-
-@lru_cache(maxsize=1024)
-def http_date(seconds: int) -> str:
-    """Format a time for a header. It is cached, because many objects of a bucket were written in the same seconds."""
-    at = time.gmtime(seconds)
-    date = f"{DAYS[at.tm_wday]}, {at.tm_mday:02} {MONTHS[at.tm_mon - 1]} {at.tm_year:04}"
-    return f"{date} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
-
-
-def parse_http_date(text: str) -> datetime:
-    """Parse a date in the format of HTTP. Raises a ValueError, TypeError, OverflowError or IndexError if the text is not a date."""
-    from email.utils import parsedate_to_datetime
-
-    return parsedate_to_datetime(text)

@@ -15,7 +15,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
 from corral.cli.gpu_graph import GpuLoad, bars, gpu_load
 from corral.cli.history import duration, gib
-from corral.cli.output import age, console, format_duration, print_json, shorten_ids
+from corral.cli.output import age, format_duration, print_json, print_line, screen_width, shorten_ids
 from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_command
 from corral.cli.task_logs import has_log
 
@@ -43,13 +43,12 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     """
     endpoint = find_endpoint(data)
     run = _with_facts(endpoint, find_one(endpoint, given, cluster or endpoint.cluster))
-    out = console()
-    load = _load(endpoint, run, max(10, min(GRAPH_MAX, out.width - LABEL)))
+    load = _load(endpoint, run, max(10, min(GRAPH_MAX, (screen_width() or GRAPH_MAX) - LABEL)))
     if as_json:
         print_json({**run.task, **({"gpuLoad": load.described()} if load else {})})
         return
     for label, text in _lines(run, load):
-        out.print(f"{label:<{LABEL}}{text}", soft_wrap=True)
+        print_line(f"{label:<{LABEL}}{text}")
 
 
 def _with_facts(endpoint: Endpoint, run: NamedRun) -> NamedRun:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import islice
 from math import inf
 
 from msgspec import Struct
@@ -35,7 +36,7 @@ class WaitingClaim(Struct, frozen=True):
 
 def first_waiting(pool: Pool, now_s: float, limit: int) -> list[WaitingClaim]:
     """Return the first claims of a pool's line, at most `limit`, with the estimates of their starts."""
-    claims = pool.first_claims(limit)
+    claims = list(islice(pool.in_order(), limit))
     starts = _starts(pool, claims[:CLAIMS_MAX], now_s)
     starts += [None] * (len(claims) - len(starts))
     return [WaitingClaim(claim, at + 1, start_s) for at, (claim, start_s) in enumerate(zip(claims, starts))]

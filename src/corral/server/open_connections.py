@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from corral.aws.timestamps import http_date
+from corral.model.http_dates import http_date
 
 STALLED_S = 600  # a client that reads nothing for this long is disconnected
 CLOSING_MAX_S = 20  # the same limit for a connection that the server has closed

@@ -90,7 +90,7 @@ def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[
     """Return the ids and the places of the tasks of a cluster that will start first."""
     pools, scanned = [tx.store.fleet.pool(pool) for pool in pools_of(tx, region, cluster)], limit
     while True:
-        lines = [enumerate(pool.first_claims(scanned), 1) for pool in pools]
+        lines = [enumerate(islice(pool.in_order(), scanned), 1) for pool in pools]
         claims = list(islice(merge(*lines, key=_claim_of), scanned))
         of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
         found = [(claim.id, place) for place, claim in claims if claim.id in of_cluster][:limit]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -237,7 +238,7 @@ def status_of(
 def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     """Describe the first claims of a pool with their places in line, and the first instance launch of each kind."""
     pool = tx.store.fleet.pool(pool_name)
-    first = list(enumerate(pool.first_claims(shown), 1))
+    first = list(enumerate(islice(pool.in_order(), shown), 1))
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
     reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)

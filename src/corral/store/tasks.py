@@ -87,10 +87,9 @@ class Tasks:
     # Writing
 
     def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False, longest_s: float | None = None) -> None:
-        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank.
+        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank. `Claim` describes `longest_s`.
 
-        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`). `Claim`
-        describes `longest_s`.
+        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`).
         """
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])

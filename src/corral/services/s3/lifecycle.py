@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import orjson
 
-from corral.aws.timestamps import http_date
 from corral.core import Tx
 from corral.decide import expiry
 from corral.decide.expiry import DAY_S, LifecycleFilter, LifecycleRule
+from corral.model.http_dates import http_date
 from corral.model.objects import BUCKET_LIFECYCLE, Bucket, MultipartUpload, ObjectVersion
 from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml
