@@ -21,7 +21,17 @@ from corral.cli.errors import CliError
 from corral.cli.notify import notify_option
 from corral.cli.output import DURATION
 from corral.cli.run_names import check_name, find_dependencies, name_tags
-from corral.cli.run_values import ARRAY, GPU_COUNT, MEMORY_SIZE, PRIORITY_MAX, REQUEUE_MAX, START_TIME, ArraySpec, StartTime
+from corral.cli.run_values import (
+    ARRAY,
+    CPU_MAX,
+    GPU_COUNT,
+    MEMORY_SIZE,
+    PRIORITY_MAX,
+    REQUEUE_MAX,
+    START_TIME,
+    ArraySpec,
+    StartTime,
+)
 from corral.cli.submission import REFUSE_UNFIT_TAG
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
@@ -93,7 +103,7 @@ def run_options(command: F) -> F:
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--gpus", "-g", type=GPU_COUNT, help="GPUs to reserve: a number, or `all` GPUs of a host (default: 0)."),
-    click.option("--cpu", type=click.IntRange(0), metavar="UNITS", help="CPU to reserve; 1024 units are one core."),
+    click.option("--cpu", type=click.IntRange(0, CPU_MAX), metavar="UNITS", help="CPU to reserve; 1024 units are one core."),
     click.option("--memory", type=MEMORY_SIZE, help=f"Memory to reserve: 16g, 512m, or MiB (default: {RESERVED_MIB})."),
     click.option(
         "--time", "-t", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 1h30m, 1:30:00 ... with exit code 124."
@@ -148,6 +158,8 @@ def split_arguments(parameters: Sequence[click.Parameter], given: Sequence[str])
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
         if word == "--requeue":
+            if rest and rest[0].isdecimal():  # almost certainly not a program
+                raise click.UsageError(f"--requeue {rest[0]} is ambiguous: write --requeue={rest[0]}.")
             options.append("--requeue=1")
             continue
         options.append(word)
