@@ -2,10 +2,11 @@
 
 ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page lists the first waiting
 tasks in the order in which they will start, and then tasks that their tags hold back. It also has the number of all tasks in each
-state. A claim is a task, an instance
-launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The place of a task is the number of
-its claim in its pool, counted from 1. A task that its tags hold back has no claim, so it has no place. The page is made in several commands, so that no command keeps the lane busy for long, and
-another thread counts the tasks.
+state.
+
+A claim is a task, an instance launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The
+place of a task is the number of its claim in its pool, counted from 1. A task that its tags hold back has no claim, so it has no
+place. The page is made in several commands, so that no command keeps the lane busy for long, and another thread counts the tasks.
 """
 
 from __future__ import annotations
