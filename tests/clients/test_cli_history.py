@@ -1,4 +1,4 @@
-"""`corral history`, `show`, `rerun` and `logs` of runs that ECS has forgotten."""
+"""`corral history`, `show`, `rerun`, `wait` and `logs` of runs that ECS has forgotten."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert own("logs", "sweep:5").stdout == "index 5\n"
     assert "no task has the name 'nothing'" in own("logs", "nothing", code=1).stderr
     assert "there is no run" in own("show", "f" * 32, code=1).stderr
+    own("wait", task_id, "sweep")
+    assert [task["exitCode"] for task in own.json("wait", "lr0.1", "bad", code=4)] == [0, 4]
 
     seen = own.json("show", "lr0.1")
     assert seen["gpuUse"]["samples"] >= 2 and seen["gpuLoad"]["meanUtilizationPercent"]
