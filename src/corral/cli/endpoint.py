@@ -4,9 +4,9 @@ If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use th
 they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: they may be set for other
 programs, and a command must not send requests to AWS by mistake.
 
-The import of botocore takes longer than most commands. So clients of ECS, CloudWatch Logs and ECR at a Corral endpoint are lean
-clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches errors
-of both uses `client(...).exceptions`, not botocore's exceptions.
+The import of botocore takes longer than most commands. So clients of ECS, CloudWatch, CloudWatch Logs and ECR at a Corral endpoint
+are lean clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches
+errors of both uses `client(...).exceptions`, not botocore's exceptions.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def why_not_placed(pool: Pool, claim: Claim) -> str:
 def place_text(pool: Pool, claim: Claim) -> str:
     """Describe the place of a claim in line. The cost does not depend on the number of claims with equal demands."""
     place = pool.place_in_line(claim)
-    return "first in line" if place == 1 else f"place {place} in line behind {next(pool.in_order()).name}"
+    return "first in line" if place == 1 else f"place {place} in line behind {next(iter(pool.heads())).name}"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:

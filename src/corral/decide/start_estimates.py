@@ -105,16 +105,16 @@ class _Plan:
 
     def first_room_s(self, demand: Demand, longest_s: float) -> float:
         """Return the first time from which the slot has room for the demand as long as it needs it. Return inf if there is none."""
-        needed = self._needed(demand)
-        since_s: float | None = None
+        gpus, cpu_units, memory_mib = self._needed(demand)
+        since_s = inf
         for time_s, free in zip(self._times, self._free):
-            if since_s is not None and time_s >= since_s + longest_s:
+            if time_s >= since_s + longest_s:
                 break
-            if any(has < needs for has, needs in zip(free, needed)):
-                since_s = None
-            elif since_s is None:
+            if free[0] < gpus or free[1] < cpu_units or free[2] < memory_mib:
+                since_s = inf
+            elif since_s == inf:
                 since_s = time_s
-        return inf if since_s is None else since_s
+        return since_s
 
     def take(self, demand: Demand, start_s: float, end_s: float) -> None:
         gpus, cpu_units, memory_mib = self._needed(demand)
