@@ -96,7 +96,7 @@ def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
     """
     if given.startswith("arn:"):
         given = given.rpartition("/")[2]
-    if not tasks.is_exact(given):
+    if given and not tasks.is_exact(given):
         if named := _find_named(endpoint, given):
             return named
         of_array, _, index = given.rpartition(":")
