@@ -15,7 +15,8 @@ A task without a time limit can end at any time. If its end could make room for 
 must end before the earliest such time.
 
 All estimates err in favour of the oldest claim. A running task counts as ended at its time limit, although it may need its stop
-timeout. The time limit of a younger claim counts with its stop timeout and with the time of its start.
+timeout. The time limit of a younger claim counts with its stop timeout and with the time of its start. A younger claim that shares
+a GPU counts as a claim that needs the whole GPU (`decide/shared_room.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import math
 from collections.abc import Sequence
 from math import inf
 
-from corral.decide.gpu_choice import choose_gpus
+from corral.decide.gpu_choice import gpus_for
 from corral.decide.placement_rules import allows
+from corral.decide.shared_room import SharedRoom
 from corral.decide.slot_fit import has_gpus
 from corral.model.placement import Ending, Opening, Placement, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
@@ -68,6 +70,9 @@ def first_opening(pool: Pool, demand: Demand) -> Opening | None:
 
 def opening_of(slot: Slot, endings: Sequence[Ending], demand: Demand) -> Opening | None:
     """Return the opening of a slot for a demand that does not fit there now. Return None if the opening is unknown."""
+    if slot.shared or demand.gpu_memory_mib:
+        at_s, spare = _time_of_shared_room(SharedRoom(slot), endings, demand)
+        return None if at_s in (inf, -inf) else Opening(slot.id, at_s, earliest_room_s(slot, endings, demand), Demand(*spare))
     at_s, spare = _time_of_room(slot, endings, demand, (len(slot.gpus), slot.cpu_units, slot.memory_mib))
     return None if at_s in (inf, -inf) else Opening(slot.id, at_s, earliest_room_s(slot, endings, demand), Demand(*spare))
 
@@ -77,6 +82,8 @@ def earliest_room_s(slot: Slot, endings: Sequence[Ending], demand: Demand) -> fl
 
     Return -inf if the slot could have room at any time.
     """
+    if slot.shared or demand.gpu_memory_mib:
+        return _time_of_shared_room(SharedRoom(slot, endings), endings, demand)[0]
     gpus = slot.total.gpus - sum([_gpus(slot, ending) for ending in endings])
     cpu_units = slot.total.cpu_units - sum([ending.cpu_units for ending in endings])
     memory_mib = slot.total.memory_mib - sum([ending.memory_mib for ending in endings])
@@ -99,7 +106,7 @@ def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float)
         return None
     if demand.rules is not None and not allows(demand.rules)(slot):
         return None
-    return Placement(slot.id, choose_gpus(slot, demand.gpus))
+    return Placement(slot.id, gpus_for(slot, demand))
 
 
 def _time_of_room(
@@ -122,6 +129,17 @@ def _time_of_room(
         memory_mib += ending.memory_mib
     spare = gpus - needed, cpu_units - demand.cpu_units, memory_mib - demand.memory_mib
     return (at_s if min(spare) >= 0 else inf), spare
+
+
+def _time_of_shared_room(room: SharedRoom, endings: Sequence[Ending], demand: Demand) -> tuple[float, tuple[int, int, int]]:
+    """The same as `_time_of_room`, if tasks share GPUs of the slot or the demand shares a GPU."""
+    at_s = -inf
+    for ending in endings:
+        if ending.limit_at_s > at_s and room.has(demand):
+            break
+        at_s = ending.limit_at_s
+        room.end(ending)
+    return (at_s if room.has(demand) else inf), room.spare(demand)
 
 
 def _gpus(slot: Slot, ending: Ending) -> int:
