@@ -115,7 +115,8 @@ def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str
         "taskName": task.name,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
-        "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],
+        "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
+        "gpuMemoryMiB": task.demand.gpu_memory_mib,
         "needs": needs_of(task.demand),
         "place": place if waits else None,
         "held": waits and any(tag["key"] == HOLD_TAG for tag in task.details.get("tags", ())),
@@ -124,5 +125,10 @@ def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str
 
 
 def needs_of(demand: Demand) -> dict[str, int]:
-    """Return what a demand needs. -1 GPUs means all GPUs of a host."""
-    return {"gpus": demand.gpus, "cpuUnits": demand.cpu_units, "memoryMiB": demand.memory_mib}
+    """Return what a demand needs. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory of a GPU that it shares, or 0."""
+    return {
+        "gpus": demand.gpus,
+        "gpuMemoryMiB": demand.gpu_memory_mib,
+        "cpuUnits": demand.cpu_units,
+        "memoryMiB": demand.memory_mib,
+    }
