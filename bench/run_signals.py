@@ -1,10 +1,10 @@
-"""Signals to `corral run` at random moments: `python bench/run_signals.py [--cases 200] [--seed N] [--at-once 4]`.
+"""Signals to `corral run` at random moments: `python bench/run_signals.py [--cases 200] [--seed N] [--at-once 4] [--restart-s 5]`.
 
 Each case starts the real command and sends one or two signals at a random moment, from its start to twice the time after which its
 task runs: by `timeout` (-s TERM, HUP or INT, with -k), by `kill`, or by closing its terminal. Half of the clients that get SIGHUP
 have `--detach-on-hangup`, and some are detached. After a client has ended, its task must have stopped, or must run if it should
 have lived. Some programs ignore SIGINT, and some tasks wait for a GPU. The script starts its own Corral in a temporary folder. It
-prints each wrong case and exits with 1 if there is one.
+prints each wrong case and exits with 1 if there is one. With --restart-s, the server is restarted again and again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 
 CORRAL = [sys.executable, "-m", "corral.cli"]
 LATEST_RUNS = 2.5  # the latest moment of a signal, in durations of `corral run -- true`
-CLIENT_MAX_S = 90.0
+CLIENT_MAX_S = 60.0
+# Below the ports that the system chooses for clients: while the server is down, a client of such a port could connect to itself.
+PORT = 24_566
 POLITE = "trap 'exit 9' INT; trap 'exit 7' TERM; while :; do sleep 0.1; done"
 IGNORES_INT = "trap '' INT; trap 'exit 7' TERM; while :; do sleep 0.1; done"
 PLAIN = "exec sleep 600"
@@ -99,7 +103,7 @@ def run(case: Case, environment: dict[str, str], home: Path) -> tuple[int, str]:
         if case.may_hang:
             time.sleep(2.0)
             client.send_signal(signal.SIGTERM)  # the user gives up
-        code = client.wait(CLIENT_MAX_S)
+        code = _wait(client)
         said.seek(0)
         return code, said.read().decode(errors="replace")
 
@@ -113,7 +117,16 @@ def _in_terminal(case: Case, command: list[str], environment: dict[str, str], ho
     os.close(theirs)
     time.sleep(case.at_s)
     os.close(ours)
-    return client.wait(CLIENT_MAX_S)
+    return _wait(client)
+
+
+def _wait(client: subprocess.Popen[bytes]) -> int:
+    """Wait for a client. Kill a client that does not end: then its task is alive, and the case is wrong."""
+    try:
+        return client.wait(CLIENT_MAX_S)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        return client.wait()
 
 
 def judge(ecs: Any, case: Case, code: int, said: str) -> str:
@@ -138,6 +151,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--restart-s", type=float, default=0.0, help="seconds between two restarts of the server; 0: none")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     dice = random.Random(options.seed)
@@ -145,13 +159,12 @@ def main() -> int:
         home = Path(folder)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CORRAL_"))}
         environment = {**kept, "HOME": folder, "CORRAL_DATA": str(home / "data")}
-        up = [*CORRAL, "up", "--detach", "--port", "0", "--gpus", "sim:2", "--runtime", "process"]
-        subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
+        _start(environment)
         try:
             latest_s = LATEST_RUNS * _duration_s(environment, options.at_once)
             print(f"signals arrive up to {latest_s:.2f} s after the start", flush=True)
             cases = [draw(dice, number, latest_s) for number in range(options.cases)]
-            return _run_all(cases, environment, home, options.at_once)
+            return _run_all(cases, environment, home, options.at_once, options.restart_s)
         finally:
             subprocess.run([*CORRAL, "down", "--stop-tasks"], env=environment, check=False)
 
@@ -165,10 +178,22 @@ def _duration_s(environment: dict[str, str], at_once: int) -> float:
     return time.monotonic() - began
 
 
-def _run_all(cases: list[Case], environment: dict[str, str], home: Path, at_once: int) -> int:
+def _start(environment: dict[str, str]) -> None:
+    up = [*CORRAL, "up", "--detach", "--port", str(PORT), "--gpus", "sim:2"]
+    subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def _restart(environment: dict[str, str], every_s: float, done: threading.Event) -> None:
+    while not done.wait(every_s):
+        subprocess.run([*CORRAL, "down"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        _start(environment)
+
+
+def _run_all(cases: list[Case], environment: dict[str, str], home: Path, at_once: int, restart_s: float) -> int:
     about, keys = (json.loads((home / "data" / name).read_text()) for name in ("server.json", "credentials.json"))
     secrets = {"aws_access_key_id": keys["access_key"], "aws_secret_access_key": keys["secret_key"]}
-    ecs = boto3.client("ecs", region_name="us-east-1", endpoint_url=about["url"], **secrets)
+    patient = Config(retries={"mode": "standard", "total_max_attempts": 8})
+    ecs = boto3.client("ecs", region_name="us-east-1", endpoint_url=about["url"], config=patient, **secrets)
     wrong, codes = 0, Counter[str]()
 
     def one(case: Case) -> tuple[Case, int, str]:
@@ -178,12 +203,19 @@ def _run_all(cases: list[Case], environment: dict[str, str], home: Path, at_once
             ecs.stop_task(task=arn)
         return case, code, problem
 
+    done = threading.Event()
+    restarts = threading.Thread(target=_restart, args=(environment, restart_s, done))
+    if restart_s:
+        restarts.start()
     with ThreadPoolExecutor(at_once) as threads:
         for case, code, problem in threads.map(one, cases):
             codes[f"{case.how} {case.signal.name} {code}"] += 1
             if problem:
                 wrong += 1
                 print(f"WRONG {case}: {problem}", flush=True)
+    done.set()
+    if restart_s:
+        restarts.join()
     for what, number in sorted(codes.items()):
         print(f"{number:4} {what}")
     print(f"{len(cases)} cases, {wrong} wrong")

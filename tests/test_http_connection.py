@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ class Client:
     def __init__(self, serve: Callable[[HttpConnection], Awaitable[None]] | None = None) -> None:
         self.requests: list[HttpConnection] = []
         self.websockets: list[WebSocket] = []
-        self.open = OpenConnections()
+        self.open = OpenConnections(time.time())
         self.limits = ConnectionLimits()
         self._serve = serve
         self._stay = asyncio.Event()

@@ -8,7 +8,9 @@ import pytest
 
 from corral.errors import ApiError
 from corral.model.blob import MD5, StoredBlob
+from corral.model.run import Observed
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S
+from corral.services import hosts
 from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
 from groups.group_world import CALLER, REGION
@@ -38,16 +40,25 @@ class World(ServiceWorld):
         blob = StoredBlob(f"{self.store.objects.next_number():032x}", 1, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
         self.s3("PutObject", caller, Key=key, Body=blob, ContentLength=1)
 
-    def launch(self, key: str, count: int = 1) -> list[str]:
+    def launch(self, key: str, count: int = 1, **more: Any) -> list[str]:
         file = {"type": "s3", "value": f"arn:aws:s3:::{BUCKET}/{key}"}
         overrides = {"containerOverrides": [{"name": "c", "environmentFiles": [file]}]}
-        reply = self.call("RunTask", "ecs", taskDefinition="one", overrides=overrides, count=count)
+        reply = self.call("RunTask", "ecs", taskDefinition="one", overrides=overrides, count=count, **more)
         return [task["taskArn"].rpartition("/")[2] for task in reply["tasks"]]
 
     def stop(self, *task_ids: str) -> None:
         for task_id in task_ids:
             self.call("StopTask", "ecs", task=task_id)
         self.report()
+
+    def fail(self) -> None:
+        """End the program of the running task with exit code 1."""
+        [(task_id,)] = self.store.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')").fetchall()
+        task, now_s = self.store.tasks.get(task_id), self.clock.now_s()
+        assert task is not None
+        ended = [Observed(run.attempt_id, 1, task.started_at_s or now_s, now_s, 1) for run in task.runs]
+        self.run(lambda tx: hosts.report(tx, "h", ended))
+        self.settle()
 
     def objects(self) -> list[str]:
         return [each["Key"] for each in self.s3("ListObjectsV2").get("Contents", [])]
@@ -92,6 +103,20 @@ def test_a_task_that_replaces_a_failed_one_keeps_the_object() -> None:
     world.wait(UNUSED_S - 5)
     assert world.objects() == ["a.env"]
     world.wait(6)
+    assert world.objects() == []
+
+
+def test_a_requeued_task_keeps_the_object() -> None:
+    world = World()
+    world.upload("a.env")
+    world.launch("a.env", tags=[{"key": "corral:requeue", "value": "1"}])
+    world.report()
+    world.fail()
+    world.wait(10 * UNUSED_S)  # a requeued task may wait before it starts again
+    assert world.objects() == ["a.env"]
+    world.fail()
+    assert world.objects() == ["a.env"]
+    world.wait(UNUSED_S + 1)
     assert world.objects() == []
 
 

@@ -44,8 +44,8 @@ class World(InstancesWorld):
 
     def rows(self, limit: int = 100) -> list[dict[str, Any]]:
         found = self.listed(limit)
-        places = dict(found.waiting)
-        rows: list[dict[str, Any]] = self.run(lambda tx: describe_runs(tx, [*found.running, *places], places))
+        ids = [*found.running, *(task_id for task_id, _ in found.waiting)]
+        rows: list[dict[str, Any]] = self.run(lambda tx: describe_runs(tx, ids, found))
         return rows
 
     def end(self, task_id: str) -> None:  # type: ignore[override]
@@ -101,6 +101,18 @@ def test_tasks_that_are_held_back_come_after_the_line() -> None:
     assert rows[held]["held"] and rows[held]["reason"] == f"held: `corral release {held[:8]}` releases it"
     assert not rows[after]["held"] and rows[after]["reason"] == f"waits for run train ({running[:8]})"
     assert rows[members[1]]["reason"] == "1 of 1 tasks of the array run" and world.counts()["WAITING"] == 6
+
+
+def test_a_start_is_estimated_if_the_running_tasks_have_time_limits() -> None:
+    world = World()
+    world.start(4, **{"time-limit": "3600"})
+    first, second = world.start(2, **{"time-limit": "60"}), world.start(4)
+    rows = {row["task"]: row for row in world.rows()}
+    now_s = world.clock.now_s()
+    assert 3_500 < rows[first]["startsAtS"] - now_s < rows[second]["startsAtS"] - now_s < 3_900
+    waiting = world.status()["waiting"]
+    assert [row["startsAtS"] for row in waiting] == [rows[first]["startsAtS"], rows[second]["startsAtS"]]
+    assert [row["place"] for row in waiting] == [1, 2] and "place 2 in line" in waiting[1]["reason"]
 
 
 def test_an_unknown_cluster_is_an_error_with_its_name() -> None:

@@ -223,7 +223,8 @@ def test_pages_names_and_the_latest_of_each_name() -> None:
     assert world.page(limit=4)["before"] is None
     assert world.page(names="") == {"names": ["a", "b"]} and world.page(names="b") == {"names": ["b"]}
     latest = world.page(name="*", latest=1)
-    assert [(task["name"], task["sameName"]) for task in latest["tasks"]] == [("a", 3), ("b", 1)]
+    assert [task["name"] for task in latest["tasks"]] == ["a", "b"]
+    assert [task["sameName"] for task in world.page(name="a", latest=1)["tasks"]] == [3]
     assert ids(world.page(last=15)) == finished[:1:-1]
     assert ids(world.page(since=int(world.clock.now_s()) + 60)) == [] == ids(world.page(cluster="other"))
 

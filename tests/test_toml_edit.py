@@ -6,7 +6,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.configuration.toml_edit import UnchangeableToml, format_value, key_line, set_value, unset_value
@@ -96,6 +96,7 @@ def documents(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["\n", "\r\n"])).join(lines) + draw(st.sampled_from(["", "\n"]))
 
 
+@settings(max_examples=40)
 @given(documents(), KEYS, VALUES)
 def test_only_the_value_changes(text: str, key: str, value: Any) -> None:
     before = tomllib.loads(text)

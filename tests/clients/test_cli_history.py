@@ -84,7 +84,7 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
         assert "secret" not in str(database.execute("SELECT record FROM task_history").fetchall())
     database.close()
     text = own("show", task_id).stdout
-    lines = f"Run       lr0.1  {task_id}", "State     has ended, exit code 0", f"Folder    {own.home}", "Options   --time 3600"
+    lines = f"Run       lr0.1  {task_id}", "State     has ended, exit code 0", f"Folder    {own.home}", "Options   --time 1h"
     for line in lines:
         assert line in text, text
     assert re.search(r"^Ended .*ago\), ran \d", text, re.MULTILINE) and "s per column" in text

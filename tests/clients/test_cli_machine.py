@@ -123,6 +123,15 @@ def completed(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
+def test_only_tasks_that_the_command_can_use_are_completed(cli: Cli) -> None:
+    cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD, family="runs")
+    cli("run", "-d", "--gpus", "1", "--name", "waits", "--", "true")
+    cli("run", "-d", "--hold", "--name", "held", "--", "true")
+    names = {"runs", "waits", "held"}
+    for verb, expected in (("exec", {"runs"}), ("stop", names), ("ps", names), ("release", {"held"})):
+        assert set(completed(cli, verb, "")) & names == expected, verb
+
+
 def test_verbs_options_tasks_and_gpus_are_completed(cli: Cli) -> None:
     task_id = cli.start_task("--", "sh", "-c", UNTIL_TOLD)
     assert {"run", "top", "doctor", "hold"} <= set(completed(cli, ""))

@@ -87,6 +87,8 @@ def test_when_the_command_line_goes_the_program_hears_it(cli: Cli) -> None:
 
 def test_the_session_outlives_the_server(own: Cli) -> None:
     own("up", "-d", "--port", "0", "--gpus", "none")
+    plain = own.begin("run", "--", "sh", "-c", "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo after; exit 3")
+    plain.until("stdout", "ready")
     running = own.begin("run", "-i", "--", "cat", stdin=subprocess.PIPE)
     assert running.process.stdin is not None
     running.process.stdin.write(b"before\n")
@@ -100,6 +102,8 @@ def test_the_session_outlives_the_server(own: Cli) -> None:
     running.process.stdin = None
     code, out, err = running.end()
     assert (code, out) == (0, "before\nwithout\n"), err
+    (own.home / "go").touch()
+    assert plain.end()[:2] == (3, "ready\nafter\n")
 
 
 # a terminal
@@ -287,7 +291,7 @@ def test_other_clusters(cli: Cli) -> None:
     assert "cluster nowhere does not exist" in cli("ps", "--cluster", "nowhere", code=1).stderr
     cli.client("ecs").create_cluster(clusterName="other")
     assert cli("ps", "--cluster", "other").stdout.startswith("No tasks")
-    assert "does not exist" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
+    assert "there is no run" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
 
 
 def test_a_progress_bar_is_visible_while_it_runs(cli: Cli) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ USED = {
         "ListServices", "ListTagsForResource", "ListTasks", "PutAttributes", "RegisterTaskDefinition", "RunTask", "StopTask",
         "TagResource", "UntagResource",
     ],
+    "cloudwatch": ["DescribeAlarmHistory", "DescribeAlarms", "GetMetricData"],
     "logs": ["DescribeLogStreams", "GetLogEvents"],
     "ecr": ["CreateRepository", "DescribeImages", "DescribeRepositories", "GetAuthorizationToken"],
 }  # fmt: skip
@@ -52,13 +53,13 @@ def lean(corral: Corral, service: str) -> LeanClient:
 def test_the_tables_agree_with_the_models(service: str) -> None:
     """The tables are complete for the operations that commands use. A new botocore may have more operations."""
     model, about = MODELS[service], SERVICES[service]
-    assert (about.target, service) == (model.metadata["targetPrefix"], model.signing_name)
-    assert model.metadata["jsonVersion"] == "1.1"
+    assert (about.target, about.signing_name or service) == (model.metadata["targetPrefix"], model.signing_name)
+    assert model.metadata["jsonVersion"] == about.version
     shapes = [model.shape_for(name) for name in model.shape_names]
     types: dict[str, set[str]] = {}
     for shape in shapes:
         for name, member in shape.members.items() if shape.type_name == "structure" else ():
-            types.setdefault(name, set()).add(member.type_name)
+            types.setdefault(name, set()).update({member.type_name, _element(member)})
     for name in about.timestamps:
         assert "timestamp" in types[name] and not types[name] & {"integer", "long", "float", "double"}, name
     for operation in map(model.operation_model, USED[service]):
@@ -66,6 +67,10 @@ def test_the_tables_agree_with_the_models(service: str) -> None:
         assert bool(operation.idempotent_members) == (operation.name in about.tokens)
         assert operation.idempotent_members in ([], ["clientToken"])
         assert operation_name(xform_name(operation.name)) == operation.name
+
+
+def _element(shape: Any) -> str:
+    return str(shape.member.type_name) if shape.type_name == "list" else ""
 
 
 def timestamps_in(shape: Any, above: tuple[str, ...] = ()) -> set[str]:
@@ -77,7 +82,7 @@ def timestamps_in(shape: Any, above: tuple[str, ...] = ()) -> set[str]:
     if shape.type_name == "map":
         return timestamps_in(shape.value, (*above, shape.name))
     members = shape.members.items() if shape.type_name == "structure" else ()
-    found = {name for name, member in members if member.type_name == "timestamp"}
+    found = {name for name, member in members if "timestamp" in (member.type_name, _element(member))}
     return found.union(*(timestamps_in(member, (*above, shape.name)) for _, member in members))
 
 
@@ -122,6 +127,9 @@ CALLS: dict[str, tuple[str, Call]] = {
         ecs.get_paginator("list_attributes").paginate(targetType="container-instance"))),
     "ListServices": ("ecs", lambda ecs, task: list(ecs.get_paginator("list_services").paginate(cluster="default"))),
     "ListAccountSettings": ("ecs", lambda ecs, task: ecs.list_account_settings(effectiveSettings=True)),
+    "GetMetricData": ("cloudwatch", lambda cloudwatch, task: list(
+        cloudwatch.get_paginator("get_metric_data").paginate(**_query(cloudwatch), MaxDatapoints=1))),
+    "DescribeAlarms": ("cloudwatch", lambda cloudwatch, task: _new_alarm(cloudwatch)),
     "GetLogEvents": ("logs", lambda logs, task: logs.get_log_events(
         logGroupName="/lean", logStreamName=f"l/main/{task['id']}", startFromHead=True)),
     "DescribeLogStreams": ("logs", lambda logs, task: list(
@@ -129,6 +137,25 @@ CALLS: dict[str, tuple[str, Call]] = {
     "DescribeRepositories": ("ecr", lambda ecr, task: ecr.describe_repositories()),
     "CreateRepository": ("ecr", lambda ecr, task: _new_repository(ecr)),
 }  # fmt: skip
+
+
+def _query(cloudwatch: Any) -> dict[str, Any]:
+    """Put three values, and return a query for them."""
+    last = datetime.now(UTC).replace(second=0, microsecond=0, minute=30)
+    minutes = [last - timedelta(hours=3, minutes=before) for before in (3, 2, 1, 0)]
+    data = [{"MetricName": "m", "Timestamp": at, "Value": 0.1 * number} for number, at in enumerate(minutes[:3])]
+    cloudwatch.put_metric_data(Namespace="lean", MetricData=data)
+    stat = {"Metric": {"Namespace": "lean", "MetricName": "m"}, "Period": 60, "Stat": "Maximum"}
+    return {"MetricDataQueries": [{"Id": "m", "MetricStat": stat}], "StartTime": minutes[0], "EndTime": minutes[3]}
+
+
+def _new_alarm(cloudwatch: Any) -> Any:
+    about = {"Namespace": "lean", "MetricName": "n", "Period": 60, "EvaluationPeriods": 1, "Threshold": 1.5, "Statistic": "Sum"}
+    cloudwatch.put_metric_alarm(AlarmName="lean", ComparisonOperator="GreaterThanThreshold", ActionsEnabled=False, **about)
+    [alarm] = cloudwatch.describe_alarms(AlarmNames=["lean"])["MetricAlarms"]
+    changed = [alarm.pop(name) for name in list(alarm) if name.endswith("Timestamp")]
+    assert len(changed) >= 2 and all(isinstance(at, datetime) for at in changed)
+    return {name: alarm[name] for name in alarm if not name.startswith("State")}
 
 
 def _new_repository(ecr: Any) -> Any:
@@ -194,6 +221,17 @@ def test_errors_are_those_of_botocore(corral: Corral, call: Callable[[Any], Any]
     assert type(mine).__name__ == mine.response["Error"]["Code"]
 
 
+def test_errors_of_cloudwatch_keep_their_old_codes(corral: Corral) -> None:
+    codes = []
+    for cloudwatch in (lean(corral, "cloudwatch"), corral.client("cloudwatch")):
+        with pytest.raises(cloudwatch.exceptions.ClientError) as raised:
+            cloudwatch.put_metric_data(
+                Namespace="lean", MetricData=[{"MetricName": "m", "Timestamp": datetime(2001, 1, 1, tzinfo=UTC)}]
+            )
+        codes.append(raised.value.response["Error"]["Code"])
+    assert codes == ["MissingParameter"] * 2
+
+
 def test_a_wrong_key_is_refused(corral: Corral) -> None:
     keys = SigningKeys(corral.keys["access_key"], "wrong", REGION)
     ecs = LeanClient("ecs", ConnectionPool(corral.url, connect_s=5, read_s=30), keys, attempts=3)
@@ -222,6 +260,28 @@ def test_objects_and_buckets_are_written(corral: Corral) -> None:
     etag = s3.put_object(Bucket="lean-bucket", Key=key, Body=content)["ETag"]
     found = other.get_object(Bucket="lean-bucket", Key=key)
     assert found["Body"].read() == content and found["ETag"] == etag
+
+
+def test_tasks_are_listed_by_the_beginning_of_their_ids(corral: Corral, task: dict[str, Any]) -> None:
+    keys = SigningKeys(corral.keys["access_key"], corral.keys["secret_key"], REGION)
+    pool = ConnectionPool(corral.url, connect_s=5, read_s=5)
+
+    def listed(prefix: str, **filters: Any) -> list[str]:
+        ecs = LeanClient("ecs", pool, keys, attempts=1, more_headers=lambda: {"X-Corral-Prefix": prefix})
+        pages = ecs.get_paginator("list_tasks").paginate(**filters)
+        return [arn.rpartition("/")[2] for page in pages for arn in page["taskArns"]]
+
+    ecs = lean(corral, "ecs")
+    more = [each["taskArn"].rpartition("/")[2] for each in ecs.run_task(taskDefinition="lean", count=10)["tasks"]]
+    every = listed("")
+    assert {task["id"], *more} <= set(every)
+    for prefix in (task["id"], task["id"][:6], *"0123456789abcdef"):
+        expected = [task_id for task_id in every if task_id.startswith(prefix)]
+        for filters in ({}, {"maxResults": 1}, {"family": "lean"}, {"family": "lean", "maxResults": 1}):
+            assert listed(prefix, **filters) == expected
+    assert listed(task["id"][:6], family="other") == [] == listed(task["id"], desiredStatus="STOPPED")
+    for task_id in more:
+        ecs.stop_task(task=task_id)
 
 
 # Connections

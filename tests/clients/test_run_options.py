@@ -220,7 +220,8 @@ def test_an_array_has_a_member_for_each_index(cli: Cli) -> None:
     indexes = [*range(12), 20, 22, 24]
     expected = {f"{f'sweep[{index}]':<9} | {index} {array_id}" for index in indexes}
     assert set(cli("logs", "sweep").stdout.splitlines()) == set(cli("logs", "-f", array_id).stdout.splitlines()) == expected
-    assert cli("logs", "sweep:22").stdout == f"22 {array_id}\n"
+    assert cli("logs", "sweep:22").stdout == cli("logs", "sweep[22]").stdout == f"22 {array_id}\n"
+    assert cli("ps", "--all", "sweep[22]").stdout.splitlines()[1].split()[1] == "sweep[22]"
     assert [task["tags"] for task in cli.json("ps", "--all", f"{array_id}:22")] == [described(cli, arns[-2])["tags"]]
     assert "sweep has no member with the index 23" in cli("logs", "sweep:23", code=1).stderr
 
@@ -237,6 +238,8 @@ def test_an_array_in_the_foreground_ends_with_the_worst_exit_code(cli: Cli) -> N
 
 def test_stop_means_all_members_of_an_array(cli: Cli) -> None:
     array_id = cli("run", "-d", "-n", "long", "-g", "1", "--array", "0-3", "--", "sh", "-c", UNTIL_TOLD).stdout.strip()
+    shown = [cli("ps").stdout, cli("top", "--once").stdout, cli("status").stdout]
+    assert all(f"long[{index}]" in text for text in shown for index in range(4)), shown
     assert len(cli("stop", "--wait", "long").stdout.splitlines()) == 4
     assert not cli.unfinished()
     assert "no task" in cli("stop", "x" + array_id, code=1).stderr

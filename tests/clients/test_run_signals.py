@@ -101,18 +101,13 @@ def wire(cli: Cli) -> Iterator[Any]:
 
 
 def begin_over(cli: Cli, wire: Wire, *words: str) -> Running:
-    """Begin a command that connects to the proxy."""
+    """Begin a command that connects to the proxy. It is the real command, because a signal to a fork arrives a moment later."""
     keys = json.loads((cli.data / "credentials.json").read_text())
     variables = {
         "AWS_ENDPOINT_URL": wire.url, "AWS_ACCESS_KEY_ID": keys["access_key"], "AWS_SECRET_ACCESS_KEY": keys["secret_key"],
         "AWS_DEFAULT_REGION": "us-east-1",
     }  # fmt: skip
-    before = cli.environment
-    cli.environment = {**before, **variables}
-    try:
-        return cli.begin(*words)
-    finally:
-        cli.environment = before
+    return Running([str(BIN / "corral"), *words], {**cli.environment, **variables}, cli.home)
 
 
 def tasks_named(cli: Cli, family: str) -> list[dict[str, Any]]:

@@ -193,6 +193,18 @@ def test_start_task_uses_the_gap_too() -> None:
         assert len(found["failures"]) == failures
 
 
+def test_a_released_run_uses_the_gap() -> None:
+    """A held run has no claim. When it is released, its claim has the time limit of the run."""
+    world = RunWorld()
+    world.submit(1, 1000, 1000)
+    world.submit(4)
+    [held] = world.launch("g1", {LIMIT: "10", "corral:hold": "true"})["tasks"]
+    task_id = held["taskArn"].rpartition("/")[2]
+    assert world.state(task_id) == "PROVISIONING"
+    world.call("UntagResource", "ecs", resourceArn=held["taskArn"], tagKeys=["corral:hold"])
+    assert world.state(task_id) == "PENDING"
+
+
 # Requests that no host can hold
 
 
@@ -208,7 +220,8 @@ def test_a_request_that_no_host_can_hold_is_refused() -> None:
         "needs 100000 MiB, and the largest host has only 2 GPUs, 4096 CPU units, 4096 MiB in all"
     )
     assert len(world.launch("large")["tasks"]) == len(world.launch("large", {UNFIT: "false"})["tasks"]) == 1
-    with pytest.raises(ApiError, match="has the value 'yes', but it must be `true` or `false`"):
+    assert world.launch("large", {UNFIT: "true", "corral:hold": "true"})["failures"][0]["reason"] == "RESOURCE:GPU"
+    with pytest.raises(ApiError, match="corral:refuse-unfit has the value 'yes'"):
         world.launch("large", {UNFIT: "yes"})
 
 

@@ -54,11 +54,18 @@ def test_a_hold_takes_a_waiting_task_out_of_the_line(world: RunQueueWorld) -> No
     assert world.state(first) == "PENDING"
 
 
-def test_a_hold_does_not_stop_a_running_task(world: RunQueueWorld) -> None:
-    task_id = world.launch_one()
-    world.tag(task_id, hold="true")
-    assert world.state(task_id) == "PENDING"
-    assert not world.store.run_waits.concerns(task_id)
+def test_a_hold_does_not_stop_a_running_task_but_holds_its_successor(world: RunQueueWorld) -> None:
+    plain, requeued = world.launch_one(), world.launch_one(requeue="1")
+    for task_id in (plain, requeued):
+        world.tag(task_id, hold="true")
+        assert world.state(task_id) == "PENDING"
+    assert not world.store.run_waits.concerns(plain)
+    world.ends(requeued, code=1)
+    world.wait(10)
+    successor = world.successor(requeued)
+    assert world.reason(successor) == f"held: `corral release {successor[:8]}` releases it"
+    world.untag(successor, "hold")
+    assert world.state(successor) == "PENDING"
 
 
 def test_a_task_waits_for_its_time(world: RunQueueWorld) -> None:

@@ -701,22 +701,28 @@ class KeptForTheOldest(Checker):
 
 
 def _delays(before: Rows, after: Rows, oldest: TaskRow | InstanceRow, only: str, younger: TaskRow | InstanceRow) -> bool:
-    """Whether a younger claim that got its place in this batch lets the oldest claim start later on the only suitable instance."""
-    tasks = {task.id: task for rows in (before, after) for task in rows.tasks.values() if task.state in ("PENDING", "RUNNING")}
-    there = [task for task in tasks.values() if task.instance_id == only and task.id != younger.id]
+    """Whether a younger claim that got its place in this batch lets the oldest claim start later on the only suitable instance.
+
+    Tasks that ended in this batch may have ended before the younger claim got its place, or after that.
+    """
     earlier, leased = (Counter(rows.runs[run_id].task_id for run_id in rows.leases.values()) for rows in (before, after))
     size, needs = after.sizes[only], oldest.demand
-    held = [(task.limit_at, Demand(max(leased[task.id], earlier[task.id]), task.cpu_units, task.memory_mib)) for task in there]
     if isinstance(younger, InstanceRow):
         size = Demand(size.gpus + younger.gpus, size.cpu_units, size.memory_mib)
         own = (inf, Demand(younger.gpus))
     else:
         own = (younger.limit_at, Demand(leased[younger.id], younger.cpu_units, younger.memory_mib))
-    limited = [each for each in held if each[0] < inf]
-    known = _room_at(size, needs, held)
-    if known == inf or _room_at(size, needs, [*held, own]) > known:
-        return True
-    return _room_at(size, needs, [*limited, own]) > _room_at(size, needs, limited)
+    now = {task.id: task for task in after.tasks.values() if task.state in ("PENDING", "RUNNING")}
+    ended = {task.id: task for task in before.tasks.values() if task.state in ("PENDING", "RUNNING")}
+    for tasks in (now, ended | now):
+        there = [task for task in tasks.values() if task.instance_id == only and task.id != younger.id]
+        held = [(task.limit_at, Demand(max(leased[task.id], earlier[task.id]), task.cpu_units, task.memory_mib)) for task in there]
+        limited = [each for each in held if each[0] < inf]
+        known = _room_at(size, needs, held)
+        stays = known < inf and _room_at(size, needs, [*held, own]) <= known
+        if stays and _room_at(size, needs, [*limited, own]) <= _room_at(size, needs, limited):
+            return False
+    return True
 
 
 def _room_at(size: Demand, needs: Demand, held: list[tuple[float, Demand]]) -> float:
@@ -960,6 +966,7 @@ def everything() -> list[Checker]:
     """A fresh one of each."""
     from simulation.group_checkers import group_checkers
     from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
+    from simulation.history_checkers import RecordedOnce
     from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [
@@ -969,6 +976,6 @@ def everything() -> list[Checker]:
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
-        StreamsAreOpen(), NothingIsLeft(), *service_checkers(), *group_checkers(),
+        StreamsAreOpen(), NothingIsLeft(), RecordedOnce(), *service_checkers(), *group_checkers(),
     ]  # fmt: skip
     return [RowReader(others), *others]

@@ -298,7 +298,8 @@ class Clients:
         if (self.world.plan.with_instances or self.world.plan.with_groups) and rng.random() < 0.5:
             params["cluster"] = FLEET
         if rng.random() < 0.1:
-            params["tags"] = [{"key": "corral:time-limit", "value": str(rng.choice((0.5, 5)))}]
+            limit_s = rng.choice((0.5, 5)) * (1 if number % 3 else 20)  # some limits are long enough for short tasks before them
+            params["tags"] = [{"key": "corral:time-limit", "value": str(limit_s)}]
         if rng.random() < self.world.plan.with_rules:
             params |= _rules(rng)
             self.world.note("client", number, "rules", params["placementConstraints"], params["placementStrategy"])

@@ -32,6 +32,7 @@ FIRST_SEEDS = {
     "the index is not rolled back with the savepoint": 3,
     "the index is not rolled back after a failed commit": 22,
     "no slot is reserved for a large claim": 12,
+    "a reserved slot is open to each claim": 29,
     "hello ignores boots": 21,
     "hello forgets to stop": 46,
     "a refusal for an old connection": 105,
@@ -50,6 +51,6 @@ FIRST_SEEDS = {
     "hello starts again what runs": 2,
     "orders from before a hello are sent after it": 3,
     "the engine forgets with its agent": 28,
-    "time limits are not checked": 13,
+    "time limits are not checked": 80,
     "no policy is applied": 2,
 }

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from corral.core import Command, Core, HostOrders, Outcome, Tx
 from corral.database import Handover
-from corral.decide.placement import place
+from corral.decide.placement import place, room_for_claim
 from corral.handovers import Delivery, PendingDelivery
 from corral.journal import Journal
 from corral.model.instance import Instance, InstanceState
@@ -20,6 +20,7 @@ from corral.model.placement import TASK, Claim, Placement, Slot
 from corral.model.run import Hello, Observed, Report, RunSpec, StartOrder
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
+from corral.reconcile.scheduler import GRANTS
 from corral.services import hosts, instances
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.services.ecs.handlers import HANDLERS
@@ -32,6 +33,7 @@ from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
 from simulation.first_seeds import FIRST_SEEDS
 from simulation.group_faults import GROUP_FAULTS
+from simulation.history_checkers import HISTORY_FAULTS
 from simulation.host import Engine
 from simulation.lanes import SimMetricStore, SimStore, with_part
 from simulation.plan import Plan
@@ -117,7 +119,7 @@ def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
     lines = tx.store.fleet.pool(pool_name)._lines
-    return sorted(claim for by_limit in lines.values() for line in by_limit.values() for claim in line)
+    return sorted(claim for line in lines.values() for claim in line)
 
 
 def youngest_first(tx: Tx[Store], pool_name: str) -> None:
@@ -129,6 +131,17 @@ def nothing_kept(tx: Tx[Store], pool_name: str) -> None:
     """Oldest first, but a claim that fits overtakes one that does not."""
     for claim in all_claims(tx, pool_name):
         grant(tx, pool_name, claim)
+
+
+def reserved_slots_are_open(tx: Tx[Store], pool_name: str) -> None:
+    """Each claim may use a reserved slot before its opening, whatever its own time limit is."""
+    pool = tx.store.fleet.pool(pool_name)
+    for claim in all_claims(tx, pool_name):
+        waits = tx.store.claims.get(claim.kind, claim.id) == claim
+        found = room_for_claim(pool, claim._replace(id="", longest_s=0.0), tx.now_s) if waits else None
+        if found is not None:
+            GRANTS[claim.kind](tx, claim, found)
+    STATE["pool"](tx, pool_name)
 
 
 # Starting and stopping across crashes
@@ -438,6 +451,7 @@ PLANTED: dict[str, Parts] = {
     "what is held is offered": Parts(store=with_part("instances", OffersWhatIsHeld)),
     "what others use is offered when its lease ends": Parts(store=with_part("tasks", OffersWhatOthersUse)),
     "the youngest claim first": Parts(reconcilers={**STATE, "pool": youngest_first}),
+    "a reserved slot is open to each claim": Parts(reconcilers={**STATE, "pool": reserved_slots_are_open}),
     "no slot is reserved for a large claim": Parts(reconcilers={**STATE, "pool": nothing_kept}),
     "the engine forgets with its agent": Parts(engine=ForgetsWithItsAgent),
     "hello ignores boots": Parts(hello=hello_ignores_boots, tune=many_reboots),
@@ -464,6 +478,7 @@ PLANTED: dict[str, Parts] = {
     "no host is ever silent": Parts(reconcilers={**STATE, "host": no_host_is_silent}),
     **SERVICE_FAULTS,
     **GROUP_FAULTS,
+    **HISTORY_FAULTS,
 }
 
 

@@ -16,20 +16,36 @@ import pytest
 from simulation.checkers import everything
 from simulation.world import simulate
 
-SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "60"))
+SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "40"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 CHUNK = 20
+RICH_SEEDS = range(CHUNK)
+# Seeds in which nothing happens would prove nothing. So each of these texts is in the trace of one of RICH_SEEDS.
+EVENTS = (
+    "started", "ended", "welcomes", "StopTask", "RESOURCE:GPU", "fault reboot", "fault agent crash", "core crashes",
+    "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed", "finds", ".1 [",
+    "fault hold", "fault foreign process", "PutAttributes", "UpdateContainerInstancesState", "memberOf",
+    "distinctInstance", "fault crash between steps", "hands over points", "hands over scaling requests",
+    "SetAlarmState", "PutLogEvents", "CreateService", "UpdateService", "DeleteService",
+    "CreateAutoScalingGroup", "SetDesiredCapacity", "PutScalingPolicy", "hands over action results",
+    "services are quiet",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(START, START + SEEDS, CHUNK))
 def test_nothing_bad_happens_and_everything_ends(first: int) -> None:
+    happened: set[str] = set()
     for seed in range(first, min(first + CHUNK, START + SEEDS)):
         print(f"seed {seed}")
-        simulate(seed, everything())
+        trace = simulate(seed, everything()).trace
+        if seed in RICH_SEEDS:
+            happened.update(what for what in EVENTS if any(what in line for line in trace))
+    if RICH_SEEDS[0] == first and RICH_SEEDS[-1] < START + SEEDS:
+        assert happened == set(EVENTS), set(EVENTS) - happened
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
-    for seed in range(5):
+    for seed in range(2):
         assert simulate(seed, []).trace == simulate(seed, everything()).trace
 
 
@@ -44,16 +60,3 @@ def test_a_trace_does_not_depend_on_the_process() -> None:
     lines = [trace.stdout.decode().splitlines()[:-1] for trace in traces]  # the last one is about speed
     assert len(lines[0]) > 100
     assert lines[0] == lines[1]
-
-
-def test_a_run_has_something_to_check() -> None:
-    """Seeds in which nothing happens would prove nothing: over a few of them everything is there."""
-    happened = "\n".join(line for seed in range(20) for line in simulate(seed, []).trace)
-    for what in ("started", "ended", "welcomes", "StopTask", "RESOURCE:GPU", "fault reboot", "fault agent crash", "core crashes",
-                 "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed", "finds", ".1 [",
-                 "fault hold", "fault foreign process", "PutAttributes", "UpdateContainerInstancesState", "memberOf",
-                 "distinctInstance", "fault crash between steps", "hands over points", "hands over scaling requests",
-                 "SetAlarmState", "PutLogEvents", "CreateService", "UpdateService", "DeleteService",
-                 "CreateAutoScalingGroup", "SetDesiredCapacity", "PutScalingPolicy", "hands over action results",
-                 "services are quiet"):  # fmt: skip
-        assert what in happened, what

@@ -137,9 +137,9 @@ def test_rows_are_found_by_name_id_state_time_and_cluster() -> None:
     assert store.tasks.history.listed(HistoryFilter("elsewhere"), 10) == []
     assert store.tasks.history.names() == ["a", "b", "lr0.1", "lr0.2"]
     assert store.tasks.history.names("lr", 1) == ["lr0.1"] and store.tasks.history.names("x") == []
-    latest = [(row.id[0], number) for row, number in store.tasks.history.latest(HistoryFilter("r", name="[al]*"))]
-    assert latest == [("4", 1), ("3", 1), ("2", 2)]
-    assert [number for _, number in store.tasks.history.latest(HistoryFilter("r", name="a"))] == [2]
+    assert [each[0] for each in ids(store.tasks.history.latest(HistoryFilter("r", name="[al]*")))] == ["4", "3", "2"]
+    assert [each[0] for each in ids(store.tasks.history.latest(HistoryFilter("r", name="a")))] == ["2"]
+    assert store.tasks.history.count(HistoryFilter("r", name="a")) == 2
 
 
 def test_pages_continue_where_the_last_one_ended() -> None:
@@ -178,11 +178,20 @@ def test_the_number_of_runs_with_a_name_is_bounded() -> None:
         "SELECT ?, region, cluster, name, failed, stopped_at, record FROM task_history WHERE id = 'first'",
         [(f"more{at}",) for at in range(COUNTED_MAX)],
     )
-    [(_, number)] = store.tasks.history.latest(HistoryFilter("r", name="train"))
-    assert number == COUNTED_MAX
+    assert store.tasks.history.count(HistoryFilter("r", name="train")) == COUNTED_MAX
 
 
 # Deletion
+
+
+def test_deletion_reads_only_the_oldest_rows() -> None:
+    store, statements = store_with_host(), list[str]()
+    run(store, "t")
+    store.connection.set_trace_callback(statements.append)
+    store.tasks.history.drop_oldest(0.0, 1.0, 100, 10)
+    store.connection.set_trace_callback(None)
+    plans = [row[3] for sql in statements for row in store.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(statements) == 2 and not [plan for plan in plans if plan == "SCAN task_history"], plans
 
 
 def test_old_rows_are_deleted_in_bounded_pieces() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from email.utils import formatdate
 from typing import Any
 
 import pytest
 
 from corral.aws import NESTING_MAX, Request, recognise
+from corral.aws.timestamps import EPOCH_MAX_S, EPOCH_MIN_S
 from corral.errors import ApiError
+from corral.model.http_dates import http_date, parse_http_date
 from wire.oracle import model_of, sent_by_botocore
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -141,6 +144,13 @@ def test_json_timestamps_and_blobs() -> None:
 def test_form_timestamps(given: str, read: float) -> None:
     body = f"Action=DescribeAlarmHistory&Version=2010-08-01&StartDate={given.replace('+', '%2B')}"
     assert recognise(Request("POST", "/", "", FORM, body.encode())).params() == {"StartDate": read}
+
+
+def test_http_dates() -> None:
+    for seconds in (int(EPOCH_MIN_S), -1, 0, *range(1767312000, 1767312000 + 366 * 86_400, 97_531), int(EPOCH_MAX_S)):
+        assert http_date(seconds) == formatdate(seconds, usegmt=True)
+        if seconds >= 0:  # a year with two digits at the beginning is ambiguous
+            assert parse_http_date(http_date(seconds)).timestamp() == seconds
 
 
 @pytest.mark.parametrize(

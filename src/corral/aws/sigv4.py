@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
@@ -25,6 +24,7 @@ from corral.aws.recognition import presumed_protocol
 from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_error
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
 from corral.errors import ApiError
+from corral.model.http_dates import parse_http_date
 
 SKEW_MAX_S = 15 * 60
 EXPIRES_MAX_S = 7 * 24 * 3600
@@ -257,7 +257,7 @@ def _iso_basic(date: str | None) -> str:
     if _TIMESTAMP.fullmatch(date):
         return date
     try:
-        return parsedate_to_datetime(date).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        return parse_http_date(date).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     except (ValueError, TypeError, OverflowError, IndexError):
         raise SignatureRefused("incomplete", "the Date header is not a date") from None
 

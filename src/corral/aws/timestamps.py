@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from email.utils import format_datetime, parsedate_to_datetime
-from functools import lru_cache
 from typing import Any
 
 from corral.aws.wire_errors import ParseError, WrongResult
+from corral.model.http_dates import http_date, parse_http_date
 
 HEADER_TIMESTAMP_FORMAT = "rfc822"  # the default for headers
 TEXT_TIMESTAMP_FORMAT = "iso8601"  # the default for paths, query strings, forms and XML
@@ -27,7 +26,7 @@ def seconds_from_text(text: str, form: str) -> float:
     try:
         if form == "unixtimestamp":
             return seconds_from_number(float(text))
-        stamp = parsedate_to_datetime(text) if form == "rfc822" else datetime.fromisoformat(text)
+        stamp = parse_http_date(text) if form == "rfc822" else datetime.fromisoformat(text)
         return seconds_from_number((stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)).timestamp())
     except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these exceptions
         raise ParseError.wrong_type(f"not a timestamp in the format {form}") from None
@@ -53,12 +52,6 @@ def text_from_seconds(seconds: int | float, form: str) -> str:
     if form == "unixtimestamp":
         return str(seconds)
     if form == "rfc822":
-        return _http_date(int(seconds // 1))
+        return http_date(int(seconds // 1))
     stamp = datetime.fromtimestamp(seconds, UTC)
     return stamp.isoformat(timespec="milliseconds" if stamp.microsecond else "seconds").replace("+00:00", "Z")
-
-
-@lru_cache(maxsize=1024)
-def _http_date(seconds: int) -> str:
-    """Format a time for a header. It is cached, because many objects of a bucket were written in the same seconds."""
-    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)

@@ -4,9 +4,9 @@ If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use th
 they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: they may be set for other
 programs, and a command must not send requests to AWS by mistake.
 
-The import of botocore takes longer than most commands. So clients of ECS, CloudWatch Logs and ECR at a Corral endpoint are lean
-clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches errors
-of both uses `client(...).exceptions`, not botocore's exceptions.
+The import of botocore takes longer than most commands. So clients of ECS, CloudWatch, CloudWatch Logs and ECR at a Corral endpoint
+are lean clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches
+errors of both uses `client(...).exceptions`, not botocore's exceptions.
 """
 
 from __future__ import annotations
@@ -200,6 +200,16 @@ def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
     """
     headers = {"X-Corral-Wait": f"{seconds:g}"} | ({"X-Corral-Seen": str(seen)} if seen is not None else {})
     token = _wait_headers.set(headers)
+    try:
+        yield
+    finally:
+        _wait_headers.reset(token)
+
+
+@contextmanager
+def id_prefix(prefix: str) -> Iterator[None]:
+    """Let ListTasks return only tasks whose ids begin with these digits. AWS ignores this header, and returns all tasks."""
+    token = _wait_headers.set({"X-Corral-Prefix": prefix})
     try:
         yield
     finally:

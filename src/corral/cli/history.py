@@ -16,12 +16,13 @@ from corral.cli.errors import CliError
 from corral.cli.output import (
     DURATION,
     age,
-    console,
     format_duration,
     parse_time,
     print_json,
     print_line,
     print_message,
+    print_table,
+    screen_width,
     shorten_ids,
 )
 from corral.cli.recorded_runs import recorded_runs
@@ -30,10 +31,7 @@ DEFAULT_LIMIT = 30
 LIMIT_MAX = 100_000
 WIDE = 120  # columns of a screen that has room for longer names, the waiting time, the commit and the folder
 WIDE_NAME, NARROW_NAME = 32, 16
-RIGHT = ("EXIT", "WAITED", "RAN", "GPUS", "MEMORY", "LOAD")
-GAP = 2  # columns of the screen between two columns of the table
-COMMAND_MIN = 12
-GPU_COLUMNS = ("GPUS", "MEMORY", "LOAD")
+OPTIONAL = ("GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
 
 
 @click.command(short_help="List the runs that have ended.")
@@ -86,29 +84,11 @@ def _nothing(name: str | None, *, failed: bool, since: str | None) -> str:
 
 
 def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
-    from rich.table import Table
-
-    out = console()
-    is_wide = out.width >= WIDE
+    width = screen_width()
+    is_wide = width is None or width >= WIDE
     rows = [_row(task, now, is_wide=is_wide) for task in found]
-    empty = {column for column in (*GPU_COLUMNS, "GIT") if not any(row.get(column) for row in rows)}
-    names = [column for column in rows[0] if column not in empty]
-    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in names}
-    widths["NAME"] = min(widths["NAME"], WIDE_NAME if is_wide else NARROW_NAME)
-    others = sum(width for column, width in widths.items() if column != "COMMAND") + GAP * (len(names) - 1)
-    widths["COMMAND"] = max(COMMAND_MIN, min(widths["COMMAND"], out.width - others))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in names:
-        table.add_column(
-            column,
-            no_wrap=True,
-            overflow="ellipsis",
-            justify="right" if column in RIGHT else "left",
-            width=widths[column],
-        )
-    for row in rows:
-        table.add_row(*(row[column] for column in names))
-    out.print(table)
+    names = {"NAME": WIDE_NAME if is_wide else NARROW_NAME}
+    print_table(rows, width=width, widths_max=names if width is not None else {}, optional=OPTIONAL)
 
 
 def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[str, str]:

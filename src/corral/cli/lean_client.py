@@ -1,10 +1,10 @@
-"""A client of ECS, CloudWatch Logs and ECR at a Corral endpoint, with the call syntax of botocore but without its import.
+"""A client of ECS, CloudWatch, CloudWatch Logs and ECR at a Corral endpoint, with botocore's call syntax but without its import.
 
     client.describe_tasks(cluster="default", tasks=[task_id])["tasks"]
     client.get_paginator("list_tasks").paginate(cluster="default")
     except client.exceptions.ResourceNotFoundException: ...
 
-These three services use the protocol AWS JSON 1.1: a request is the JSON of its parameters, and a response is JSON. So the client
+These services have the protocol AWS JSON: a request is the JSON of its parameters, and a response is JSON. So the client
 needs no model of a service, except the names of its timestamps. Unlike botocore, it does not check parameters; the server does.
 """
 
@@ -26,11 +26,15 @@ PAUSE_MAX_S = 20.0
 
 
 class JsonService(NamedTuple):
-    """A service with the protocol AWS JSON 1.1."""
+    """A service with the protocol AWS JSON."""
 
     target: str  # the prefix of the header X-Amz-Target
     timestamps: frozenset[str] = frozenset()  # the names of members that are timestamps
     tokens: tuple[str, ...] = ()  # the operations whose member clientToken makes a repeated request safe
+    signing_name: str = ""  # if it is not the name of the service
+    version: str = "1.1"  # of the protocol
+    page_token: str = "nextToken"  # the member with the token of the next page
+    has_query_codes: bool = False  # whether errors have the codes of the protocol AWS Query, which the service had before
 
 
 SERVICES = {
@@ -42,6 +46,15 @@ SERVICES = {
             "pullStoppedAt", "registeredAt", "stabilityStatusAt", "startedAt", "stoppedAt", "stoppingAt", "updatedAt",
         }),
         ("RunTask", "CreateGateway"),
+    ),
+    "cloudwatch": JsonService(
+        "GraniteServiceVersion20100801",
+        frozenset({
+            "AlarmConfigurationUpdatedTimestamp", "CreatedAt", "CreationDate", "EndDate", "EndTime", "ExpireDate",
+            "LastModified", "LastUpdateDate", "LastUpdatedTimestamp", "StartDate", "StartTime", "StateTransitionedTimestamp",
+            "StateUpdatedTimestamp", "Timestamp", "Timestamps", "UpdatedAt",
+        }),
+        signing_name="monitoring", version="1.0", page_token="NextToken", has_query_codes=True,
     ),
     "logs": JsonService("Logs_20140328", tokens=("PutQueryDefinition",)),
     "ecr": JsonService(
@@ -108,18 +121,21 @@ class LeanClient:
         return lambda **parameters: self._call(operation, parameters)
 
     def get_paginator(self, name: str) -> LeanPaginator:
-        return LeanPaginator(getattr(self, name))
+        return LeanPaginator(getattr(self, name), self._service.page_token)
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         if operation in self._service.tokens and "clientToken" not in parameters:
             parameters = {**parameters, "clientToken": _client_token()}
-        body = json.dumps(parameters).encode()
-        headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{self._service.target}.{operation}"}
+        body = json.dumps(parameters, default=_seconds).encode()
+        service = self._service
+        headers = {"content-type": f"application/x-amz-json-{service.version}", "x-amz-target": f"{service.target}.{operation}"}
+        headers |= {"x-amzn-query-mode": "true"} if service.has_query_codes else {}
         headers |= {"user-agent": "corral-cli", **{name.lower(): value for name, value in self._more_headers().items()}}
         attempt = 0
         while True:
             attempt += 1
-            signed = signed_headers(self._keys, self._name, self._pool.host_header, "POST", "/", headers, body)
+            signing_name = service.signing_name or self._name
+            signed = signed_headers(self._keys, signing_name, self._pool.host_header, "POST", "/", headers, body)
             try:
                 response = self._pool.send("POST", "/", signed, body)
                 return self._result(operation, response, attempt - 1)
@@ -142,6 +158,7 @@ class LeanClient:
         if response.status < 300:
             return {**content, "ResponseMetadata": metadata}
         code = str(content.pop("__type", response.status)).rpartition("#")[2].partition(":")[0]
+        code = response.headers.get("x-amzn-query-error", "").partition(";")[0] or code
         message = content.get("message") or content.get("Message") or ""
         error = {**content, "Error": {"Message": message, "Code": code}, "ResponseMetadata": metadata}
         raise refusal_class(code)(error, operation)
@@ -162,24 +179,34 @@ class LeanClient:
     def _with_times(self, members: dict[str, Any]) -> dict[str, Any]:
         """Convert timestamps to datetimes in the local time zone, as botocore does."""
         for name in members.keys() & self._service.timestamps:
-            if isinstance(members[name], int | float):
-                members[name] = datetime.fromtimestamp(members[name], UTC).astimezone()
+            value = members[name]
+            members[name] = [_time(each) for each in value] if isinstance(value, list) else _time(value)
         return members
 
 
 class LeanPaginator:
-    """Repeats an operation with the `nextToken` of the previous response, until there is none."""
+    """Repeats an operation with the token of the previous response, until there is none."""
 
-    def __init__(self, call: Callable[..., dict[str, Any]]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[..., dict[str, Any]], token: str) -> None:
+        self._call, self._token = call, token
 
     def paginate(self, **parameters: Any) -> Iterator[dict[str, Any]]:
         while True:
             page = self._call(**parameters)
             yield page
-            if not page.get("nextToken"):
+            if not page.get(self._token):
                 return
-            parameters["nextToken"] = page["nextToken"]
+            parameters[self._token] = page[self._token]
+
+
+def _time(value: Any) -> Any:
+    return datetime.fromtimestamp(value, UTC).astimezone() if isinstance(value, int | float) else value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    raise TypeError(f"{type(value).__name__} is not a value of the AWS JSON protocol")
 
 
 def operation_name(method: str) -> str:

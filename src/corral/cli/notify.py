@@ -138,7 +138,7 @@ def notifications_of(given: Sequence[str], data: DataFolder) -> list[str]:
     """Return the notifications of the command line, or those of corral.toml if there are none."""
     if given:
         return [each for each in given if each != NONE]
-    if not (data.path / CONFIGURATION).exists():
+    if not _mentions_notify(data.path / CONFIGURATION):
         return []
     from corral.configuration.file import ConfigurationError, read_file
 
@@ -150,6 +150,14 @@ def notifications_of(given: Sequence[str], data: DataFolder) -> list[str]:
     for problem in filter(None, problems.values()):
         print_message(f"run.notify in {data.path / CONFIGURATION}: {problem}")
     return [each for each in configured if each != NONE and not problems[each]]
+
+
+def _mentions_notify(path: Path) -> bool:
+    """Whether corral.toml may have the setting. Parsing it takes as long as the rest of the command."""
+    try:
+        return b"notify" in path.read_bytes()
+    except OSError:
+        return False
 
 
 notify_option = click.option(

@@ -126,6 +126,14 @@ def age(since: datetime | None, now: datetime | None) -> str:
     return f"{seconds}s"
 
 
+def start(at_s: float | None, now: datetime | None) -> str:
+    """Format the estimate of a start: `in 42s`, `in 5m`, `now`. Return "" if there is no estimate."""
+    if at_s is None or now is None:
+        return ""
+    left = age(now, datetime.fromtimestamp(at_s, UTC))
+    return "now" if left == "0s" else f"in {left}"
+
+
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
     """Parses `30s`, `90m`, `4h`, `1d`, `1h30m`, `1:30:00` or a plain number into seconds."""
 

@@ -28,6 +28,7 @@ from corral.cli.output import (
     screen_width,
     server_time,
     shorten_ids,
+    start,
 )
 from corral.cli.run_names import select
 
@@ -36,6 +37,7 @@ GPU_SHORT_ID = 12  # "GPU-" and eight digits
 WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 GPUS_WIDTH = 12
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
+OPTIONAL = ("LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
 
 Row = dict[str, str]
 
@@ -123,11 +125,12 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
     """Return the row of a task that DescribeTasks has described."""
     return {
         "ID": tasks.short(tasks.id_of(task)),
-        "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task)),
+        "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task), tasks.array_index(task)),
         "STATE": tasks.state(task),
         "LINE": "",
         "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
         "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
+        "START": "",
         "EXIT": ",".join(map(str, tasks.exit_codes(task))),
         "NEEDS": "",
         "REASON": shorten_ids(tasks.reason(task)),
@@ -138,11 +141,12 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
     """Return the row of a task on Corral's page."""
     return {
         "ID": tasks.short(run["task"]),
-        "TASK": tasks.title(run["taskDefinition"], run["taskName"]),
+        "TASK": tasks.title(run["taskDefinition"], run["taskName"], run["arrayIndex"]),
         "STATE": run["state"],
         "LINE": str(run["place"] or ""),
         "GPUS": _gpus(run["gpuIds"], gpu_names, is_shared=bool(run["gpuMemoryMiB"])),
         "SINCE": age(datetime.fromtimestamp(run["sinceS"], UTC), now),
+        "START": start(run.get("startsAtS"), now),
         "EXIT": "",
         "NEEDS": tasks.needs(run["needs"]) if run["state"] == "WAITING" else "",
         "REASON": shorten_ids(run["reason"]),
@@ -168,7 +172,7 @@ def _print(rows: list[Row], *, everything: bool) -> None:
     else:
         shown = [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
     widths = {"TASK": WIDE_NAME if is_wide else NARROW_NAME, "GPUS": GPUS_WIDTH}
-    print_table(shown, width=width, widths_max=widths if width is not None else {}, optional=("LINE", "EXIT", "NEEDS", "REASON"))
+    print_table(shown, width=width, widths_max=widths if width is not None else {}, optional=OPTIONAL)
 
 
 def _print_rest(content: dict[str, Any]) -> None:

@@ -26,7 +26,6 @@ RELAY = "/corral/channel/command_relay.py"
 RELAY_WORDS = 7  # words of a command before the user's command, if it is relayed: see RunTerminal.wrap
 _ID = re.compile(r"[0-9a-f]{1,32}")
 _INDEX = re.compile(r"[0-9]{1,9}")
-_GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
         name, array_id = task["name"], tasks.array_id(task)
         same = recorded_runs(endpoint, MEMBERS_MAX, name=name)[0] if array_id else []
         found += [_found(each, now) for each in reversed(same) if tasks.array_id(each) == array_id] or [_found(task, now)]
-        if task["sameName"] > max(1, len(found)) and not _GLOB.search(given):
+        if task.get("sameName", 0) > max(1, len(found)):  # not in the response to a glob
             shown = f"array {array_id}" if array_id else tasks.short(tasks.id_of(task))
             print_message(f"{task['sameName']} runs in the history have the name {name}: using the latest, {shown}")
     return found

@@ -7,7 +7,6 @@ and how many members may run at the same time. The server sets the variable CORR
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -15,20 +14,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral.cli import tasks
-from corral.cli.array_output import ArrayOutput
 from corral.cli.endpoint import client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
-from corral.cli.logs import LogPrinter
 from corral.cli.notify import RunNotifications
 from corral.cli.output import count, print_json, print_message, print_progress, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.run_values import ArraySpec, call_batches
 from corral.cli.submission import Submission, run_tasks
 from corral.cli.task_logs import TaskUpdates
+
+if TYPE_CHECKING:
+    from corral.cli.array_output import ArrayOutput
 
 ID_BYTES = 6  # 12 hexadecimal digits
 FAILED_SHOWN = 10
@@ -59,7 +59,7 @@ class ArrayRun:
 
 def submit_array(submission: Submission, spec: ArraySpec, signals: RunSignals) -> SubmittedArray:
     """Submit the members, at most ten with each call. After a signal, `signals` stops those that are already submitted."""
-    array = SubmittedArray(secrets.token_hex(ID_BYTES), spec, {})
+    array = SubmittedArray(os.urandom(ID_BYTES).hex(), spec, {})
     total = len(spec.indexes)
     shows_progress = sys.stderr.isatty() and total > PROGRESS_MIN
     try:
@@ -97,6 +97,9 @@ def stop_all(submission: Submission, task_ids: list[str]) -> None:
 
 def wait_for_array(run: ArrayRun) -> None:
     """Print the output of the members until all have stopped. Exit with the largest of their exit codes."""
+    from corral.cli.array_output import ArrayOutput
+    from corral.cli.logs import LogPrinter
+
     submission, array = run.submission, run.array
     labels = [f"{submission.name}[{index}]" for index in (min(array.members), max(array.members))]
     printer = LogPrinter([*labels, ""], timestamps=False, as_json=False, out=sys.stderr if run.as_json else None)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -126,7 +125,7 @@ def _upload(endpoint: Endpoint, text: str) -> str:
     """Store the file in the private bucket, and return its ARN. Create the bucket if it does not exist."""
     if len(text) > FILE_MAX_BYTES:
         raise CliError(f"the environment variables have {len(text)} bytes; a run can have at most {FILE_MAX_BYTES}.")
-    s3, key = s3_writer(endpoint), f"{secrets.token_hex(16)}.env"
+    s3, key = s3_writer(endpoint), f"{os.urandom(16).hex()}.env"
     for _ in range(2):
         try:
             s3.put_object(Bucket=BUCKET, Key=key, Body=text.encode())

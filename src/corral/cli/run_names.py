@@ -7,13 +7,14 @@ commands use the latest run.
 
 `corral run --array` starts an array: one task for each index. Its tasks are the members of the array. They have the same name, and
 the same `startedBy`, which contains the id of the array. The name or the id of an array means all its members. `NAME:17` and
-`ID:17` mean the member with the index 17.
+`ID:17` mean the member with the index 17. Commands print its name as `NAME[17]`, which they accept, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -31,6 +32,7 @@ _NAME = re.compile(r"(?:[\w.:/=+@-]|[^\S\t-\r])+")  # the characters that ECS ac
 _SCRIPT = re.compile(r"\.(?:py|ipynb|sh|bash|zsh|fish|js|mjs|ts|rb|pl|R|r|jl|lua|m)$")
 _CODE = re.compile(r"-[a-zA-Z]*[ce]")  # the next argument is a program's text, as in `python -c TEXT`
 _ARRAY_ID = re.compile(r"[0-9a-f]{12}")
+_MEMBER = re.compile(r"([^*?\[]+)\[([0-9]{1,9})\]")
 _GLOB = re.compile(r"[*?\[]")
 RunId = tuple[str, str]  # the cluster and the id of a task
 
@@ -128,6 +130,9 @@ class _Found:
 def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> list[_Found]:
     if tasks.is_exact(given):
         return [_Found(*tasks.find(ecs, given, cluster))]
+    if (member := _MEMBER.fullmatch(given)) is not None:
+        with suppress(RunNotFound):  # it may also be a glob
+            return [_find_by_id(ecs, f"{member[1]}:{member[2]}", cluster, unfinished=unfinished)]
     if _GLOB.search(given):
         wanted = ["RUNNING"] if unfinished else ["RUNNING", "STOPPED"]
         matching = [task for task in _listed(ecs, cluster, wanted) if fnmatchcase(tasks.name(task), given)]
@@ -185,7 +190,7 @@ def _matches_id(task: dict[str, Any], given: str) -> bool:
     array_id, index = tasks.array_id(task), tasks.array_index(task)
     if array_id and given.lower() in (array_id, f"{array_id}:{index}"):
         return True
-    is_member = index is not None and given == f"{tasks.name(task)}:{index}"
+    is_member = index is not None and given in (f"{tasks.name(task)}:{index}", tasks.label(task))
     return is_member or tasks.id_of(task).startswith(given.lower()) or bool(task["taskArn"] == given)
 
 

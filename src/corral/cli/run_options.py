@@ -32,6 +32,7 @@ from corral.cli.run_values import (
     ArraySpec,
     StartTime,
 )
+from corral.cli.submission import REFUSE_UNFIT_TAG
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
 RESERVED_MIB = 128  # the memory reservation of a task without --memory
@@ -42,7 +43,6 @@ NOT_BEFORE_TAG = "corral:not-before"  # seconds since 1970
 AFTER_TAG = "corral:after"  # task ids, or array:ID, separated by spaces; more of them are in corral:after:2, corral:after:3 ...
 AFTER_ANY_TAG = "corral:after-any"
 REQUEUE_TAG = "corral:requeue"
-REFUSE_UNFIT_TAG = "corral:refuse-unfit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GIT_TAG = "corral:git"
 TAG_MAX = 256  # characters of a tag's value

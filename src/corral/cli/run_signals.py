@@ -31,10 +31,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from queue import Empty, SimpleQueue
 from secrets import token_hex
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
@@ -51,6 +52,8 @@ STOP_TIMEOUT_S = 30  # ECS's default of stopTimeout
 STOP_MARGIN_S = 10.0  # the client waits this much longer than the stop timeout of the task
 SETTLE_S = 0.005
 EXIT_S = 2.0  # the main thread exits within this time, unless it cannot write to a full pipe
+
+T = TypeVar("T")
 
 
 class _Phase(Enum):
@@ -148,19 +151,12 @@ class RunSignals:
         self._phase = _Phase.SENDING
         if self._received:  # between two calls, or a library has caught the SystemExit of the handler
             self._end_before_following()
-        give_up_at = time.monotonic() + LOST_RESPONSE_S
-        while True:
-            try:
-                response: dict[str, Any] = ecs.run_task(**parameters, clientToken=token)
-                break
-            except Exception as error:
-                if not connection_failed(error):
-                    raise
-                if time.monotonic() > give_up_at:
-                    raise CliError(
-                        "the server does not respond to RunTask. The task may have started: `corral ps` shows it."
-                    ) from None
-                time.sleep(RETRY_S)
+        try:
+            response: dict[str, Any] = _patiently(partial(ecs.run_task, **parameters, clientToken=token))
+        except Exception as error:
+            if not connection_failed(error):
+                raise
+            raise CliError("the server does not respond to RunTask. The task may have started: `corral ps` shows it.") from None
         self._started += [(ecs, parameters["cluster"], task["taskArn"]) for task in response["tasks"]]
         return response
 
@@ -269,7 +265,7 @@ class RunSignals:
     def _send(self, task_id: str, name: str) -> bool:
         """Send a signal to the running containers of a task. Return False if none is running."""
         asked = {"task": task_id, "signal": name, "cluster": self._run.cluster}
-        return bool(own_page(self._run.endpoint, "/_corral/signal", asked)[0]["containers"])
+        return bool(_patiently(partial(own_page, self._run.endpoint, "/_corral/signal", asked))[0]["containers"])
 
     def _end(self, number: int) -> None:
         if self._stop_sent.is_set():
@@ -308,11 +304,14 @@ def _reason(number: int) -> str:
 
 def stop_task(ecs: Any, cluster: str, task: str, reason: str) -> None:
     """Call StopTask. Repeat it while the server does not respond, for at most LOST_RESPONSE_S."""
+    _patiently(partial(ecs.stop_task, cluster=cluster, task=task, reason=reason))
+
+
+def _patiently(call: Callable[[], T]) -> T:
     give_up_at = time.monotonic() + LOST_RESPONSE_S
     while True:
         try:
-            ecs.stop_task(cluster=cluster, task=task, reason=reason)
-            return
+            return call()
         except Exception as error:
             if not connection_failed(error) or time.monotonic() > give_up_at:
                 raise

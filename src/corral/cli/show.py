@@ -15,7 +15,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
 from corral.cli.gpu_graph import GpuLoad, bars, gpu_load
 from corral.cli.history import duration, gib
-from corral.cli.output import age, console, format_duration, print_json, shorten_ids
+from corral.cli.output import age, format_duration, print_json, print_line, screen_width, shorten_ids
 from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_command
 from corral.cli.task_logs import has_log
 
@@ -26,6 +26,7 @@ OPTIONS = {  # tag → the option of `corral run` that sets it
     "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
     "corral:after": "--after", "corral:after-any": "--after-any", "corral:array": "--array", "corral:requeue": "--requeue",
 }  # fmt: skip
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
 
 
@@ -42,13 +43,12 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     """
     endpoint = find_endpoint(data)
     run = _with_facts(endpoint, find_one(endpoint, given, cluster or endpoint.cluster))
-    out = console()
-    load = _load(endpoint, run, max(10, min(GRAPH_MAX, out.width - LABEL)))
+    load = _load(endpoint, run, max(10, min(GRAPH_MAX, (screen_width() or GRAPH_MAX) - LABEL)))
     if as_json:
         print_json({**run.task, **({"gpuLoad": load.described()} if load else {})})
         return
     for label, text in _lines(run, load):
-        out.print(f"{label:<{LABEL}}{text}", soft_wrap=True)
+        print_line(f"{label:<{LABEL}}{text}")
 
 
 def _with_facts(endpoint: Endpoint, run: NamedRun) -> NamedRun:
@@ -119,7 +119,7 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "GPU use", text
     if load is not None:
         yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
-    if options := [f"{flag} {tasks.tag_value(task, key)}" for key, flag in OPTIONS.items() if tasks.tag_value(task, key)]:
+    if options := [_option(flag, value) for key, flag in OPTIONS.items() if (value := tasks.tag_value(task, key))]:
         yield "Options", "  ".join(options)
     for key, label in LINKS.items():
         if tasks.tag_value(task, key):
@@ -155,6 +155,18 @@ def _use(task: dict[str, Any], load: GpuLoad | None) -> str:
     else:
         return ""
     return f"utilization {mean:.0f} % on average, {highest:.0f} % at most; memory of one GPU {gib(round(peak_mib))} at most"
+
+
+def _option(flag: str, value: str) -> str:
+    """Return an option as the user writes it. Its tag contains seconds, or `true` for an option without a value."""
+    if flag == "--hold":
+        return flag
+    if value.isdecimal() and flag == "--time":
+        size, unit = next((size, unit) for size, unit in UNITS if int(value) % size == 0)
+        return f"{flag} {int(value) // size}{unit}"
+    if value.isdecimal() and flag == "--at":
+        return f"{flag} {datetime.fromtimestamp(int(value)).strftime('%Y-%m-%dT%H:%M:%S')}"
+    return f"{flag} {shorten_ids(value)}"
 
 
 def _time(at: datetime, now: datetime | None) -> str:

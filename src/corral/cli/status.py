@@ -117,7 +117,8 @@ def use(gpu: dict[str, Any]) -> str:
 def holders(gpu: dict[str, Any]) -> str:
     """Return the task that has a GPU. Of a shared GPU, return all tasks, and how much of the memory they have reserved."""
     holding = gpu.get("sharedBy") or (gpu,)
-    found = [f"{each['task'][:SHORT_ID]} {title(each['taskDefinition'], each.get('taskName'))}" for each in holding]
+    titles = [title(each["taskDefinition"], each.get("taskName"), each.get("arrayIndex")) for each in holding]
+    found = [f"{each['task'][:SHORT_ID]} {shown}" for each, shown in zip(holding, titles)]
     if not gpu.get("sharedBy"):
         return found[0]
     return f"shared, {size(gpu['allocatedMiB'])} of {size(gpu['memoryMiB'])} reserved: {', '.join(found)}"
@@ -179,7 +180,8 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
 
 def claimant(claim: dict[str, Any]) -> str:
     if "task" in claim:
-        return f"{claim['task'][:SHORT_ID]} {title(claim['taskDefinition'], claim.get('taskName'))}"
+        shown = title(claim["taskDefinition"], claim.get("taskName"), claim.get("arrayIndex"))
+        return f"{claim['task'][:SHORT_ID]} {shown}"
     return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
 
 

@@ -9,6 +9,7 @@ from corral.cli.endpoint import Endpoint, client, is_aws
 from corral.cli.errors import CliError
 from corral.cli.run_signals import RunSignals
 
+REFUSE_UNFIT_TAG = "corral:refuse-unfit"  # RunTask fails if no host can ever hold the task
 STARTED_BY = "corral-run"  # `startedBy` of tasks that are not members of an array
 
 
@@ -49,6 +50,9 @@ def run_tasks(
     reply = signals.run_task(client(endpoint, "ecs"), parameters)
     if len(reply["tasks"]) < count:
         failure = reply["failures"][0]
-        raise CliError(f"the task was not started: {failure.get('reason')} {failure.get('detail', '')}".strip())
+        is_unfit = any(tag["key"] == REFUSE_UNFIT_TAG for tag in submission.tags) and failure.get("detail")
+        why = failure["detail"] if is_unfit else f"{failure.get('reason')} {failure.get('detail', '')}".strip()
+        hint = ". With --wait-anyway, it waits for a larger host." if is_unfit else ""
+        raise CliError(f"the task was not started: {why}{hint}")
     started: list[dict[str, Any]] = reply["tasks"]
     return started

@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, long_poll
+from corral.cli.errors import connection_failed
 
 LONG_POLL_S = 20.0  # the maximum time until the server responds to a long poll
 # The reason why a task waits can change although the task's version does not. So a waiting task has shorter long polls.
 LONG_POLL_WAITING_S = 1.0
 FIRST_PAUSE_S = 0.02  # the first pause between requests for a log that does not exist yet; it is doubled each time
+RESTART_MAX_S = 30.0  # if the server does not respond for this time, following a task fails
+RETRY_S = 0.2
 POLL_S = 1.0  # the longest pause between requests; AWS has no long polls, so this is also the polling interval there
 
 
@@ -58,6 +61,7 @@ class FollowedTask:
 TaskUpdates = SimpleQueue[Any]  # contains descriptions of tasks, LogPages and exceptions
 Show = Callable[[TaskLogStream, list[dict[str, Any]]], None]
 FROM_START = LogStart()
+T = TypeVar("T")
 
 
 def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[TaskLogStream]:
@@ -154,13 +158,14 @@ def run_in_thread(updates: TaskUpdates, work: Callable[[], None]) -> None:
 
 def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
     """Put the task's description into the queue after each change, until the task has stopped."""
-    task = tasks.describe_one(ecs, cluster, task_id)
+    describe = partial(_despite_restarts, partial(tasks.describe_one, ecs, cluster, task_id))
+    task = describe()
     updates.put(task)
     while not tasks.is_stopped(task):
         before, began_s = task, time.monotonic()
         hold_s = LONG_POLL_S if task["lastStatus"] in ("RUNNING", "STOPPING") else LONG_POLL_WAITING_S
         with long_poll(hold_s, seen=task.get("version")):
-            task = tasks.describe_one(ecs, cluster, task_id)
+            task = describe()
         if _visible(task) != _visible(before):
             updates.put(task)
         else:
@@ -172,10 +177,22 @@ def wait_until_stopped(ecs: Any, cluster: str, task: dict[str, Any]) -> dict[str
     while not tasks.is_stopped(task):
         began_s = time.monotonic()
         with long_poll(LONG_POLL_S):
-            task = tasks.describe_one(ecs, cluster, tasks.id_of(task))
+            task = _despite_restarts(partial(tasks.describe_one, ecs, cluster, tasks.id_of(task)))
         if not tasks.is_stopped(task):  # AWS has no long polls, so wait before the next request
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
     return task
+
+
+def _despite_restarts(call: Callable[[], T]) -> T:
+    """Call a function that sends a request. Repeat it while the server does not respond, because it may be restarting."""
+    give_up_at = time.monotonic() + RESTART_MAX_S
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not connection_failed(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(RETRY_S)
 
 
 def _visible(task: dict[str, Any]) -> tuple[Any, ...]:
@@ -211,6 +228,6 @@ def _page(logs: Any, stream: TaskLogStream, start: LogStart, token: str | None) 
         params = {"startFromHead": False, "limit": max(1, start.tail)}
     if start.since_ms is not None:
         params["startTime"] = start.since_ms
-    reply = logs.get_log_events(logGroupName=stream.group, logStreamName=stream.name, **params)
+    reply = _despite_restarts(partial(logs.get_log_events, logGroupName=stream.group, logStreamName=stream.name, **params))
     events = reply["events"] if token or start.tail != 0 else []
     return LogPage(stream, events, reply["nextForwardToken"])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from corral.cli.endpoint import id_prefix
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import SHORT_ID, count
 
@@ -65,8 +66,13 @@ def was_requeued(task: dict[str, Any]) -> bool:
     return bool(tag_value(task, REQUEUED_TAG))
 
 
-def title(definition: str, name: str | None) -> str:
-    """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`."""
+def title(definition: str, name: str | None, index: int | None = None) -> str:
+    """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`.
+
+    The title of a member of an array is its name and its index, as `name[17]`.
+    """
+    if name and index is not None:
+        return f"{name}[{index}]"
     return definition if not name or name == definition.rpartition(":")[0] else name
 
 
@@ -124,7 +130,8 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     if not _PREFIX.fullmatch(given.lower()):
         raise RunNotFound(f"no task has the name '{given}': `corral ps --all` lists the tasks.")
     given = given.lower()
-    listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
+    with id_prefix(given):
+        listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
     matches = [task_id for task_id in listed if task_id.startswith(given)]
     if not matches:
         raise RunNotFound(f"no task has the name {given}, or an id that begins with it: `corral ps --all` lists the tasks.")
@@ -217,7 +224,20 @@ def read_definition(path: Path) -> dict[str, Any]:
         content = {**content["taskDefinition"], **({"tags": content["tags"]} if content.get("tags") else {})}
     if not isinstance(content, dict) or not content.get("containerDefinitions"):
         raise CliError(f"{path} is not a task definition: it has no containerDefinitions.")
-    return {"family": path.stem, **{name: value for name, value in content.items() if name not in READ_ONLY}}
+    definition = {"family": path.stem, **{name: value for name, value in content.items() if name not in READ_ONLY}}
+    _check_members(path, definition)
+    return definition
+
+
+def _check_members(path: Path, definition: dict[str, Any]) -> None:
+    """Refuse members that RegisterTaskDefinition does not have, and values of a wrong type. ECS ignores unknown members."""
+    from botocore.session import get_session  # the import is slow, but only files need this check
+    from botocore.validate import ParamValidator
+
+    shape = get_session().get_service_model("ecs").operation_model("RegisterTaskDefinition").input_shape
+    report = ParamValidator().validate(definition, shape)
+    if report.has_errors():
+        raise CliError(f"{path} is not a task definition: {' '.join(report.generate_report().split())}")
 
 
 def is_essential(container: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
-from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
+from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids, start
 from corral.cli.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
 from corral.cli.tasks import SHARED_MARK, needs, spans, title, without_needs
 
@@ -218,6 +218,8 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     more = sum(_unfinished(page).values()) - sum("task" in task for task in shown)
     table = plain_table()
     sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 5}
+    has_starts = is_wide and any(task.get("startsAtS") for task in waiting)
+    sizes |= {"START": 6} if has_starts else {}
     sizes |= {"NEEDS": 18} if is_wide else {}
     for heading, size in sizes.items():
         table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis", justify="right" if heading == "LINE" else "left")
@@ -225,11 +227,12 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     for task in shown:
         waits = "reason" in task
         since, reason = age(datetime.fromtimestamp(task["sinceS"], UTC), now), shorten_ids(task.get("reason", ""))
-        needed = [needs(task["needs"]) if waits else ""] if is_wide else []
+        needed = [start(task.get("startsAtS"), now)] if has_starts else []
+        needed += [needs(task["needs"]) if waits else ""] if is_wide else []
         if is_wide and waits:
             reason = without_needs(reason)
         if "task" in task:
-            what = title(task["taskDefinition"], task.get("taskName"))
+            what = title(task["taskDefinition"], task.get("taskName"), task.get("arrayIndex"))
         else:
             what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
         state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")

@@ -17,6 +17,8 @@ from corral.cli.output import print_json, print_message, shorten_ids
 from corral.cli.run_names import describe_runs, find_runs
 from corral.cli.task_logs import wait_until_stopped
 
+SHOWN_MAX = 10  # tasks without an exit code whose reasons are printed
+
 
 @click.command(short_help="Wait until tasks have stopped.")
 @data_option
@@ -42,19 +44,20 @@ def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str,
     if as_json:
         print_json(list(ended.values()))
     definitions: dict[str, dict[str, Any]] = {}
-    codes = [_exit_code(ecs, definitions, task) for task in ended.values()]
-    sys.exit(next((code for code in codes if code), 0))
+    codes = {task_id: _exit_code(ecs, definitions, task) for task_id, task in ended.items()}
+    without = [task_id for task_id, code in codes.items() if code is None]
+    for task_id in without[:SHOWN_MAX]:
+        print_message(f"task {tasks.short(task_id)} has no exit code: {shorten_ids(tasks.reason(ended[task_id]))}")
+    if len(without) > SHOWN_MAX:
+        print_message(f"{len(without) - SHOWN_MAX} more tasks have no exit code")
+    sys.exit(next((NO_EXIT_CODE if code is None else code for code in codes.values() if code != 0), 0))
 
 
-def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str, Any]) -> int:
-    """Return the exit code of a stopped task. `definitions` caches task definitions by their ARN."""
+def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str, Any]) -> int | None:
+    """Return the exit code of a stopped task, or None if it has none. `definitions` caches task definitions by their ARN."""
     if reached_time_limit(task):
         return TIMED_OUT
     arn = task["taskDefinitionArn"]
     if arn not in definitions:
         definitions[arn] = ecs.describe_task_definition(taskDefinition=arn)["taskDefinition"]
-    code = exit_code(definitions[arn], task)
-    if code is None:
-        print_message(f"task {tasks.short(tasks.id_of(task))} has no exit code: {shorten_ids(tasks.reason(task))}")
-        return NO_EXIT_CODE
-    return code
+    return exit_code(definitions[arn], task)

@@ -8,7 +8,6 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +91,8 @@ def find_setting(name: str) -> ConfigurationSetting:
     """Return a setting by its name. The error suggests similar names."""
     if name in SETTINGS:
         return SETTINGS[name]
+    from difflib import get_close_matches  # imported here, because the server rarely needs it, and it takes memory
+
     wanted = name.replace("-", "_")
     similar = [known for known in SETTINGS if wanted in (known, known.partition(".")[2])] or get_close_matches(wanted, SETTINGS, 3)
     advice = f"Did you mean {' or '.join(similar)}?" if similar else "`corral config` lists all settings."

@@ -35,7 +35,8 @@ from corral.model.task import ALL_GPUS, Demand
 START_S = 5.0  # how long a task may take from its placement to its start, which is when its time limit begins to count
 STEPS_PER_DOUBLING = 16  # longest times are rounded up: a pool has few different ones, and each is at most 1/16 too long
 LONGEST_S = 10 * 366 * 86_400.0  # a claim with a longer time limit counts as a claim without a time limit
-SLOTS_MAX = 1_000  # with tasks with time limits on more slots, openings are not computed, because this would take too long
+Free = tuple[int, int, int] | SharedRoom  # GPUs, CPU and memory; a SharedRoom if tasks share GPUs
+SLOTS_MAX = 500  # with tasks with time limits on more slots, openings are not computed, because this would take too long
 
 
 def longest_time_s(limit_s: float | None, stop_timeout_s: float) -> float | None:
@@ -58,22 +59,19 @@ def first_opening(pool: Pool, demand: Demand) -> Opening | None:
     if not slot_ids or len(slot_ids) > SLOTS_MAX or demand.nodes or (rules is not None and rules.depends_on_tasks):
         return None
     is_allowed = None if rules is None else allows(rules)
-    first: Opening | None = None
+    first, first_at_s = None, inf
     for slot_id in slot_ids:
         slot = pool.slot(slot_id)
         if slot.takes_tasks and (is_allowed is None or is_allowed(slot)):
-            found = opening_of(slot, pool.endings(slot_id), demand)
-            if found is not None and (first is None or (found.at_s, slot_id) < (first.at_s, first.slot_id)):
-                first = found
-    return first
+            at_s = _time_of_room(slot, pool.endings(slot_id), demand, _free(slot, demand), first_at_s)[0]
+            if -inf < at_s < inf and (first is None or (at_s, slot_id) < (first_at_s, first.id)):
+                first, first_at_s = slot, at_s
+    return None if first is None else opening_of(first, pool.endings(first.id), demand)
 
 
 def opening_of(slot: Slot, endings: Sequence[Ending], demand: Demand) -> Opening | None:
     """Return the opening of a slot for a demand that does not fit there now. Return None if the opening is unknown."""
-    if slot.shared or demand.gpu_memory_mib:
-        at_s, spare = _time_of_shared_room(SharedRoom(slot), endings, demand)
-        return None if at_s in (inf, -inf) else Opening(slot.id, at_s, earliest_room_s(slot, endings, demand), Demand(*spare))
-    at_s, spare = _time_of_room(slot, endings, demand, (len(slot.gpus), slot.cpu_units, slot.memory_mib))
+    at_s, spare = _time_of_room(slot, endings, demand, _free(slot, demand))
     return None if at_s in (inf, -inf) else Opening(slot.id, at_s, earliest_room_s(slot, endings, demand), Demand(*spare))
 
 
@@ -83,7 +81,7 @@ def earliest_room_s(slot: Slot, endings: Sequence[Ending], demand: Demand) -> fl
     Return -inf if the slot could have room at any time.
     """
     if slot.shared or demand.gpu_memory_mib:
-        return _time_of_shared_room(SharedRoom(slot, endings), endings, demand)[0]
+        return _time_of_room(slot, endings, demand, SharedRoom(slot, endings))[0]
     gpus = slot.total.gpus - sum([_gpus(slot, ending) for ending in endings])
     cpu_units = slot.total.cpu_units - sum([ending.cpu_units for ending in endings])
     memory_mib = slot.total.memory_mib - sum([ending.memory_mib for ending in endings])
@@ -109,21 +107,31 @@ def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float)
     return Placement(slot.id, gpus_for(slot, demand))
 
 
+def _free(slot: Slot, demand: Demand) -> Free:
+    """Return the GPUs, the CPU and the memory that are free now."""
+    return SharedRoom(slot) if slot.shared or demand.gpu_memory_mib else (len(slot.gpus), slot.cpu_units, slot.memory_mib)
+
+
 def _time_of_room(
-    slot: Slot, endings: Sequence[Ending], demand: Demand, free: tuple[int, int, int]
+    slot: Slot, endings: Sequence[Ending], demand: Demand, free: Free, latest_s: float = inf
 ) -> tuple[float, tuple[int, int, int]]:
     """Return when a slot has room for a demand if each task ends at its time limit, and what else is free then.
 
-    `free` has the GPUs, the CPU and the memory that are free now. The time is -inf if they are enough, and inf if the time limits
-    do not make room.
+    `free` has the GPUs, the CPU and the memory that are free now. The time is -inf if they are enough. It is inf if the time limits
+    do not make room, or make room only after `latest_s`.
     """
+    if isinstance(free, SharedRoom):
+        return _time_of_shared_room(free, endings, demand, latest_s)
     gpus, cpu_units, memory_mib = free
     needed = slot.total.gpus or 1 if demand.gpus == ALL_GPUS else demand.gpus
     at_s = -inf
     for ending in endings:
-        if ending.limit_at_s > at_s and gpus >= needed and cpu_units >= demand.cpu_units and memory_mib >= demand.memory_mib:
-            break
-        at_s = ending.limit_at_s
+        if ending.limit_at_s > at_s:
+            if gpus >= needed and cpu_units >= demand.cpu_units and memory_mib >= demand.memory_mib:
+                break
+            at_s = ending.limit_at_s
+            if at_s > latest_s:
+                break
         gpus += _gpus(slot, ending)
         cpu_units += ending.cpu_units
         memory_mib += ending.memory_mib
@@ -131,17 +139,25 @@ def _time_of_room(
     return (at_s if min(spare) >= 0 else inf), spare
 
 
-def _time_of_shared_room(room: SharedRoom, endings: Sequence[Ending], demand: Demand) -> tuple[float, tuple[int, int, int]]:
+def _time_of_shared_room(
+    room: SharedRoom, endings: Sequence[Ending], demand: Demand, latest_s: float
+) -> tuple[float, tuple[int, int, int]]:
     """The same as `_time_of_room`, if tasks share GPUs of the slot or the demand shares a GPU."""
     at_s = -inf
     for ending in endings:
-        if ending.limit_at_s > at_s and room.has(demand):
-            break
-        at_s = ending.limit_at_s
+        if ending.limit_at_s > at_s:
+            if room.has(demand):
+                break
+            at_s = ending.limit_at_s
+            if at_s > latest_s:
+                break
         room.end(ending)
     return (at_s if room.has(demand) else inf), room.spare(demand)
 
 
 def _gpus(slot: Slot, ending: Ending) -> int:
     """Return how many GPUs a task gives back to its slot. The slot does not get a GPU back that tasks may no longer use."""
-    return sum([gpu_id in slot.positions for gpu_id in ending.gpu_ids])
+    gpu_ids, positions = ending.gpu_ids, slot.positions
+    if len(gpu_ids) == 1:
+        return gpu_ids[0] in positions
+    return sum([gpu_id in positions for gpu_id in gpu_ids]) if gpu_ids else 0

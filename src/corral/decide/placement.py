@@ -54,9 +54,8 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
-        refused: dict[Demand, float] | None = None  # demand → a claim that ends at this time or later does not fit
-        if any(head.longest_s is not None for head in heads):  # otherwise all heads have different demands
-            refused = {}
+        # Demand → a claim that ends at this time or later does not fit. Without time limits, all heads have different demands.
+        refused: dict[Demand, float] | None = {} if pool.lines_with_limits else None
         while heads:
             claim = heappop(heads)
             current = pool.head_of_line(claim)
@@ -64,7 +63,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
                 if current is not None:
                     heappush(heads, current)
                 continue
-            ends_at_s = _latest_end_s(now_s, claim.longest_s)
+            ends_at_s = inf if claim.longest_s is None else now_s + claim.longest_s
             if refused and claim.demand in refused and ends_at_s >= refused[claim.demand]:
                 continue
             if unfit is not None:
@@ -271,7 +270,7 @@ def why_not_placed(pool: Pool, claim: Claim) -> str:
 def place_text(pool: Pool, claim: Claim) -> str:
     """Describe the place of a claim in line. The cost does not depend on the number of claims with equal demands."""
     place = pool.place_in_line(claim)
-    return "first in line" if place == 1 else f"place {place} in line behind {pool.first_claims(1)[0].name}"
+    return "first in line" if place == 1 else f"place {place} in line behind {next(iter(pool.heads())).name}"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:

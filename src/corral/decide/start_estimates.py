@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import islice
 from math import inf
 
 from msgspec import Struct
@@ -37,7 +38,7 @@ class WaitingClaim(Struct, frozen=True):
 
 def first_waiting(pool: Pool, now_s: float, limit: int) -> list[WaitingClaim]:
     """Return the first claims of a pool's line, at most `limit`, with the estimates of their starts."""
-    claims = pool.first_claims(limit)
+    claims = list(islice(pool.in_order(), limit))
     starts = _starts(pool, claims[:CLAIMS_MAX], now_s)
     starts += [None] * (len(claims) - len(starts))
     return [WaitingClaim(claim, at + 1, start_s) for at, (claim, start_s) in enumerate(zip(claims, starts))]
@@ -106,16 +107,16 @@ class _Plan:
 
     def first_room_s(self, demand: Demand, longest_s: float) -> float:
         """Return the first time from which the slot has room for the demand as long as it needs it. Return inf if there is none."""
-        needed = self._needed(demand)
-        since_s: float | None = None
+        gpus, cpu_units, memory_mib = self._needed(demand)
+        since_s = inf
         for time_s, free in zip(self._times, self._free):
-            if since_s is not None and time_s >= since_s + longest_s:
+            if time_s >= since_s + longest_s:
                 break
-            if any(has < needs for has, needs in zip(free, needed)):
-                since_s = None
-            elif since_s is None:
+            if free[0] < gpus or free[1] < cpu_units or free[2] < memory_mib:
+                since_s = inf
+            elif since_s == inf:
                 since_s = time_s
-        return inf if since_s is None else since_s
+        return since_s
 
     def take(self, demand: Demand, start_s: float, end_s: float) -> None:
         gpus, cpu_units, memory_mib = self._needed(demand)

@@ -7,7 +7,7 @@ is the claims of a pool that have equal demands and equal time limits. A withhel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -209,6 +209,7 @@ class Pool(FreeSlots, Protocol):
     total_gpus: int
     connected: int  # number of slots that accept tasks
     lines_depending_on_tasks: int  # number of lines whose placement rules depend on the tasks that run on a slot
+    lines_with_limits: int  # number of lines whose claims have a time limit
 
     def sharing(self) -> Iterable[str]:
         """Return the ids of the slots that have GPUs which tasks share."""
@@ -263,8 +264,8 @@ class Pool(FreeSlots, Protocol):
 
     def waiting(self) -> int: ...
 
-    def first_claims(self, limit: int) -> Sequence[Claim]:
-        """Return the oldest claims, oldest first."""
+    def in_order(self) -> Iterator[Claim]:
+        """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
         ...
 
     def place_in_line(self, claim: Claim) -> int:

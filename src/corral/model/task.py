@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from corral.model.run import RunState, attempt_id
 
+INDEX_VARIABLE = "CORRAL_INDEX"  # contains the index of a member of an array
 NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a task
 
 
@@ -176,3 +177,9 @@ class Task(Changeable, frozen=True):
             if tag["key"] == NAME_TAG and tag.get("value"):
                 return str(tag["value"])
         return self.family
+
+    @property
+    def array_index(self) -> int | None:
+        """The index of a member of an array (`model/run_options.py`). None for other tasks."""
+        index = self.details.get("jobEnvironment", {}).get(INDEX_VARIABLE)
+        return int(index) if index is not None else None

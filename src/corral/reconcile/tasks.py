@@ -15,6 +15,7 @@ SWEEP_EVERY_S = 60.0
 STOPPED_TASKS_S = 3600.0  # ECS shows a stopped task for an hour
 DAY_S = 86_400.0
 ROWS_MAX = 500
+RECORDS_MAX = 200  # the deletion of a record changes a random page of the index of ids
 
 
 def reconcile_task(tx: Tx[Store], task_id: str) -> None:
@@ -34,10 +35,10 @@ def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:
     kept = tx.settings.history
     dropped = (
         tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX),
-        tx.store.tasks.history.drop_oldest(tx.now_s, kept.days * DAY_S, kept.tasks, ROWS_MAX),
+        tx.store.tasks.history.drop_oldest(tx.now_s, kept.days * DAY_S, kept.tasks, RECORDS_MAX),
         tx.store.tokens.drop_expired(tx.now_s, ROWS_MAX),
     )
-    tx.due("sweep:", tx.now_s if max(dropped) >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)
+    tx.due("sweep:", tx.now_s if max(dropped) >= RECORDS_MAX else tx.now_s + SWEEP_EVERY_S)
 
 
 def drop_deleted_definitions(tx: Tx[Store], _: str) -> None:

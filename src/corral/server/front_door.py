@@ -11,6 +11,7 @@ respond         return the result, or the error in the format of the client's pr
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
 WAIT_MAX_S = 60.0
+ID_PREFIX = re.compile("[0-9a-f]{1,32}")
 PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages, wait condition handles and task endpoints
 
 log = logging.getLogger("corral")
@@ -208,6 +210,7 @@ class FrontDoor:
             access_key_id=identity.access_key_id,
             is_session=identity.is_session,
             seen=_seen(headers),
+            id_prefix=_id_prefix(headers),
             request_id=request_id,
             source_ip=request.address,
             endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
@@ -227,3 +230,9 @@ def _seen(headers: Mapping[str, str]) -> int | None:
     """Return the number in the header X-Corral-Seen: the version of the resource that the client has already read."""
     text = headers.get("x-corral-seen")
     return whole_number(text) if text is not None else None
+
+
+def _id_prefix(headers: Mapping[str, str]) -> str:
+    """Return the beginning of a task id in the header X-Corral-Prefix. Other texts are ignored."""
+    text = headers.get("x-corral-prefix", "")
+    return text if ID_PREFIX.fullmatch(text) else ""

@@ -31,7 +31,7 @@ class HttpServer:
         self._sender = Sender(blobs)
         self._limits = limits
         self._clock = clock
-        self._open = OpenConnections()
+        self._open = OpenConnections(clock.now_s())
         self._exit_requested = asyncio.Event()
 
     def exit(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from email.utils import formatdate
 from typing import Any
+
+from corral.model.http_dates import http_date
 
 STALLED_S = 600  # a client that reads nothing for this long is disconnected
 CLOSING_MAX_S = 20  # the same limit for a connection that the server has closed
@@ -14,15 +15,15 @@ CLOSING_MAX_S = 20  # the same limit for a connection that the server has closed
 class OpenConnections:
     """The connections of the server, the tasks that serve their requests, and the Date header of the current second."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self.connections: set[Any] = set()  # HttpProtocol and WebSocket
         self.tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()  # set when a connection or a task has ended
         self.date = ""
-        self.set_date(None)
+        self.set_date(now_s)
 
-    def set_date(self, now_s: float | None) -> None:
-        self.date = f"date: {formatdate(now_s, usegmt=True)}\r\n"
+    def set_date(self, now_s: float) -> None:
+        self.date = f"date: {http_date(int(now_s))}\r\n"
 
     def run(self, serving: Awaitable[None]) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(serving)

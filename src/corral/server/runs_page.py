@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core import Tx
+from corral.decide.start_estimates import estimates
 from corral.errors import api_error
 from corral.ids import Ids
 from corral.model.placement import TASK, Claim
@@ -30,7 +31,8 @@ from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request does not limit it
 LISTED_MAX = 5_000  # running tasks, and waiting tasks, on the page
-SCANNED_MAX = 20_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
+SCANNED_MAX = 10_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
+SCAN_GROWTH = 4
 CHUNK = 25  # tasks that one command describes
 
 UnknownCluster = api_error("ClusterNotFound", 400)
@@ -39,6 +41,7 @@ UnknownCluster = api_error("ClusterNotFound", 400)
 class RunList(Struct, frozen=True):
     running: Sequence[str]  # ids of tasks
     waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that is held back by its queue options has no place
+    starts_s: dict[str, float]  # task id → when the task will probably start
     jobs: int  # the number of waiting Batch jobs
     gpu_indexes: dict[str, int]  # GPU id → its number on the host; empty if there are several hosts
 
@@ -46,11 +49,10 @@ class RunList(Struct, frozen=True):
 async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: str, cluster: str, limit: int) -> dict[str, Any]:
     found: RunList = await state.submit(lambda tx: list_runs(tx, region, cluster, limit))
     counts = await state.read(lambda tx: tx.store.tasks.unfinished_counts(region, cluster), settings, ids)
-    places = dict(found.waiting)
     rows: list[dict[str, Any]] = []
-    listed = [*found.running, *places]
+    listed = [*found.running, *(task_id for task_id, _ in found.waiting)]
     for start in range(0, len(listed), CHUNK):
-        rows += await state.submit(_describing(listed[start : start + CHUNK], places))
+        rows += await state.submit(_describing(listed[start : start + CHUNK], found))
     return {
         "cluster": cluster,
         "counts": {**counts, "jobs": found.jobs},
@@ -60,8 +62,8 @@ async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: st
     }
 
 
-def _describing(ids: Sequence[str], places: dict[str, int | None]) -> Callable[[Tx[Store]], list[dict[str, Any]]]:
-    return lambda tx: describe_runs(tx, ids, places)
+def _describing(ids: Sequence[str], found: RunList) -> Callable[[Tx[Store]], list[dict[str, Any]]]:
+    return lambda tx: describe_runs(tx, ids, found)
 
 
 def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
@@ -78,47 +80,55 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
     return RunList(
         running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
         waiting=[*waiting, *((task_id, None) for task_id in behind)],
+        starts_s={task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()},
         jobs=sum(jobs.values()),
         gpu_indexes={gpu.gpu_id: gpu.index for gpu in gpus},
     )
 
 
-def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int | None]]:
+def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int]]:
     """Return the ids and the places of the tasks of a cluster that will start first."""
-    lines = [enumerate(tx.store.fleet.pool(pool).in_order(), 1) for pool in pools_of(tx, region, cluster)]
-    claims = islice(merge(*lines, key=_claim_of), SCANNED_MAX)
-    found: list[tuple[str, int | None]] = []
-    while len(found) < limit and (chunk := list(islice(claims, limit - len(found)))):
-        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in chunk if claim.kind == TASK])
-        found += [(claim.id, place) for place, claim in chunk if claim.id in of_cluster]
-    return found
+    pools, scanned = [tx.store.fleet.pool(pool) for pool in pools_of(tx, region, cluster)], limit
+    while True:
+        lines = [enumerate(islice(pool.in_order(), scanned), 1) for pool in pools]
+        claims = list(islice(merge(*lines, key=_claim_of), scanned))
+        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
+        found = [(claim.id, place) for place, claim in claims if claim.id in of_cluster][:limit]
+        if len(found) == limit or len(claims) < scanned or scanned >= SCANNED_MAX:
+            return found
+        scanned *= SCAN_GROWTH
 
 
 def _claim_of(place: tuple[int, Claim]) -> Claim:
     return place[1]
 
 
-def describe_runs(tx: Tx[Store], ids: Sequence[str], places: dict[str, int | None]) -> list[dict[str, Any]]:
-    """Describe the tasks of the page that have not stopped meanwhile."""
+def describe_runs(tx: Tx[Store], ids: Sequence[str], found: RunList) -> list[dict[str, Any]]:
+    """Describe some tasks of the page, if they have not stopped meanwhile."""
+    places = dict(found.waiting)
     by_id = tx.store.tasks.several(ids)
     tasks = [by_id[task_id] for task_id in ids if task_id in by_id and by_id[task_id].state is not TaskState.STOPPED]
     described = task_descriptions(tx, tasks)
-    return [_run(task, description, places.get(task.id)) for task, description in zip(tasks, described)]
+    return [
+        _run(task, description, places.get(task.id), found.starts_s.get(task.id)) for task, description in zip(tasks, described)
+    ]
 
 
-def _run(task: Task, description: dict[str, Any], place: int | None) -> dict[str, Any]:
+def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s: float | None) -> dict[str, Any]:
     reasons = dict.fromkeys(container["reason"] for container in description["containers"] if container["reason"])
     waits = task.state is TaskState.PROVISIONING
     return {
         "task": task.id,
         "taskDefinition": task.definition_arn.rpartition("/")[2],
         "taskName": task.name,
+        "arrayIndex": task.array_index,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
         "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
         "gpuMemoryMiB": task.demand.gpu_memory_mib,
         "needs": needs_of(task.demand),
         "place": place if waits else None,
+        "startsAtS": starts_at_s if waits else None,
         "held": waits and any(tag["key"] == HOLD_TAG for tag in task.details.get("tags", ())),
         "reason": "; ".join(reasons) or task.stopped_reason or "",
     }

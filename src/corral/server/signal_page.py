@@ -8,6 +8,7 @@ the containers that were running. If it names none, the task waits or has stoppe
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from corral.services.ecs.run_queue import forbid_requeue
 from corral.services.ecs.task_progress import host_of
 from corral.store import Store
 
+RECONNECT_ATTEMPTS, RECONNECT_S = 50, 0.1
 CONTINUES = ("SIGUSR1", "SIGUSR2")  # after these signals, a program usually continues
 
 SignalDenied = api_error("AccessDenied", 403)
@@ -66,9 +68,17 @@ class SignalPage:
         if given.signal not in SIGNALS:
             raise InvalidSignalRequest(f"signal '{given.signal[:32]}' is not valid: use one of {', '.join(SIGNALS)}.")
         target: SignalTarget = await self._state.submit(partial(_target, given=given, caller=caller))
-        if target.runs and not self._agents.signal(target.host_id, SignalOrder(list(target.runs.values()), given.signal)):
-            raise SignalNotReachable("The agent of the host is not connected. Try again when it is: see `corral status`.")
+        if target.runs:
+            await self._send_order(target.host_id, SignalOrder(list(target.runs.values()), given.signal))
         return {"task": target.task_id, "lastStatus": target.state, "signal": given.signal, "containers": list(target.runs)}
+
+    async def _send_order(self, host_id: str, order: SignalOrder) -> None:
+        """Send the order. Wait a few seconds for an agent that reconnects, for example after a restart of this server."""
+        for _ in range(RECONNECT_ATTEMPTS):
+            if self._agents.signal(host_id, order):
+                return
+            await asyncio.sleep(RECONNECT_S)
+        raise SignalNotReachable("The agent of the host is not connected. Try again when it is: see `corral status`.")
 
 
 class TaskSignalRequest(Struct, eq=False):

@@ -24,6 +24,7 @@ import corral
 from corral import aws
 from corral.core import Tx
 from corral.decide.placement import standing_reservation
+from corral.decide.start_estimates import estimates
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
@@ -31,7 +32,7 @@ from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
-from corral.model.task import Demand, Task
+from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
 from corral.server.gpu_page import GpuPage, GpuRequest
@@ -44,7 +45,7 @@ from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
-from corral.services.ecs.task_description import why_claim_waits
+from corral.services.ecs.task_description import WaitReasons
 from corral.services.sessions import metrics_token
 from corral.store import Store
 
@@ -240,14 +241,17 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     first = list(enumerate(islice(pool.in_order(), shown), 1))
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
-    reasons: dict[tuple[Demand, bool], str] = {}  # a cache, because claims with equal demands have the same reason
-    rows = []
-    for place, claim in [*first, *launches[:shown]]:
-        key = claim.demand, pool.head(claim.demand) is claim
-        if key not in reasons:
-            reasons[key] = why_claim_waits(tx, pool_name, claim)
-        rows.append({**_claimant(tx, claim), "place": place, "needs": needs_of(claim.demand), "reason": reasons[key]})
-    return rows
+    reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)
+    return [
+        {
+            **_claimant(tx, claim),
+            "place": place,
+            "needs": needs_of(claim.demand),
+            "startsAtS": starts_s.get(claim.id),
+            "reason": reasons.reason(pool_name, claim),
+        }
+        for place, claim in [*first, *launches[:shown]]
+    ]
 
 
 def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
@@ -305,6 +309,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "task": holder.id if holder else None,
         "taskDefinition": _definition(holder) if holder else None,
         "taskName": holder.name if holder else None,
+        "arrayIndex": holder.array_index if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -327,7 +332,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index}
 
 
 def _running(task: Task | None) -> dict[str, Any]:

@@ -16,5 +16,6 @@ class Caller(Struct, frozen=True, eq=False):
     is_session: bool = False  # True for temporary credentials
     endpoint_url: str = ""  # the URL of Corral, from the Host header of the request
     seen: int | None = None  # from X-Corral-Seen: the version of the resource that the caller has already read
+    id_prefix: str = ""  # from X-Corral-Prefix: ListTasks returns only tasks whose ids begin with it
     request_id: str = ""
     source_ip: str = ""

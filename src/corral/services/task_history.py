@@ -16,18 +16,22 @@ from corral.model.task_record import ContainerRecord, GpuUse, TaskRecord
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import is_host_image
 from corral.store import Store
-from corral.store.task_history import HistoryFilter, StoredTask
+from corral.store.task_history import HistoryFilter, StoredTask, is_glob
 
 PAGE_MAX = 1_000  # tasks in one response
 GIT_TAG = "corral:git"  # the tag with the commit of the folder when the task was created
 
 
 def history_page(tx: Tx[Store], wanted: HistoryFilter, limit: int, *, latest: bool = False) -> dict[str, Any]:
-    """Return the newest matching tasks. With `latest`, return only the newest task of each name, and how many have the name."""
+    """Return the newest matching tasks. With `latest`, return only the newest task of each name.
+
+    If the name is not a glob, this task has the member `sameName`, the number of tasks with this name.
+    """
     history = tx.store.tasks.history
     if latest:
-        named = history.latest(wanted)[:limit]
-        tasks = [{**_description(tx, each), "sameName": count} for each, count in named]
+        tasks = [_description(tx, each) for each in history.latest(wanted)[:limit]]
+        if tasks and not is_glob(wanted.name):
+            tasks[0]["sameName"] = history.count(wanted)
         following = None
     else:
         found = history.listed(wanted, limit + 1)

@@ -12,7 +12,6 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
 from typing import Any
 
 from msgspec import to_builtins
@@ -23,6 +22,7 @@ from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000
+DemandAndLimit = Demand | tuple[Demand, float]  # the demand of a line and the `longest_s` of its claims, if it is not None
 SELECTED_MAX = 500_000  # total slots in a pool's selections; above this, the least recently used selection is evicted
 
 
@@ -37,13 +37,14 @@ class PoolIndex:
         self.total_gpus = 0
         self.connected = 0
         self.lines_depending_on_tasks = 0
+        self.lines_with_limits = 0
         self._slots: dict[str, Slot] = {}
         self._sharing: dict[str, None] = {}  # the slots that have GPUs which tasks share
         self._totals: dict[Demand, int] = {}
         self._index = SlotIndex()  # the slots that accept tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
-        self._lines: dict[Demand, dict[float | None, list[Claim]]] = {}  # demand → `longest_s` → the claims, sorted by rank
+        self._lines: dict[DemandAndLimit, list[Claim]] = {}  # each line is sorted by rank
         self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit, sorted by the end of the time limit
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
@@ -103,35 +104,34 @@ class PoolIndex:
         return bool(self._lines)
 
     def heads(self) -> list[Claim]:
-        return sorted([line[0] for lines in self._lines.values() for line in lines.values()])
-
-    def in_order(self) -> Iterator[Claim]:
-        """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
-        return merge(*(line for lines in self._lines.values() for line in lines.values()))
+        return sorted([line[0] for line in self._lines.values()])
 
     def head_of_line(self, claim: Claim) -> Claim | None:
-        lines = self._lines.get(claim.demand)
-        line = lines.get(claim.longest_s) if lines else None
+        line = self._lines.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
         return line[0] if line else None
 
     def head(self, demand: Demand) -> Claim | None:
-        lines = self._lines.get(demand)
-        return min([line[0] for line in lines.values()]) if lines else None
+        if not self.lines_with_limits:
+            line = self._lines.get(demand)
+            return line[0] if line else None
+        return min([line[0] for line in self._lines.values() if line[0].demand == demand], default=None)
 
     def lines(self) -> list[tuple[Demand, int, Claim]]:
-        return [
-            (demand, sum(map(len, lines.values())), min([line[0] for line in lines.values()]))
-            for demand, lines in self._lines.items()
-        ]
+        found: dict[Demand, tuple[Demand, int, Claim]] = {}
+        for line in self._lines.values():
+            first = line[0]
+            _, count, other = found.get(first.demand, (first.demand, 0, first))
+            found[first.demand] = first.demand, count + len(line), min(first, other)
+        return list(found.values())
 
     def waiting(self) -> int:
-        return sum([len(line) for lines in self._lines.values() for line in lines.values()])
+        return sum(len(line) for line in self._lines.values())
 
-    def first_claims(self, limit: int) -> list[Claim]:
-        return list(islice(self.in_order(), limit))
+    def in_order(self) -> Iterator[Claim]:
+        return merge(*self._lines.values())
 
     def place_in_line(self, claim: Claim) -> int:
-        return 1 + sum([bisect_left(line, claim) for lines in self._lines.values() for line in lines.values()])
+        return 1 + sum([bisect_left(line, claim) for line in self._lines.values()])
 
     def slots_with_endings(self) -> Collection[str]:
         return self._endings.keys()
@@ -223,25 +223,26 @@ class PoolIndex:
             self._note_change(slot_id)
 
     def join_line(self, claim: Claim) -> None:
-        lines = self._lines.get(claim.demand)
-        if lines is None:
-            lines = self._lines[claim.demand] = {}
-            self.lines_depending_on_tasks += claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
-        line = lines.get(claim.longest_s)
+        key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
+        line = self._lines.get(key)
         if line is None:
-            lines[claim.longest_s] = [claim]
-        else:
-            insort(line, claim)
+            line = self._lines[key] = []
+            self._count_line(claim, 1)
+        insort(line, claim)
 
     def leave_line(self, claim: Claim) -> None:
-        lines = self._lines[claim.demand]
-        line = lines[claim.longest_s]
+        key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
+        line = self._lines[key]
         del line[bisect_left(line, claim)]
         if not line:
-            del lines[claim.longest_s]
-            if not lines:
-                del self._lines[claim.demand]
-                self.lines_depending_on_tasks -= claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
+            del self._lines[key]
+            self._count_line(claim, -1)
+
+    def _count_line(self, claim: Claim, change: int) -> None:
+        if claim.longest_s is not None:
+            self.lines_with_limits += change
+        if claim.demand.rules is not None and claim.demand.rules.depends_on_tasks:
+            self.lines_depending_on_tasks += change
 
     def put_ending(self, slot_id: str, ending: Ending) -> None:
         insort(self._endings.setdefault(slot_id, []), ending, key=_limit_at_s)
@@ -429,12 +430,12 @@ class Fleet:
                 "sharing": sorted(pool.sharing()),
                 # The ranks of job claims are not in rows, because they depend on the time.
                 "claims": {
-                    (demand, longest_s): sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
-                    for demand, lines in pool._lines.items()
-                    for longest_s, line in lines.items()
+                    key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
+                    for key, line in pool._lines.items()
                 },
                 "endings": {slot_id: list(endings) for slot_id, endings in pool._endings.items()},
-                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.lines_depending_on_tasks, dict(pool._totals)),
+                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
+                "lines": (pool.lines_depending_on_tasks, pool.lines_with_limits),
             }
             for name, pool in sorted(self._pools.items())
             if pool._slots or pool._lines

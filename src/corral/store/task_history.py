@@ -101,7 +101,9 @@ class TaskHistory:
 
         Rows that are as far in the future are also deleted. The clock was wrong when they were written, and they would stay first.
         """
-        first, last = self._execute("SELECT min(number), max(number) FROM task_history").fetchone()
+        # Two subqueries, because SQLite reads all rows for a query with both min and max.
+        sql = "SELECT (SELECT min(number) FROM task_history), (SELECT max(number) FROM task_history)"
+        first, last = self._execute(sql).fetchone()
         if first is None:
             return 0
         return self._execute(
@@ -158,18 +160,15 @@ class TaskHistory:
             return [_stored(row) for row in self._execute(sql, (chosen,)).fetchall()]
         return [_stored(row) for row in self._select(_COLUMNS, wanted, limit, wanted.name)]
 
-    def latest(self, wanted: HistoryFilter) -> list[tuple[StoredTask, int]]:
-        """Return the newest record of each matching name, newest first, with the number of records that have this name.
-
-        The number is COUNTED_MAX at most.
-        """
+    def latest(self, wanted: HistoryFilter) -> list[StoredTask]:
+        """Return the newest record of each matching name, newest first."""
         names = self._matching(wanted.name) if is_glob(wanted.name) else [wanted.name]
-        found = [
-            (_stored(row), len(self._select("1", wanted, COUNTED_MAX, name)))
-            for name in names
-            for row in self._select(_COLUMNS, wanted, 1, name)
-        ]
-        return sorted(found, key=lambda each: -each[0].number)
+        found = [_stored(row) for name in names for row in self._select(_COLUMNS, wanted, 1, name)]
+        return sorted(found, key=lambda each: -each.number)
+
+    def count(self, wanted: HistoryFilter) -> int:
+        """Return the number of records with a name, COUNTED_MAX at most."""
+        return len(self._select("1", wanted, COUNTED_MAX, wanted.name))
 
     def _matching(self, glob: str) -> list[str]:
         return [name for name in self.names() if fnmatchcase(name, glob)]

@@ -87,10 +87,9 @@ class Tasks:
     # Writing
 
     def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False, longest_s: float | None = None) -> None:
-        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank.
+        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank. `Claim` describes `longest_s`.
 
-        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`). `Claim`
-        describes `longest_s`.
+        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`).
         """
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
@@ -334,6 +333,7 @@ class Tasks:
     def listed(
         self, region: str, cluster: str, *, desired: str, after: tuple[str, int], limit: int, family: str | None = None,
         started_by: str | None = None, instance_id: str | None = None, launch_type: str | None = None, group: str | None = None,
+        id_prefix: str = "",
     ) -> list[tuple[str, int, str]]:  # fmt: skip
         """Return (family, number, id) tuples, sorted by family and number. A newer task has a larger number.
 
@@ -341,6 +341,15 @@ class Tasks:
         """
         filters = {"started_by": started_by, "instance_id": instance_id, "launch_type": launch_type, "task_group": group}
         given = {column: value for column, value in filters.items() if value is not None}
+        values: tuple[str | int, ...]
+        if id_prefix:  # a plus disables the indexes on other columns, so that SQLite uses the index on the id
+            if family is not None:
+                given["family"] = family
+            where = "".join(f" AND +{column} = ?" for column in ("region", "cluster", "desired", *given))
+            sql = f"SELECT family, rowid, id FROM task WHERE id >= ? AND id < ? AND (family, rowid) > (?, ?){where}"
+            bounds = (id_prefix, f"{id_prefix}g")  # the digits of an id end at f
+            values = (*bounds, *after, region, cluster, desired, *given.values(), limit)
+            return self._execute(f"{sql} ORDER BY family, rowid LIMIT ?", values).fetchall()
         where = "region = ? AND cluster = ? AND desired = ?" + "".join(f" AND {column} = ?" for column in given)
         if launch_type is not None and launch_type != "EC2":
             where += " AND launch_type != 'EC2'"  # SQLite needs this condition to use the partial index task_not_on_ec2
@@ -349,7 +358,7 @@ class Tasks:
             where = where.replace("region", "+region").replace("cluster", "+cluster").replace("desired", "+desired")
             where += " AND state IN ('PENDING', 'RUNNING')"
         chosen = f"SELECT family, rowid, id FROM task WHERE {where}"
-        values: tuple[str | int, ...] = (region, cluster, desired, *given.values())
+        values = (region, cluster, desired, *given.values())
         if family is not None:
             sql, values = f"{chosen} AND family = ? AND rowid > ?", (*values, family, after[1])
         else:  # the remaining tasks of the last page's family, then all later families

@@ -150,10 +150,10 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
                 tx, pools, task.demand, tx.ids.hex32() if draws else "", longest_s, waits=capacity.waits
             )
         else:
-            pool, found = unfit.get((pools, group)) or (_waiting_pool(tx, pools, task.demand), None)
+            pool, found = _waiting_pool(tx, pools, task.demand), None
         if found is None and request.options.refuse_unfit:
             found = _why_never(tx, pools, task.demand)
-        if not isinstance(found, Placement):
+        if in_line and not isinstance(found, Placement):
             unfit[pools, group] = pool, found
         if isinstance(found, Unplaceable):
             tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # as on ECS, a failure contains one of the instances
@@ -167,7 +167,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
             tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
             if queue is not None and entry is not None:
                 queue.add(tx, entry, tasks[-1].id)
-    if queue is not None:
+    if queue is not None and tasks:
         queue.close(tx)
     return LaunchResult(tasks, failures)
 

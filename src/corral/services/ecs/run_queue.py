@@ -35,7 +35,7 @@ from corral.model.run_options import (
     is_fixed_at_launch,
     run_options,
 )
-from corral.model.task import Task, TaskState
+from corral.model.task import INDEX_VARIABLE, Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.task_progress import mark_provider
 from corral.services.ecs.task_spec import longest_time_of, spec_of
@@ -44,7 +44,7 @@ from corral.store import Store
 TIMES = "run-times:"  # the key of the reconciler that admits tasks whose time has come
 ARRAYS = "run-arrays:"  # the key of the reconciler that deletes old arrays
 REQUEUED_AS = "requeuedAs"  # the member of Task.details with the task that replaces a failed task
-INDEX_VARIABLE, ARRAY_VARIABLE = "CORRAL_INDEX", "CORRAL_ARRAY_ID"
+ARRAY_VARIABLE = "CORRAL_ARRAY_ID"
 
 Tag = Mapping[str, str]
 

@@ -223,6 +223,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             instance_id=short(host) if host else None,
             launch_type=launch_type,
             group=f"service:{short(service)}" if service else None,
+            id_prefix=caller.id_prefix,
             after=(family, number),
             limit=limit,
         )

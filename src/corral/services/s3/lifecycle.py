@@ -7,7 +7,6 @@ rules of a bucket change, a walk through the bucket updates all rows. `reconcile
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from email.utils import formatdate
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +16,7 @@ import orjson
 from corral.core import Tx
 from corral.decide import expiry
 from corral.decide.expiry import DAY_S, LifecycleFilter, LifecycleRule
+from corral.model.http_dates import http_date
 from corral.model.objects import BUCKET_LIFECYCLE, Bucket, MultipartUpload, ObjectVersion
 from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml
@@ -122,7 +122,7 @@ def abort_members(tx: Tx[Store], bucket: Bucket, key: str, initiated_at_s: float
 
 
 def _date(at_s: float) -> str:
-    return formatdate(at_s, usegmt=True)
+    return http_date(int(at_s))
 
 
 @lru_cache(maxsize=256)

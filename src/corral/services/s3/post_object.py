@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.decide.post_policy import ConditionNotMet, MalformedCondition, check_fields
 from corral.model.blob import Admission
+from corral.model.http_dates import parse_http_date
 from corral.services.caller import Caller
 from corral.services.s3.errors import AccessDenied, InvalidArgument, InvalidPolicyDocument, unsupported
 from corral.services.s3.lookup import check_key, existing_bucket, location, quoted, version_id_member
@@ -100,8 +100,8 @@ def _put_object_params(fields: dict[str, str]) -> dict[str, Any]:
         found["Metadata"] = metadata
     if fields.get("expires"):
         try:
-            found["Expires"] = parsedate_to_datetime(fields["expires"]).timestamp()
-        except (ValueError, TypeError, OverflowError, IndexError):  # `parsedate_to_datetime` can raise each of these
+            found["Expires"] = parse_http_date(fields["expires"]).timestamp()
+        except (ValueError, TypeError, OverflowError, IndexError):  # `parse_http_date` can raise each of these
             message = "The field Expires is not an HTTP date, such as Wed, 21 Oct 2026 07:28:00 GMT"
             raise InvalidArgument(message, ArgumentName="Expires", ArgumentValue=fields["expires"]) from None
     return found
