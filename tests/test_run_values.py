@@ -18,8 +18,19 @@ from corral.cli.output import DURATION
 from corral.cli.run import run
 from corral.cli.run_environment import BUCKET, FILE_MAX_BYTES, JSON_VALUES, file_text, overrides_length, read_file, variables
 from corral.cli.run_options import dependency_tags, split_arguments
-from corral.cli.run_values import ARRAY, CALL_TASKS, GPU_COUNT, MEMBERS_MAX, MEMORY_SIZE, START_TIME, ArraySpec, call_batches
-from corral.model import run_environment
+from corral.cli.run_values import (
+    ARRAY,
+    CALL_TASKS,
+    GPU_COUNT,
+    MEMBERS_MAX,
+    MEMORY_SIZE,
+    PRIORITY_MAX,
+    REQUEUE_MAX,
+    START_TIME,
+    ArraySpec,
+    call_batches,
+)
+from corral.model import run_environment, run_options
 from corral.server.environment_files import parse_file
 from corral.services.ecs.run_spec import FILES_MAX_BYTES
 from each import check_each
@@ -43,6 +54,8 @@ def test_durations() -> None:
     check_each(right.items(), lambda case: (parsed(DURATION, case[0]) == case[1]) or pytest.fail(case[0]))
     wrong = ["", "0", "0s", "soon", "1:30", "1:60:00", "1:00:60", "-5m", "1.5h", "5 m", "99999999999d", "٣", "1h 30m", "m"]
     check_each(wrong, lambda text: is_refused(DURATION, text))
+    with pytest.raises(click.BadParameter, match="'9999d' is too long: a duration is at most 3650 days"):
+        parsed(DURATION, "9999d")
 
 
 def test_sizes_and_gpus() -> None:
@@ -76,6 +89,7 @@ def test_start_times(berlin: None) -> None:
     }  # fmt: skip
     check_each(right.items(), lambda case: (resolved(case[0]) == case[1]) or pytest.fail(f"{case[0]}: {resolved(case[0])}"))
     wrong = ["", "25:00", "18:60", "1830", "6pm", "tomorrow", "yesterday 8:00", "+", "+0s", "2026-13-01", "2026-02-30T08"]
+    wrong += ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"]  # not a date of this time zone
     check_each(wrong, lambda text: is_refused(START_TIME, text))
     for text in ("today 17:00", "2026-07-14T18:00", "2020-01-01"):
         with pytest.raises(click.BadParameter, match="has passed"):
@@ -89,6 +103,7 @@ def test_indexes_of_arrays() -> None:
     right = {
         "7": ArraySpec((7,)), "0-3": ArraySpec((0, 1, 2, 3)), "0-3%2": ArraySpec((0, 1, 2, 3), 2), "0-9:3": ArraySpec((0, 3, 6, 9)),
         "0,2,5-7%1": ArraySpec((0, 2, 5, 6, 7), 1), "5,1,1-2": ArraySpec((1, 2, 5)), "0 - 1": ArraySpec((0, 1)),
+        "3%999999999": ArraySpec((3,), MEMBERS_MAX),
         "0-9999": ArraySpec(tuple(range(MEMBERS_MAX))),
     }  # fmt: skip
     check_each(right.items(), lambda case: (parsed(ARRAY, case[0]) == case[1]) or pytest.fail(case[0]))
@@ -138,6 +153,11 @@ def test_options_end_where_the_command_begins(words: str, options: str, rest: st
     assert split_arguments(run.params, words.split()) == (options.split(), rest.split())
 
 
+def test_a_number_after_requeue_is_not_the_command() -> None:
+    with pytest.raises(click.UsageError, match="write --requeue=3"):
+        split_arguments(run.params, ["--requeue", "3", "python", "x.py"])
+
+
 # variables
 
 
@@ -151,14 +171,28 @@ def test_variables_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert variables(["A=3", "HERE"], [file], inherits=False) == {**expected, "A": "3"}
     inherited = variables([], [], inherits=True)
     assert inherited["HERE"] == "from the shell" and not {"AWS_REGION", "CORRAL_DATA", "CUDA_VISIBLE_DEVICES"} & inherited.keys()
-    file.write_text("A=1\nnot a name=2\n")
-    with pytest.raises(click.BadParameter, match=r"settings:2: 'not a name' is not the name of a variable"):
-        read_file(file, {})
-    for wrong in ("9A=1", "NOT_HERE", "=1", ""):
-        with pytest.raises(click.BadParameter, match="neither NAME=VALUE"):
-            variables([wrong], [], inherits=False)
+    file.write_text("\ufeffA=1\nB=\0\n", encoding="utf-8")
+    assert read_file(file, {})["A"] == "1"
+    with pytest.raises(click.BadParameter, match="the value of B is not UTF-8, or contains a NUL"):
+        variables([], [file], inherits=False)
     with pytest.raises(click.BadParameter, match="cannot read"):
         read_file(tmp_path, {})
+
+
+def test_errors_of_variables_do_not_contain_values(tmp_path: Path) -> None:
+    file = tmp_path / "settings"
+    file.write_text("KEY=-----BEGIN PRIVATE KEY-----\nsecret+/line==\n")
+    with pytest.raises(click.BadParameter) as refused:
+        read_file(file, {})
+    assert f"line 2 of {file} is not NAME=VALUE" in str(refused.value) and "secret" not in str(refused.value)
+    for wrong, problem in {
+        "HF-TOKEN=secret": "'HF-TOKEN' is not the name of a variable",
+        "=secret": "'' is not the name of a variable",
+        "NOT_HERE": "'NOT_HERE' is not a variable of this shell",
+    }.items():
+        with pytest.raises(click.BadParameter) as refused:
+            variables([wrong], [], inherits=False)
+        assert problem in str(refused.value) and "secret" not in str(refused.value)
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True), st.text(st.characters(codec="utf-8"))))
@@ -176,5 +210,6 @@ def test_the_file_is_also_a_file_of_ecs() -> None:
 def test_client_and_server_agree() -> None:
     assert (BUCKET, JSON_VALUES) == (run_environment.BUCKET, run_environment.JSON_VALUES)
     assert FILE_MAX_BYTES == FILES_MAX_BYTES
+    assert (REQUEUE_MAX, PRIORITY_MAX) == (run_options.REQUEUES_MAX, run_options.PRIORITY_MAX)
     override = {"name": "main", "environment": [{"name": "A", "value": 'ä\n"€'}]}
     assert overrides_length(override) == len(orjson.dumps({"containerOverrides": [override]}).decode())  # as RunTask counts

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from time import sleep
 from typing import Any
@@ -14,7 +15,7 @@ from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.logs import LogPrinter
 from corral.cli.output import print_message, shorten_ids
-from corral.cli.task_logs import FROM_START, LogStart, TaskLogStream, log_streams, pages
+from corral.cli.task_logs import FROM_START, LogStart, TaskLogStream, log_streams, pages, through_outages
 
 POLL_S = 0.5
 
@@ -50,7 +51,7 @@ class ArrayOutput:
         ecs = client(self._endpoint, "ecs")
         while self.pending:
             window = {task_id: index for index, task_id in islice(self.pending.items(), tasks.DESCRIBE_MAX)}
-            described = tasks.describe(ecs, list(window), self._cluster)
+            described = through_outages(partial(tasks.describe, ecs, list(window), self._cluster))
             for task in described:
                 self._show(window[tasks.id_of(task)], task)
             self._report_wait(described)

@@ -149,7 +149,9 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only i
         seconds = (
             sum(int(part) * size for part, size in zip(match.groups(default="0"), _UNITS.values(), strict=True)) if match else 0
         )
-        if not 0 < seconds <= DURATION_MAX_S:
+        if seconds > DURATION_MAX_S:
+            self.fail(f"'{value}' is too long: a duration is at most {DURATION_MAX_S // _UNITS['d']} days.", param, ctx)
+        if seconds <= 0:
             self.fail(f"'{value}' is not a duration: write it as 30s, 90m, 4h, 1d, 1h30m or 1:30:00.", param, ctx)
         return seconds
 

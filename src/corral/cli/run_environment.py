@@ -46,11 +46,13 @@ def variables(pairs: Iterable[str], files: Iterable[Path], *, inherits: bool) ->
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not VARIABLE.fullmatch(name) or not (equals or name in os.environ):
-            raise click.BadParameter(f"'{pair}' is neither NAME=VALUE nor a variable of this shell.", param_hint="--env")
+            # The message does not contain the value, which may be a secret.
+            problem = f"'{name}' is not the name of a variable" if equals else f"'{name}' is not a variable of this shell"
+            raise click.BadParameter(f"{problem}: write it as NAME=VALUE, with letters, digits and _ in NAME.", param_hint="--env")
         values[name] = value if equals else os.environ[name]
     for name, value in values.items():
         if not _is_text(value):
-            raise click.BadParameter(f"the value of {name} is not UTF-8.", param_hint="--env")
+            raise click.BadParameter(f"the value of {name} is not UTF-8, or contains a NUL character.", param_hint="--env")
     return values
 
 
@@ -62,8 +64,8 @@ def is_passed(name: str, value: str) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether the value is UTF-8. Python represents other bytes of the environment as surrogates, which JSON cannot contain."""
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    """Whether the value is UTF-8 without NUL. Python represents other bytes as surrogates, which JSON cannot contain."""
+    return "\0" not in value and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value))
 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -73,7 +75,7 @@ def read_file(path: Path, environment: Mapping[str, str]) -> dict[str, str]:
     begin with # are ignored.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # without the byte order mark of some editors
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise click.BadParameter(f"cannot read {path}: {why}.", param_hint="--env-file") from None
@@ -84,7 +86,11 @@ def read_file(path: Path, environment: Mapping[str, str]) -> dict[str, str]:
         if (not name and not equals) or name.startswith("#"):
             continue
         if not VARIABLE.fullmatch(name):
-            raise click.BadParameter(f"{path}:{number}: '{name}' is not the name of a variable.", param_hint="--env-file")
+            # The message does not contain the line, which may be the second line of a secret, such as a private key.
+            raise click.BadParameter(
+                f"line {number} of {path} is not NAME=VALUE, with letters, digits and _ in NAME. A value has one line.",
+                param_hint="--env-file",
+            )
         if equals:
             found[name] = value
         elif name in environment:

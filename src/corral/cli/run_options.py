@@ -23,6 +23,7 @@ from corral.cli.output import DURATION
 from corral.cli.run_names import check_name, find_dependencies, name_tags
 from corral.cli.run_values import (
     ARRAY,
+    CPU_MAX,
     GPU_COUNT,
     GPU_MEMORY_SIZE,
     MEMORY_SIZE,
@@ -107,7 +108,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--gpus", "-g", type=GPU_COUNT, help="GPUs to reserve: a number, or `all` GPUs of a host (default: 0)."),
     click.option("--share", is_flag=True, help="Share one GPU with other tasks that also use --share. Requires --gpu-memory."),
     click.option("--gpu-memory", type=GPU_MEMORY_SIZE, help="With --share: memory to reserve on the GPU: 20g, 512m, or MiB."),
-    click.option("--cpu", type=click.IntRange(0), metavar="UNITS", help="CPU to reserve; 1024 units are one core."),
+    click.option("--cpu", type=click.IntRange(0, CPU_MAX), metavar="UNITS", help="CPU to reserve; 1024 units are one core."),
     click.option("--memory", type=MEMORY_SIZE, help=f"Memory to reserve: 16g, 512m, or MiB (default: {RESERVED_MIB})."),
     click.option(
         "--time", "-t", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 1h30m, 1:30:00 ... with exit code 124."
@@ -162,6 +163,8 @@ def split_arguments(parameters: Sequence[click.Parameter], given: Sequence[str])
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
         if word == "--requeue":
+            if rest and rest[0].isdecimal():  # almost certainly not a program
+                raise click.UsageError(f"--requeue {rest[0]} is ambiguous: write --requeue={rest[0]}.")
             options.append("--requeue=1")
             continue
         options.append(word)

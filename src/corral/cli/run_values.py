@@ -21,7 +21,8 @@ MEMORY_MAX_MIB = 2**31 - 1
 MEMBERS_MAX = 10_000  # tasks of an array
 INDEX_MAX = 10**9 - 1
 CALL_TASKS = 10  # the maximum number of tasks that one RunTask call starts
-REQUEUE_MAX = 1_000
+REQUEUE_MAX = 100
+CPU_MAX = 2**31 - 1
 PRIORITY_MAX = 1_000
 
 _SIZE = re.compile(r"([0-9]{1,10})([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -111,8 +112,12 @@ def _start_time(text: str) -> StartTime | None:
         if (match := _CLOCK.fullmatch(text)) is not None:
             clock = time(int(match[2]), int(match[3]), int(match[4] or 0))
             return StartTime(clock=clock, tomorrow=match[1].lower() == "tomorrow" if match[1] else None)
-        return StartTime(at=datetime.fromisoformat(text)) if re.match("[0-9]{4}-", text) else None
-    except ValueError:
+        if not re.match("[0-9]{4}-", text):
+            return None
+        at = datetime.fromisoformat(text)
+        at.astimezone()  # refuses times of other time zones that are before the year 1 or after the year 9999
+        return StartTime(at=at)
+    except (ValueError, OverflowError):
         return None
 
 
@@ -140,7 +145,7 @@ class ArrayType(click.ParamType):  # type: ignore[type-arg]
                 self.fail(f"'{value}' is not a list of indexes: write it as 0-99, 0-99%8, 0-99:2 or 0,2,5-9.", param, ctx)
             if len(found) > MEMBERS_MAX or len(indexes := indexes | set(found)) > MEMBERS_MAX:
                 self.fail(f"'{value}' has more than {MEMBERS_MAX} indexes: submit several smaller arrays.", param, ctx)
-        return ArraySpec(tuple(sorted(indexes)), int(limit) if percent else 0)
+        return ArraySpec(tuple(sorted(indexes)), min(int(limit), MEMBERS_MAX) if percent else 0)
 
 
 def _indexes(part: str) -> range | None:

@@ -3,6 +3,9 @@
 For each task, one thread waits for changes of the task with long polls. For each log, another thread waits for new events. All
 threads put their updates into one queue, which the main thread reads. Corral stores all events of a task before it reports the task
 as stopped. So after the task has stopped, one read up to the end of the log returns all other events.
+
+An outage is the time in which the server does not respond, for example because it is restarted. Tasks keep running meanwhile, so
+requests are repeated until the server responds again.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -18,13 +22,14 @@ from typing import Any, TypeVar
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, long_poll
 from corral.cli.errors import connection_failed
+from corral.cli.output import print_message
 
 LONG_POLL_S = 20.0  # the maximum time until the server responds to a long poll
 # The reason why a task waits can change although the task's version does not. So a waiting task has shorter long polls.
 LONG_POLL_WAITING_S = 1.0
 FIRST_PAUSE_S = 0.02  # the first pause between requests for a log that does not exist yet; it is doubled each time
-RESTART_MAX_S = 30.0  # if the server does not respond for this time, following a task fails
-RETRY_S = 0.2
+OUTAGE_MAX_S = 300.0  # after this time without a response, a command fails
+OUTAGE_POLL_S = 0.5
 POLL_S = 1.0  # the longest pause between requests; AWS has no long polls, so this is also the polling interval there
 
 
@@ -64,6 +69,47 @@ FROM_START = LogStart()
 T = TypeVar("T")
 
 
+class _Outages:
+    """Reports each outage once, although several threads notice it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reported_at = float("-inf")
+
+    def report(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._reported_at > OUTAGE_MAX_S:
+                self._reported_at = time.monotonic()
+                with suppress(OSError):  # the terminal has closed
+                    print_message("the server does not respond. Tasks keep running; waiting for the server")
+
+    def end(self) -> None:
+        self._reported_at = float("-inf")
+
+
+_outages = _Outages()
+
+
+def through_outages(call: Callable[[], T]) -> T:
+    """Send a request. During an outage, repeat it for at most OUTAGE_MAX_S."""
+    began_at: float | None = None
+    while True:
+        try:
+            result = call()
+        except Exception as error:
+            if not connection_failed(error):
+                raise
+            began_at = began_at if began_at is not None else time.monotonic()
+            if time.monotonic() - began_at > OUTAGE_MAX_S:
+                raise
+            _outages.report()
+            time.sleep(OUTAGE_POLL_S)
+        else:
+            if began_at is not None:
+                _outages.end()
+            return result
+
+
 def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[TaskLogStream]:
     """Return the log streams of all containers of the task that have started."""
     runtime_ids = {running["name"]: running.get("runtimeId") for running in task["containers"]}
@@ -87,7 +133,7 @@ def pages(endpoint: Endpoint, stream: TaskLogStream, start: LogStart = FROM_STAR
     logs = client(endpoint, "logs", stream.region)
     while True:
         try:
-            page = _page(logs, stream, start, token)
+            page = through_outages(partial(_page, logs, stream, start, token))
         except logs.exceptions.ResourceNotFoundException:
             return
         yield page
@@ -158,14 +204,13 @@ def run_in_thread(updates: TaskUpdates, work: Callable[[], None]) -> None:
 
 def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
     """Put the task's description into the queue after each change, until the task has stopped."""
-    describe = partial(_despite_restarts, partial(tasks.describe_one, ecs, cluster, task_id))
-    task = describe()
+    task = through_outages(partial(tasks.describe_one, ecs, cluster, task_id))
     updates.put(task)
     while not tasks.is_stopped(task):
         before, began_s = task, time.monotonic()
         hold_s = LONG_POLL_S if task["lastStatus"] in ("RUNNING", "STOPPING") else LONG_POLL_WAITING_S
         with long_poll(hold_s, seen=task.get("version")):
-            task = describe()
+            task = through_outages(partial(tasks.describe_one, ecs, cluster, task_id))
         if _visible(task) != _visible(before):
             updates.put(task)
         else:
@@ -177,22 +222,10 @@ def wait_until_stopped(ecs: Any, cluster: str, task: dict[str, Any]) -> dict[str
     while not tasks.is_stopped(task):
         began_s = time.monotonic()
         with long_poll(LONG_POLL_S):
-            task = _despite_restarts(partial(tasks.describe_one, ecs, cluster, tasks.id_of(task)))
+            task = through_outages(partial(tasks.describe_one, ecs, cluster, tasks.id_of(task)))
         if not tasks.is_stopped(task):  # AWS has no long polls, so wait before the next request
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
     return task
-
-
-def _despite_restarts(call: Callable[[], T]) -> T:
-    """Call a function that sends a request. Repeat it while the server does not respond, because it may be restarting."""
-    give_up_at = time.monotonic() + RESTART_MAX_S
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            if not connection_failed(error) or time.monotonic() > give_up_at:
-                raise
-            time.sleep(RETRY_S)
 
 
 def _visible(task: dict[str, Any]) -> tuple[Any, ...]:
@@ -207,7 +240,7 @@ def _read(logs: Any, stream: TaskLogStream, start: LogStart, updates: TaskUpdate
         began_s = time.monotonic()
         try:
             with long_poll(LONG_POLL_S):
-                page = _page(logs, stream, start, token)
+                page = through_outages(partial(_page, logs, stream, start, token))
         except logs.exceptions.ResourceNotFoundException:  # AWS may create the stream later
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, POLL_S)
@@ -228,6 +261,6 @@ def _page(logs: Any, stream: TaskLogStream, start: LogStart, token: str | None) 
         params = {"startFromHead": False, "limit": max(1, start.tail)}
     if start.since_ms is not None:
         params["startTime"] = start.since_ms
-    reply = _despite_restarts(partial(logs.get_log_events, logGroupName=stream.group, logStreamName=stream.name, **params))
+    reply = logs.get_log_events(logGroupName=stream.group, logStreamName=stream.name, **params)
     events = reply["events"] if token or start.tail != 0 else []
     return LogPage(stream, events, reply["nextForwardToken"])

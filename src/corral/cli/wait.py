@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from corral.cli.errors import NO_EXIT_CODE, TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.output import print_json, print_message, shorten_ids
 from corral.cli.run_names import describe_runs, find_runs
-from corral.cli.task_logs import wait_until_stopped
+from corral.cli.task_logs import through_outages, wait_until_stopped
 
 SHOWN_MAX = 10  # tasks without an exit code whose reasons are printed
 
@@ -39,7 +40,8 @@ def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str,
     for (of_cluster, _), task in zip(found, describe_runs(ecs, found), strict=True):
         stopped = wait_until_stopped(ecs, of_cluster, task)
         while stopped_as := tasks.tag_value(stopped, tasks.REQUEUED_TAG):
-            stopped = wait_until_stopped(ecs, of_cluster, tasks.describe_one(ecs, of_cluster, stopped_as))
+            replacement = through_outages(partial(tasks.describe_one, ecs, of_cluster, stopped_as))
+            stopped = wait_until_stopped(ecs, of_cluster, replacement)
         ended[tasks.id_of(stopped)] = stopped
     if as_json:
         print_json(list(ended.values()))

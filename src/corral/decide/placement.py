@@ -63,9 +63,11 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
                 if current is not None:
                     heappush(heads, current)
                 continue
-            ends_at_s = inf if claim.longest_s is None else now_s + claim.longest_s
-            if refused and claim.demand in refused and ends_at_s >= refused[claim.demand]:
-                continue
+            ends_at_s = inf
+            if refused is not None:
+                ends_at_s = _latest_end_s(now_s, claim.longest_s)
+                if claim.demand in refused and ends_at_s >= refused[claim.demand]:
+                    continue
             if unfit is not None:
                 reservation, unfit = reserve(pool, unfit), None
                 reserved = {} if reservation is None else reservation.wanted
@@ -181,8 +183,11 @@ def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_
             left = f" and at most {most_gpu_memory(slot)} MiB on one GPU" if demand.gpu_memory_mib else ""
             return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)}{left} free")
     if reservation is not None and not is_open(pool, slot_id, demand, reservation):
-        if (before := _backfill(pool, demand, reservation, _latest_end_s(now_s, longest_s), slot_id)) is not None:
-            return _behind_older_claims(pool, demand, now_s) or before
+        opening = reservation.opening
+        if opening is not None and opening.slot_id == slot_id:
+            before = place_before(pool, demand, opening, _latest_end_s(now_s, longest_s))
+            if before is not None:
+                return _behind_older_claims(pool, demand, now_s) or before
         text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
     return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, gpus_for(slot, demand))
@@ -317,17 +322,9 @@ def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str
         slot_id = first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation), reserved)
     if slot_id is not None:
         return Placement(slot_id, gpus_for(pool.slot(slot_id), demand))
-    return None if reservation is None else _backfill(pool, demand, reservation, ends_at_s)
-
-
-def _backfill(
-    pool: Pool, demand: Demand, reservation: Reservation, ends_at_s: float, slot_id: str | None = None
-) -> Placement | None:
-    """Place a claim on a reserved slot if this does not delay the claim that reserves it. Consider only `slot_id`, if given."""
-    opening = reservation.opening
-    if opening is None or (slot_id is not None and slot_id != opening.slot_id):
+    if reservation is None or reservation.opening is None:
         return None
-    return place_before(pool, demand, opening, ends_at_s)
+    return place_before(pool, demand, reservation.opening, ends_at_s)
 
 
 def is_reservable(pool: Pool, claim: Claim) -> bool:

@@ -40,7 +40,7 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
                 best = near, candidate
     if best is None:
         return None
-    opening = first_opening(pool, demand)
+    opening = first_opening(pool, demand) if pool.slots_with_endings() else None
     if opening is None:
         return Reservation(claim, {best[1]: demand})
     wanted = {opening.slot_id: demand}

@@ -1,0 +1,95 @@
+"""Commands that follow tasks continue after an outage of the server, for example a restart."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from command import Cli, Running
+from eventually import eventually
+
+WAIT = "echo begun; while ! test -e go; do sleep 0.05; done; echo done"
+
+
+class Switch:
+    """A proxy of the server that can be switched off. Then it closes all connections and refuses new ones."""
+
+    def __init__(self, url: str) -> None:
+        self._server = int(url.rpartition(":")[2])
+        self._open: list[socket.socket] = []
+        self.requests: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def off(self) -> None:
+        for each in (self._listener, *self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._open.clear()
+
+    def on(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self._port))
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                near = listener.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self._server))
+                self._open += [near, far]
+                threading.Thread(target=self._forward, args=(near, far, self.requests), daemon=True).start()
+                threading.Thread(target=self._forward, args=(far, near, []), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, seen: list[bytes]) -> None:
+        with suppress(OSError):
+            while part := source.recv(65_536):
+                seen.append(part)
+                target.sendall(part)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def has_waiting_command(self) -> bool:
+        """Whether a command waits until a task has stopped. Other long polls have the header X-Corral-Seen."""
+        return any(b".DescribeTasks" in part and b"corral-wait" in part and b"corral-seen" not in part for part in self.requests)
+
+
+@pytest.fixture
+def switch(cli: Cli) -> Iterator[Switch]:
+    """A proxy between the commands and the server."""
+    about, keys = (json.loads((cli.data / name).read_text()) for name in ("server.json", "credentials.json"))
+    made, before = Switch(about["url"]), cli.environment
+    cli.environment = before | {
+        "AWS_ENDPOINT_URL": made.url, "AWS_ACCESS_KEY_ID": keys["access_key"], "AWS_SECRET_ACCESS_KEY": keys["secret_key"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }  # fmt: skip
+    yield made
+    made.off()
+    cli.environment = before
+
+
+def test_commands_that_follow_tasks_continue_after_an_outage(cli: Cli, switch: Switch) -> None:
+    script = ("sh", "-c", f"{WAIT}; exit 7")
+    commands: dict[str, Running] = {"run": cli.begin("run", "-n", "outage", "--", *script)}
+    commands["run"].until("stdout", "begun")
+    commands["wait"] = cli.begin("wait", "outage")
+    commands["logs"] = cli.begin("logs", "-f", "outage")
+    commands["logs"].until("stdout", "begun")
+    commands["array"] = cli.begin("run", "-n", "many", "--array", "0-1", "--", *script)
+    commands["array"].until("stdout", "many[1] | begun")
+    eventually(switch.has_waiting_command)
+    switch.off()
+    for command in commands.values():
+        command.until("stderr", "the server does not respond")
+    (cli.home / "go").touch()
+    switch.on()
+    ended = {name: command.end() for name, command in commands.items()}
+    assert {name: code for name, (code, _, _) in ended.items()} == {"run": 7, "wait": 7, "logs": 0, "array": 7}, ended
+    assert all(ended[name][1].count("done") == (2 if name == "array" else 1) for name in ("run", "logs", "array"))
+    assert all(err.count("does not respond") == 1 for _, _, err in ended.values())
