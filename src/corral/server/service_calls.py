@@ -96,7 +96,7 @@ class CallRunner:
         return call.serialize(result, caller.request_id)
 
     async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
-        """Delay the response for a short time, until the work that the request began is complete, for example the creation of a stack.
+        """Delay the response for a short time, until the work that the request began, for example a new stack, is complete.
 
         The request itself has already succeeded, so errors of this wait are ignored.
         """
