@@ -164,7 +164,12 @@ def _prepare(
     return Submission(endpoint, cluster, name, reply["taskDefinition"], override if len(override) > 1 else None, tags)
 
 
-def _gpu_requirement(gpus: str) -> dict[str, Any]:
+def _gpu_requirement(options: RunArguments) -> dict[str, Any]:
+    """Return the GPUs of the container: whole GPUs, memory of a GPU that it shares, or nothing."""
+    if options.share:
+        strategy = {"nvidiaMps": {"memory": options.gpu_memory}}
+        return {"resourceRequirements": [{"type": "GPU", "sharingStrategy": strategy}]}
+    gpus = options.gpus or "0"
     return {"resourceRequirements": [{"type": "GPU", "value": gpus}]} if gpus != "0" else {}
 
 
@@ -176,7 +181,7 @@ def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
         "command": command,
         "cpu": options.cpu or 0,
         **({"memory": options.memory} if options.memory else {"memoryReservation": RESERVED_MIB}),
-        **_gpu_requirement(options.gpus or "0"),
+        **_gpu_requirement(options),
         **({"workingDirectory": options.folder} if options.folder else {}),
     }
 
@@ -202,6 +207,6 @@ def _from_file(command: tuple[str, ...], options: RunArguments) -> tuple[dict[st
         **({"command": list(command[2:])} if command[2:] else {}),
         **({"cpu": options.cpu} if options.cpu is not None else {}),
         **({"memory": options.memory} if options.memory is not None else {}),
-        **(_gpu_requirement(options.gpus) if options.gpus is not None else {}),
+        **_gpu_requirement(options),
     }
     return definition, override

@@ -71,11 +71,13 @@ def _program(endpoint: Endpoint, task: dict[str, Any]) -> dict[str, Any]:
     container = next(each for each in definition["containerDefinitions"] if each["name"] == main)
     overrides = task.get("overrides", {}).get("containerOverrides", ())
     container = {**container, **next((each for each in overrides if each.get("name") == main), {})}
-    needs = [need["value"] for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
+    needs = [need for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
+    strategy: dict[str, Any] = next((need["sharingStrategy"] for need in needs if "sharingStrategy" in need), {})
     return {
         "command": plain_command([*container.get("entryPoint", ()), *container.get("command", ())]),
         "folder": container.get("workingDirectory"),
-        "gpus": next(iter(needs), 0),
+        "gpus": next((need.get("value", "1") for need in needs), 0),
+        "gpuMemoryMiB": strategy.get("nvidiaMps", {}).get("memory"),
         "hasLog": any(map(has_log, definition["containerDefinitions"])),
     }
 
@@ -109,7 +111,9 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
     if "stoppedAt" in task:
         ran = f", ran {_span(task['startedAt'], task['stoppedAt'])}" if "startedAt" in task else ", has not started"
         yield "Ended", _time(task["stoppedAt"], now) + ran
-    yield "Needs", f"{task.get('gpus') or 0} GPUs, {task['cpu']} CPU units, {task['memory']} MiB"
+    shared_mib = task.get("gpuMemoryMiB")
+    gpus = f"{tasks.size(shared_mib)} of a shared GPU" if shared_mib else f"{task.get('gpus') or 0} GPUs"
+    yield "Needs", f"{gpus}, {task['cpu']} CPU units, {task['memory']} MiB"
     if ids := tasks.gpu_ids(task):
         yield "GPUs", " ".join(ids)
     if text := _use(task, load):

@@ -129,7 +129,8 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
         "arrayIndex": task.array_index,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
-        "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],
+        "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
+        "gpuMemoryMiB": task.demand.gpu_memory_mib,
         "needs": needs_of(task.demand),
         "place": place if waits else None,
         "startsAtS": starts_at_s if waits else None,
@@ -139,5 +140,10 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
 
 
 def needs_of(demand: Demand) -> dict[str, int]:
-    """Return what a demand needs. -1 GPUs means all GPUs of a host."""
-    return {"gpus": demand.gpus, "cpuUnits": demand.cpu_units, "memoryMiB": demand.memory_mib}
+    """Return what a demand needs. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory of a GPU that it shares, or 0."""
+    return {
+        "gpus": demand.gpus,
+        "gpuMemoryMiB": demand.gpu_memory_mib,
+        "cpuUnits": demand.cpu_units,
+        "memoryMiB": demand.memory_mib,
+    }
