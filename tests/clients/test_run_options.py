@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_files_with_variables(cli: Cli) -> None:
     (cli.home / "more.env").write_text("# settings\nA=1\nB=from the file\n")
     assert values(cli, "--env-file", "more.env", "-e", "B=2", names=("A", "B")) == ["1", "2"]
     assert "more.txt: No such file" in cli("run", "--env-file", "more.txt", "--", "true", code=2).stderr
+
+
+def test_commands_and_folders_that_no_task_definition_can_contain(cli: Cli) -> None:
+    corral = f"{sys.executable} -m corral.cli"
+    script = f"mkdir gone; cd gone; rmdir ../gone; {corral} run -- true; cd ..; {corral} run -- echo $1"
+    words = ["sh", "-c", script, "sh", b"\xff"]
+    done = subprocess.run(words, env=cli.environment, cwd=cli.home, capture_output=True, text=True)
+    assert done.returncode == 1 and "the current folder was deleted: change to another folder" in done.stderr
+    assert "'\\udcff' is not UTF-8" in done.stderr and "Traceback" not in done.stderr
+    assert "no task has the name ''" in cli("logs", "", code=1).stderr
 
 
 def test_the_environment_of_a_file_and_of_an_image_is_only_what_was_given(cli: Cli) -> None:

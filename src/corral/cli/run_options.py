@@ -93,7 +93,10 @@ class RunArguments:
     def folder(self) -> str | None:
         """The working directory of the task. A container of an image has its own, unless --workdir is given."""
         if self.runs_here:
-            return os.path.abspath(self.workdir or os.curdir)
+            try:
+                return os.path.abspath(self.workdir or os.curdir)
+            except FileNotFoundError:
+                raise CliError("the current folder was deleted: change to another folder, or name one with --workdir.") from None
         return str(self.workdir) if self.workdir else None
 
 

@@ -20,11 +20,12 @@ from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_co
 from corral.cli.task_logs import has_log
 
 GRAPH_MAX = 60  # columns of the graph
+ARRAY_WORDS = 4  # in the tag of an array: its id, the index, the step and the limit
 LABEL = 10  # columns of the labels
 GIT_TAG = "corral:git"
 OPTIONS = {  # tag → the option of `corral run` that sets it
     "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
-    "corral:after": "--after", "corral:after-any": "--after-any", "corral:array": "--array", "corral:requeue": "--requeue",
+    "corral:after": "--after", "corral:after-any": "--after-any", "corral:requeue": "--requeue",
 }  # fmt: skip
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
@@ -92,7 +93,7 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each line."""
     task, now = run.task, run.now
     definition = task["taskDefinitionArn"].rpartition("/")[2]
-    yield "Run", f"{task['name']}  {tasks.id_of(task)}"
+    yield "Run", f"{tasks.label(task)}  {tasks.id_of(task)}"
     yield "State", _state(task)
     if reason := shorten_ids(tasks.reason(task)):
         yield "Reason", reason
@@ -119,6 +120,10 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "GPU use", text
     if load is not None:
         yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
+    words = tasks.tag_value(task, tasks.ARRAY_TAG).split()
+    if len(words) == ARRAY_WORDS:
+        at_once = f", at most {words[3]} at the same time" if words[3] != "0" else ""
+        yield "Array", f"index {words[1]} of array {words[0]}{at_once}"
     if options := [_option(flag, value) for key, flag in OPTIONS.items() if (value := tasks.tag_value(task, key))]:
         yield "Options", "  ".join(options)
     for key, label in LINKS.items():
