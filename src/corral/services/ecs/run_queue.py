@@ -183,9 +183,15 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
 
 
 def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
-    """Return the id of a task's chain. Return None if the chain has already ended in a way that counts."""
+    """Return the id of a task's chain. Return None if the chain has already ended in a way that counts.
+
+    Recorded tasks name their successors in a tag, which users can also set. So each task is read once, because the tags of two
+    tasks can name each other.
+    """
     following: str | None = task_id
-    while following is not None:
+    seen = set[str]()
+    while following is not None and following not in seen:
+        seen.add(following)
         last, run, task = following, tx.store.run_waits.get(following), tx.store.tasks.get(following)
         if task is None:
             recorded = tx.store.tasks.history.get(following)
