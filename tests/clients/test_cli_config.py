@@ -24,6 +24,8 @@ def test_up_remembers_its_options_and_keeps_the_comments_of_the_file(own: Cli) -
     assert "corral.toml, line 9" in own("config").stdout
     task_id = own.start_task("--gpus", "1", "--", "sh", "-c", UNTIL_TOLD)
 
+    assert own("config", "set", "run.notify", "true").stderr == "", "`corral run` reads it, so no restart is needed"
+    own("config", "unset", "run.notify")
     own("config", "set", "up.gpus", "sim:3")
     changed = own("config")
     assert "Corral runs with up.gpus = sim:2" in changed.stderr and "`corral down --data" in changed.stderr

@@ -1,4 +1,4 @@
-"""`corral history`, `show`, `rerun` and `logs` of runs that ECS has forgotten."""
+"""`corral history`, `show`, `rerun`, `wait` and `logs` of runs that ECS has forgotten."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     table = own("history", env={"COLUMNS": "80"}).stdout.splitlines()
     assert max(map(len, table)) <= 80 and table[0].split()[:4] == ["ID", "NAME", "ENDED", "EXIT"]
     assert [line.split()[1] for line in table[1:]][:2] == ["bad", "bad"], "oldest first"
-    exits = {line.split()[1]: line.split()[3] for line in table[1:]}
+    exits = {line.split()[1].partition("[")[0]: line.split()[3] for line in table[1:]}
     assert exits == {"bad": "4", "env": "0", "sweep": "0", "held": "7", "lr0.1": "0"}
     assert [row["name"] for row in own.json("history", "--failed")] == ["bad", "bad"]
     assert [row["exitCode"] for row in own.json("history", "bad")] == [3, 4]
@@ -77,6 +77,10 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert own("logs", "sweep:5").stdout == "index 5\n"
     assert "no task has the name 'nothing'" in own("logs", "nothing", code=1).stderr
     assert "there is no run" in own("show", "f" * 32, code=1).stderr
+    own("wait", task_id, "sweep")
+    assert {line.split()[1] for line in own("history", "sweep").stdout.splitlines()[1:]} == {"sweep[4]", "sweep[5]", "sweep[6]"}
+    assert re.search(r"^Run       sweep\[5\] .*^Array     index 5 of array \w{12}$", own("show", "sweep:5").stdout, re.M | re.S)
+    assert [task["exitCode"] for task in own.json("wait", "lr0.1", "bad", code=4)] == [0, 4]
 
     seen = own.json("show", "lr0.1")
     assert seen["gpuUse"]["samples"] >= 2 and seen["gpuLoad"]["meanUtilizationPercent"]

@@ -121,11 +121,11 @@ def test_with_all_no_other_container_can_require_a_gpu(client):
 @pytest.mark.parametrize(
     ("need", "says"),
     [
-        ({"value": "0.5"}, "parts of a GPU"),
+        ({"value": "0.5"}, "a container gets whole GPUs. To share a GPU, give sharingStrategy"),
         ({"value": "0"}, "whole number from 1 to 64, or ALL"),
         ({"value": "all"}, "or ALL"),
         ({}, "or ALL"),
-        ({"sharingStrategy": {"nvidiaMps": {"memory": 1024}}}, "does not serve GPU sharing"),
+        ({"value": "1", "sharingStrategy": {"nvidiaMps": {"memory": 1024}}}, "either value or sharingStrategy"),
     ],
 )
 def test_gpu_requirements_that_are_refused(client, need, says):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_files_with_variables(cli: Cli) -> None:
     (cli.home / "more.env").write_text("# settings\nA=1\nB=from the file\n")
     assert values(cli, "--env-file", "more.env", "-e", "B=2", names=("A", "B")) == ["1", "2"]
     assert "more.txt: No such file" in cli("run", "--env-file", "more.txt", "--", "true", code=2).stderr
+
+
+def test_commands_and_folders_that_no_task_definition_can_contain(cli: Cli) -> None:
+    corral = f"{sys.executable} -m corral.cli"
+    script = f"mkdir gone; cd gone; rmdir ../gone; {corral} run -- true; cd ..; {corral} run -- echo $1"
+    words = ["sh", "-c", script, "sh", b"\xff"]
+    done = subprocess.run(words, env=cli.environment, cwd=cli.home, capture_output=True, text=True)
+    assert done.returncode == 1 and "the current folder was deleted: change to another folder" in done.stderr
+    assert "'\\udcff' is not UTF-8" in done.stderr and "Traceback" not in done.stderr
+    assert "no task has the name ''" in cli("logs", "", code=1).stderr
 
 
 def test_the_environment_of_a_file_and_of_an_image_is_only_what_was_given(cli: Cli) -> None:
@@ -147,6 +158,44 @@ def test_queue_options_are_tags(cli: Cli) -> None:
     assert tags(cli, other) == {"corral:requeue": "3"}
     assert "no task has the name 'nothing'" in cli("run", "-d", "--after", "nothing", "--", "true", code=1).stderr
     assert "has passed" in cli("run", "-d", "--at", "2020-01-01", "--", "true", code=2).stderr
+
+
+def test_two_runs_share_a_gpu_while_a_third_waits(cli: Cli) -> None:
+    """The server has two simulated GPUs with 81,559 MiB each. A run without --share has one of them alone."""
+    whole = cli.start_task("-g", "1", "--", "sh", "-c", UNTIL_TOLD)
+    first = cli.start_task("--share", "--gpu-memory", "40g", "--", "sh", "-c", UNTIL_TOLD, family="half")
+    second = cli.start_task("--share", "--gpu-memory", "30g", "-g", "1", "--", "sh", "-c", UNTIL_TOLD)
+    third = cli("run", "-d", "--share", "--gpu-memory", "20g", "-n", "third", "--", "env").stdout.strip()
+    [first_gpu], [second_gpu] = (described(cli, each)["containers"][0]["gpuIds"] for each in (first, second))
+    assert first_gpu == second_gpu != described(cli, whole)["containers"][0]["gpuIds"][0]
+    waiting = described(cli, third)
+    assert waiting["lastStatus"] == "PROVISIONING"
+    assert "no GPU has more than 9879 MiB of memory left to share" in waiting["containers"][0]["reason"]
+    rows = {line.split()[0]: line for line in cli("ps").stdout.splitlines()}
+    assert " 1* " in rows[first[:8]] and " 1* " in rows[second[:8]] and " 0 " in rows[whole[:8]]
+    assert "20 GiB of a GPU" in rows[third[:8]]
+    shown = next(line for line in cli("status").stdout.splitlines() if "shared, 70 GiB of 79.65 GiB reserved: " in line)
+    assert f"{first[:8]} half:1" in shown and f"{second[:8]} begun:" in shown
+    assert "shared, 70 GiB" in cli("top", "--once", env={"COLUMNS": "200"}).stdout
+    assert "40 GiB of a shared GPU, 0 CPU units" in cli("show", first).stdout
+    cli("stop", "--wait", first)
+    assert cli("wait", third).stdout == ""
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M" in cli("logs", third).stdout
+    assert "20 GiB of a shared GPU" in cli("show", third).stdout
+    cli("stop", "--wait", second, whole)
+
+
+def test_options_of_shared_gpus_that_do_not_fit_together(cli: Cli) -> None:
+    def refused(*words: str) -> str:
+        return cli("run", *words, "--", "true", code=2).stderr
+
+    assert "--share requires --gpu-memory" in refused("--share")
+    assert "--gpu-memory requires --share" in refused("--gpu-memory", "20g")
+    assert "--share cannot be used with --gpus 2" in refused("--share", "--gpu-memory", "20g", "-g", "2")
+    assert "--share cannot be used with --gpus all" in refused("--share", "--gpu-memory", "20g", "-g", "all")
+    assert "'0' is 0 MiB" in refused("--share", "--gpu-memory", "0")
+    said = cli("run", "--share", "--gpu-memory", "90g", "--", "true", code=1).stderr
+    assert "92160 MiB of a shared GPU" in said and "81559 MiB on its largest GPU in all" in said
 
 
 def test_aws_refuses_each_queue_option_by_name(cli: Cli) -> None:

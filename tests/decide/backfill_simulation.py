@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from corral.decide.gpu_choice import gpus_for
 from corral.decide.placement import serve, standing_reservation
+from corral.decide.slot_fit import has_gpus
 from corral.journal import Journal
-from corral.model.placement import TASK, Claim, Ending, Placement, Slot
+from corral.model.placement import TASK, Claim, Ending, Placement, Shares, Slot
 from corral.model.task import Demand
 from corral.store.fleet import Fleet, PoolIndex
 
 POOL = "hosts"
 MEMORY = 8
+GPU_MEMORY = (10, 6)  # the memory of every first and every second GPU of a host
 
 
 class Work(NamedTuple):
@@ -36,7 +39,9 @@ class Work(NamedTuple):
 
 def host(number: int, gpus: int) -> Slot:
     positions = {f"h{number}-{at}": at for at in range(gpus)}
-    return Slot(f"h{number}", Demand(gpus, 0, MEMORY), 0, MEMORY, list(positions), positions)
+    memory = {gpu_id: GPU_MEMORY[at % 2] for gpu_id, at in positions.items()}
+    total = Demand(gpus, 0, MEMORY, gpu_memory_mib=max(memory.values(), default=0))
+    return Slot(f"h{number}", total, 0, MEMORY, list(positions), positions, gpu_memory=memory)
 
 
 class Simulation:
@@ -57,25 +62,50 @@ class Simulation:
         return self.fleet.pool(POOL)
 
     def start(self, work: Work, placement: Placement) -> None:
-        held = {gpu for _, other in self._running.values() for gpu in other.gpu_ids}
-        assert not held & set(placement.gpu_ids), "a GPU was given twice"
-        self.fleet.take(POOL, placement.slot_id, placement.gpu_ids, 0, work.demand.memory_mib)
+        alone, shares = self._holds(work, placement)
+        self.fleet.take(POOL, placement.slot_id, alone, 0, work.demand.memory_mib, shares=shares)
         if work.limited and self.backfill:
-            ending = Ending(work.id, self.now_s + work.lasts_s, placement.gpu_ids, 0, work.demand.memory_mib)
+            ending = Ending(work.id, self.now_s + work.lasts_s, alone, 0, work.demand.memory_mib, shares)
             self.fleet.put_ending(POOL, placement.slot_id, ending)
         self._running[work.id] = work, placement
         self.starts[work.id] = self.now_s
+        self._check_gpus()
         heappush(self._ends, (self.now_s + work.lasts_s, work.id))
+
+    @staticmethod
+    def _holds(work: Work, placement: Placement) -> tuple[tuple[str, ...], Shares]:
+        """Return the GPUs that only this task has, and its memory on the GPU that it shares."""
+        if not work.demand.gpu_memory_mib:
+            return placement.gpu_ids, ()
+        [gpu_id] = placement.gpu_ids
+        return (), ((gpu_id, work.demand.gpu_memory_mib),)
+
+    def _check_gpus(self) -> None:
+        """A GPU has one task that has it alone, or tasks whose memory fits on it. The index of the fleet says the same."""
+        alone: list[str] = []
+        shared: dict[str, int] = {}
+        for work, placement in self._running.values():
+            whole, shares = self._holds(work, placement)
+            alone += whole
+            for gpu_id, memory_mib in shares:
+                shared[gpu_id] = shared.get(gpu_id, 0) + memory_mib
+        assert len(alone) == len(set(alone)), "a GPU was given twice"
+        assert not set(alone) & shared.keys(), "a GPU was given to one task alone, and shared by others"
+        for slot in self.pool.slots():
+            assert set(slot.gpus) == slot.positions.keys() - set(alone) - shared.keys()
+            here = {gpu_id: slot.gpu_memory[gpu_id] - used for gpu_id, used in shared.items() if gpu_id in slot.positions}
+            assert slot.shared == here and min(here.values(), default=0) >= 0, "the memory of a GPU was given twice"
 
     def start_on(self, number: int, work: Work) -> None:
         """Start a task on a host if it fits there."""
         slot = self.pool.slot(f"h{number}")
-        if len(slot.gpus) >= work.demand.gpus and slot.memory_mib >= work.demand.memory_mib:
-            self.start(work, Placement(slot.id, tuple(slot.gpus[: work.demand.gpus])))
+        if has_gpus(slot, work.demand) and slot.memory_mib >= work.demand.memory_mib:
+            self.start(work, Placement(slot.id, gpus_for(slot, work.demand)))
 
     def _end(self, work_id: str) -> None:
         work, placement = self._running.pop(work_id)
-        self.fleet.give(POOL, placement.slot_id, placement.gpu_ids, 0, work.demand.memory_mib)
+        alone, shares = self._holds(work, placement)
+        self.fleet.give(POOL, placement.slot_id, alone, 0, work.demand.memory_mib, shares)
         self.fleet.drop_ending(POOL, placement.slot_id, work_id)
 
     def run(self, arriving: Sequence[Work]) -> None:

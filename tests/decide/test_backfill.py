@@ -251,6 +251,19 @@ def works(prefix: str, *, limited: bool | None = None, arrives: bool = False) ->
 SIZES = st.lists(st.sampled_from((4, 3, 2)), min_size=1, max_size=3)
 
 
+def shared_works(prefix: str, *, limited: bool | None = None, arrives: bool = False) -> st.SearchStrategy[list[Work]]:
+    """Lists of tasks, some of which share a GPU."""
+    kinds = st.lists(st.sampled_from((0, 0, 2, 3, 6, 10)), min_size=10, max_size=10)
+
+    def share(drawn: tuple[list[Work], list[int]]) -> list[Work]:
+        return [
+            work._replace(demand=Demand(1, 0, work.demand.memory_mib, gpu_memory_mib=shared_mib)) if shared_mib else work
+            for work, shared_mib in zip(*drawn)
+        ]
+
+    return st.tuples(works(prefix, limited=limited, arrives=arrives), kinds).map(share)
+
+
 def schedule(sizes: list[int], running: list[Work], waiting: list[Work], *, backfill: bool) -> Simulation:
     found = Simulation(sizes, backfill=backfill)
     for number, work in enumerate(running):
@@ -308,6 +321,45 @@ def test_a_promised_start_is_kept_for_every_head(sizes: list[int], running: list
 def test_without_time_limits_nothing_changes(sizes: list[int], running: list[Work], waiting: list[Work]) -> None:
     without, with_limits = (schedule(sizes, running, waiting, backfill=backfill) for backfill in (False, True))
     assert with_limits.starts == without.starts
+
+
+SHARED_HEAD = st.tuples(st.sampled_from((2, 6, 10)), st.integers(0, MEMORY)).map(
+    lambda needs: Work("head", Demand(1, 0, needs[1], gpu_memory_mib=needs[0]), 5.0, False)
+)
+
+
+@properties
+@given(SIZES, shared_works("r", limited=True), HEAD | SHARED_HEAD, shared_works("y", arrives=True))
+def test_the_head_never_starts_later_if_tasks_share_gpus(
+    sizes: list[int], running: list[Work], head: Work, younger: list[Work]
+) -> None:
+    check_head(sizes, running, head, younger)
+
+
+@properties
+@given(st.sampled_from((1, 2, 4)), shared_works("r"), HEAD | SHARED_HEAD, shared_works("y", arrives=True))
+def test_on_one_host_the_head_never_starts_later_if_tasks_share_gpus(
+    gpus: int, running: list[Work], head: Work, younger: list[Work]
+) -> None:
+    check_head([gpus], running, head, younger)
+
+
+@properties
+@given(SIZES, shared_works("r"), shared_works("y", arrives=True))
+def test_every_claim_starts_if_tasks_share_gpus(sizes: list[int], running: list[Work], waiting: list[Work]) -> None:
+    found = schedule(sizes, running, waiting, backfill=True)
+    for name, promised_s in found.promised_s.items():
+        assert found.starts[name] <= promised_s
+    assert {work.id for work in waiting if work.demand.gpus <= max(sizes)} <= found.starts.keys()
+
+
+def test_tasks_that_share_a_gpu_cannot_starve_a_task_that_needs_it_whole() -> None:
+    """New tasks that share the GPU arrive for ever, before the tasks that have it end. The older claim still gets the GPU."""
+    shared = [Work(f"shared-{at:03}", Demand(1, gpu_memory_mib=2), 5.0, False, float(at)) for at in range(100)]
+    found = schedule([1], [], [*shared, Work("whole", Demand(1), 1.0, False, 10.5)], backfill=True)
+    assert found.starts["shared-010"] == 10.0
+    assert found.starts["whole"] == 15.0  # when the last of those that ran before it has ended
+    assert found.starts["shared-011"] == 16.0
 
 
 def test_short_tasks_use_the_gap_and_the_large_claim_starts_in_time() -> None:

@@ -15,17 +15,20 @@ from corral.store.job_lines import JobLines
 OWN = host_instance_id("h")  # the own instance of the host `h`
 
 
-def hello(host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units: int = 4096, memory_mib: int = 4096) -> Hello:
-    shown = [GpuDevice(f"GPU-{host_id}-{at}", at, "Simulated", 16_000, simulated=True) for at in range(gpus)]
+def hello(
+    host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units: int = 4096, memory_mib: int = 4096,
+    gpu_memory_mib: int = 16_000,
+) -> Hello:  # fmt: skip
+    shown = [GpuDevice(f"GPU-{host_id}-{at}", at, "Simulated", gpu_memory_mib, simulated=True) for at in range(gpus)]
     return Hello(host_id, boot_id, f"host {host_id}", "sim", cpu_units, memory_mib, shown, [])
 
 
 def claim(
     task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0,
-    rules: PlacementRules | None = None, pool: str = HOST_POOL,
+    rules: PlacementRules | None = None, pool: str = HOST_POOL, gpu_memory_mib: int = 0,
 ) -> Task:  # fmt: skip
     """A task that waits for capacity."""
-    run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING)
+    run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING, gpu_memory_mib=gpu_memory_mib)
     return Task(
         task_id,
         "r",
@@ -34,7 +37,7 @@ def claim(
         pool,
         TaskState.PROVISIONING,
         TaskState.RUNNING,
-        Demand(gpus, cpu_units, memory_mib, rules),
+        Demand(gpus, cpu_units, memory_mib, rules, gpu_memory_mib=gpu_memory_mib),
         since_s,
         runs=(run,),
     )

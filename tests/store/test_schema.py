@@ -34,10 +34,17 @@ def store() -> Iterator[Store]:
 
 
 LEASE = "INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, ?, ?)"
+SHARED_LEASE = "INSERT INTO lease (gpu_id, run_id, mode, owner, memory_mib) VALUES (?, ?, 'shared', ?, ?)"
+GPU_MIB = 16_000
 REFUSED = {
     "a second exclusive lease": (LEASE, (GPU, "run-b", "exclusive", OWN)),
-    "a shared lease next to an exclusive one": (LEASE, (GPU, "run-b", "shared", OWN)),
-    "a shared lease on a whole GPU": (LEASE, (OTHER, "run-b", "shared", OWN)),
+    "a shared lease next to an exclusive one": (SHARED_LEASE, (GPU, "run-b", OWN, 1)),
+    "a shared lease on a whole GPU": (SHARED_LEASE, (OTHER, "run-b", OWN, 1)),
+    "a lease that becomes another one": ("UPDATE lease SET run_id = 'run-b'", ()),
+    "an exclusive lease of some memory": (
+        "INSERT INTO lease (gpu_id, run_id, mode, owner, memory_mib) VALUES (?, 'run-b', 'exclusive', ?, 1)",
+        (OTHER, OWN),
+    ),
     "a lease in the name of another owner": (LEASE, (OTHER, "run-b", "exclusive", OTHER_OWNER)),
     "a lease on a GPU that does not exist": (LEASE, ("GPU-9", "run-b", "exclusive", OWN)),
     "a lease for a run that does not exist": (LEASE, (OTHER, "run-x", "exclusive", OWN)),
@@ -80,9 +87,37 @@ def test_the_schema_refuses(store: Store, what: str) -> None:
 def test_a_gpu_without_a_lease_may_change_its_owner(store: Store) -> None:
     store.execute(f"UPDATE gpu SET owner = '{OTHER_OWNER}', mode = 'shared' WHERE id = ?", (OTHER,))
     for run_id in ("run-a", "run-b"):
-        store.execute(LEASE, (OTHER, run_id, "shared", OTHER_OWNER))
+        store.execute(SHARED_LEASE, (OTHER, run_id, OTHER_OWNER, 1))
     with pytest.raises(sqlite3.IntegrityError):
         store.execute("UPDATE gpu SET mode = 'exclusive' WHERE id = ?", (OTHER,))
+
+
+SHARED_REFUSED = {
+    "an exclusive lease of a shared GPU": (LEASE, (OTHER, "run-c", "exclusive", OWN), "FOREIGN KEY"),
+    "more memory than the GPU has left": (
+        SHARED_LEASE,
+        (OTHER, "run-c", OWN, GPU_MIB - 12_000 + 1),
+        "more memory than the GPU has",
+    ),
+    "a shared lease without memory": (LEASE, (OTHER, "run-c", "shared", OWN), "CHECK"),
+    "a shared lease that takes less than nothing": (SHARED_LEASE, (OTHER, "run-c", OWN, -1), "CHECK"),
+    "a lease that grows": ("UPDATE lease SET memory_mib = 2 WHERE gpu_id = ?", (OTHER,), "cannot be changed"),
+}
+
+
+@pytest.mark.parametrize("what", SHARED_REFUSED)
+def test_the_schema_protects_a_shared_gpu(store: Store, what: str) -> None:
+    """The tasks `d` and `e` share a GPU. `c` waits."""
+    store.tasks.add(claim("c"), (1.0,))
+    for name in ("d", "e"):
+        store.tasks.add(claim(name, gpu_memory_mib=6_000), (1.0,))
+        task = store.tasks.get(name)
+        assert task is not None
+        store.tasks.place(task, Placement(OWN, (OTHER,)), share_gpus(task.runs, (OTHER,)), 2.0)
+    sql, values, why = SHARED_REFUSED[what]
+    with pytest.raises(sqlite3.IntegrityError, match=why):
+        store.execute(sql, values)
+    store.execute(SHARED_LEASE, (OTHER, "run-c", OWN, GPU_MIB - 12_000))
 
 
 def test_a_task_decided_on_an_older_version_is_not_written(store: Store) -> None:

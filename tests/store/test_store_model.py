@@ -41,6 +41,7 @@ RULES = st.sampled_from(
         PlacementRules("r/default", strategy=(("spread", "attribute:x"), ("random", "")), group="r/default/"),
     )
 )
+SHARED_MIB = st.sampled_from((0, 0, 3_000, 5_000, 8_000))  # 0: whole GPUs
 LIMITS_S = st.sampled_from((None, 1_000.0, 2_000.0))
 TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
 INSTANCES = st.integers(0, 5).map(lambda number: f"i{number}")
@@ -64,14 +65,27 @@ class Model:
     due: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str, float]] = field(default_factory=dict)
 
-    def leases(self) -> dict[str, str]:
-        """GPU → task, for placed runs that have not ended."""
+    def leases(self) -> dict[str, list[tuple[str, int]]]:
+        """GPU → (task, memory on the GPU that it shares or 0), for placed runs that have not ended."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for task in self.tasks.values():
+            for run in task.runs:
+                for gpu in run.gpu_ids if run.state is not RunState.STOPPED else ():
+                    found.setdefault(gpu, []).append((task.id, run.gpu_memory_mib))
+        return found
+
+    def shared(self, slot_id: str, host_id: str) -> dict[str, int]:
+        """GPU that tasks share → its memory that is left. GPUs that get no new tasks are not in it."""
+        host = self.hosts[host_id]
+        is_own = slot_id == host_instance_id(host_id)
+        away = {*host["foreign"], *host["failed"], *(host["away"] if is_own else ())}
         return {
-            gpu: task.id
-            for task in self.tasks.values()
-            for run in task.runs
-            if run.state is not RunState.STOPPED
-            for gpu in run.gpu_ids
+            gpu: host["gpu_memory_mib"] - sum(memory_mib for _, memory_mib in holders)
+            for gpu, holders in self.leases().items()
+            if holders[0][1]
+            and gpu in host["gpus"]
+            and gpu not in away
+            and self.taken.get(gpu, host_instance_id(host_id)) == slot_id
         }
 
     def slots(self, pool: str) -> dict[str, tuple[tuple[str, ...], int, int]]:
@@ -213,17 +227,22 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.stored.drop("s", "k", "r", name) == (name in self.now.stored)
         self.now.stored.pop(name, None)
 
-    @rule(host_id=HOSTS, gpus=st.integers(0, 4), cpu_units=st.sampled_from((1024, 4096)))
-    def put_host(self, host_id: str, gpus: int, cpu_units: int) -> None:
+    @rule(
+        host_id=HOSTS,
+        gpus=st.integers(0, 4),
+        cpu_units=st.sampled_from((1024, 4096)),
+        gpu_memory_mib=st.sampled_from((16_000, 16_000, 9_000)),
+    )
+    def put_host(self, host_id: str, gpus: int, cpu_units: int, gpu_memory_mib: int) -> None:
         """A host may reconnect with other GPUs, and with less capacity than its tasks use."""
-        said = hello(host_id, gpus, cpu_units=cpu_units)
+        said = hello(host_id, gpus, cpu_units=cpu_units, gpu_memory_mib=gpu_memory_mib)
         self.store.hosts.put(said, self.clock_s)
         shown = [gpu.gpu_id for gpu in said.gpus]
         away = self.now.hosts[host_id]["away"] if host_id in self.now.hosts else set()
         failed = self.now.hosts[host_id]["failed"] if host_id in self.now.hosts else set()
         self.now.hosts[host_id] = {
             "gpus": shown, "cpu_units": cpu_units, "memory_mib": 4096, "connected": True, "away": away, "foreign": set(),
-            "failed": failed,
+            "failed": failed, "gpu_memory_mib": gpu_memory_mib,
         }  # fmt: skip
 
     @precondition(lambda self: self.now.hosts)
@@ -334,7 +353,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES,
-        pool=POOLS, roams=st.booleans(), limit_s=LIMITS_S,
+        pool=POOLS, roams=st.booleans(), limit_s=LIMITS_S, shared_mib=SHARED_MIB,
     )  # fmt: skip
     def add_claim(
         self,
@@ -346,9 +365,14 @@ class StoreMachine(RuleBasedStateMachine):
         pool: str,
         roams: bool,
         limit_s: float | None,
+        shared_mib: int,
     ) -> None:
         if task_id not in self.now.tasks:
-            task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules, pool=pool)
+            gpus = 1 if shared_mib else gpus
+            task = claim(
+                task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules, pool=pool,
+                gpu_memory_mib=shared_mib,
+            )  # fmt: skip
             task = task.but(time_limit_s=limit_s)
             self.store.tasks.add(task, (float(since_s),), roams=roams, longest_s=limit_s)
             self.now.tasks[task_id] = task
@@ -362,12 +386,13 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.tasks.move_claim(task, pool)
             self.now.tasks[task_id] = task.but(pool=pool, version=task.version + 1)
 
-    @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS, limit_s=LIMITS_S)
-    def add_placed(self, task_id: str, gpus: int, pool: str, limit_s: float | None) -> None:
-        spot = place(self.store.fleet.pool(pool), Demand(gpus, 0, 256))
+    @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS, limit_s=LIMITS_S, shared_mib=SHARED_MIB)
+    def add_placed(self, task_id: str, gpus: int, pool: str, limit_s: float | None, shared_mib: int) -> None:
+        gpus = 1 if shared_mib else gpus
+        spot = place(self.store.fleet.pool(pool), Demand(gpus, 0, 256, gpu_memory_mib=shared_mib))
         if task_id in self.now.tasks or not isinstance(spot, Placement):
             return
-        task = claim(task_id, gpus, memory_mib=256, pool=pool).but(time_limit_s=limit_s)
+        task = claim(task_id, gpus, memory_mib=256, pool=pool, gpu_memory_mib=shared_mib).but(time_limit_s=limit_s)
         runs = share_gpus(task.runs, spot.gpu_ids)
         placed = replace(task, state=TaskState.PENDING, instance_id=spot.slot_id, placed_at_s=self.clock_s, runs=runs)
         self.store.tasks.add(placed)
@@ -477,8 +502,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert store.instances.holds(host_instance_id(host_id)) == dict.fromkeys(sorted(host["away"]), "mine")
             assert store.hosts.foreign(host_id).keys() == host["foreign"]
             assert store.hosts.faults(host_id).keys() == host["failed"] & set(host["gpus"])
-        held = {gpu: task_id for host_id in now.hosts for gpu, task_id in store.hosts.holders(host_id).items()}
-        assert held == now.leases()
+        held = {gpu: task_ids for host_id in now.hosts for gpu, task_ids in store.hosts.holders(host_id).items()}
+        assert held == {gpu: sorted(task_id for task_id, _ in holders) for gpu, holders in now.leases().items()}
+        modes = dict(store.execute("SELECT id, mode FROM gpu").fetchall())
+        assert {gpu for gpu, mode in modes.items() if mode == "shared"} == {
+            gpu for gpu, holders in now.leases().items() if holders[0][1]
+        }
         assert store.next_due_s() == min(now.due.values(), default=None)
         for name, token in now.tokens.items():
             assert store.tokens.get("scope", name, self.clock_s) == (token[:2] if token[2] > self.clock_s else None)
@@ -489,6 +518,10 @@ class StoreMachine(RuleBasedStateMachine):
             pool = self.store.fleet.pool(name)
             found = {slot.id: (tuple(slot.gpus), slot.cpu_units, slot.memory_mib) for slot in pool.slots()}
             assert found == self.now.slots(name)
+            for slot in pool.slots():
+                host_id = self.store.instances.host_of(slot.id)
+                assert slot.shared == self.now.shared(slot.id, host_id)
+                assert set(slot.shared).isdisjoint(slot.gpus), "a GPU that tasks share is offered as a whole"
             tasks = [task for task in self.now.tasks.values() if task.state is TaskState.PROVISIONING and task.pool == name]
             waiting = [((task.created_at_s,), "task", task.id) for task in tasks]
             if name == HOST_POOL:

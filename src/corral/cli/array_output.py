@@ -12,9 +12,10 @@ from time import sleep
 from typing import Any
 
 from corral.cli import tasks
-from corral.cli.endpoint import Endpoint, client
+from corral.cli.endpoint import Endpoint
 from corral.cli.logs import LogPrinter
 from corral.cli.output import print_message, shorten_ids
+from corral.cli.recorded_runs import describe_everywhere
 from corral.cli.task_logs import FROM_START, LogStart, TaskLogStream, log_streams, pages, through_outages
 
 POLL_S = 0.5
@@ -48,14 +49,13 @@ class ArrayOutput:
 
     def follow(self, pause: Callable[[float], None] = sleep) -> None:
         """Print the output of all members. `pause` waits between two rounds for the given time, and may stop the members."""
-        ecs = client(self._endpoint, "ecs")
         while self.pending:
             window = {task_id: index for index, task_id in islice(self.pending.items(), tasks.DESCRIBE_MAX)}
-            described = through_outages(partial(tasks.describe, ecs, list(window), self._cluster))
+            described = through_outages(partial(describe_everywhere, self._endpoint, self._cluster, list(window)))
             for task in described:
                 self._show(window[tasks.id_of(task)], task)
             self._report_wait(described)
-            for missing in window.keys() - map(tasks.id_of, described):  # it stopped more than an hour ago
+            for missing in window.keys() - map(tasks.id_of, described):  # ECS has forgotten it, and so has the history
                 del self.pending[window[missing]]
             if not any(map(tasks.is_stopped, described)):
                 pause(POLL_S)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corral.configuration.settings import ConfigurationSetting
 
 DEFAULT, FILE, ENVIRONMENT = "default", "file", "environment"
+READ_BY_COMMANDS = ("run.notify",)  # settings that `corral run` reads itself, so that Corral need not be restarted
 VARIABLES = {"up.port": "CORRAL_PORT"}  # environment variables that `corral up` uses instead of the file
 
 
@@ -74,7 +75,7 @@ def set_(outer: DataFolder, name: str, value: tuple[str, ...], data: DataFolder)
         if len(value) > 1 and not isinstance(setting.default, list):
             raise click.UsageError(f"{setting.name} takes one value, not {len(value)}. Put a value with spaces in quotation marks.")
         store_settings(folder.path, {setting.name: setting.parse(value)})
-    _remind(folder)
+    _remind(folder, setting.name)
 
 
 @config.command(short_help="Use the default of a setting again.")
@@ -94,7 +95,7 @@ def unset(outer: DataFolder, name: str, data: DataFolder) -> None:
             print_message(f"{setting.name} is not set in {read_file(folder.path).path}. Its default is {_text(setting.default)}.")
             return
         remove_setting(folder.path, table, key)
-    _remind(folder)
+    _remind(folder, name)
 
 
 @config.command(short_help="Print the path of corral.toml.")
@@ -194,8 +195,8 @@ def _text(value: Any) -> str:
     return '""' if value == "" else str(value)
 
 
-def _remind(data: DataFolder) -> None:
-    if data_folder.running(data) is not None:
+def _remind(data: DataFolder, name: str) -> None:
+    if name not in READ_BY_COMMANDS and data_folder.running(data) is not None:
         print_message(_restart(data))
 
 

@@ -95,7 +95,7 @@ def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[s
     use = task.get("gpuUse")
     row = {
         "ID": tasks.short(tasks.id_of(task)),
-        "NAME": task["name"],
+        "NAME": tasks.label(task),
         "ENDED": age(task["stoppedAt"], now),
         "EXIT": str(task["exitCode"]) if "exitCode" in task else "-",
         **({"WAITED": duration(task.get("waitingSeconds"))} if is_wide else {}),

@@ -56,9 +56,21 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     for index, handle in enumerate(handles):
         yield ok(f"GPU {index}: {_text(pynvml.nvmlDeviceGetName(handle))} {_text(pynvml.nvmlDeviceGetUUID(handle))}")
+    yield ok(_mps_text())
     if any(_persistence(pynvml, handle) is False for handle in handles):
         yield warn("persistence mode is off", "the first CUDA call of a task takes seconds: run `nvidia-smi -pm 1` as root.")
     yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
+
+
+def _mps_text() -> str:
+    """Describe what tasks that share a GPU get: an MPS daemon enforces their limits. It removes its pid file when it ends."""
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")  # the default of MPS
+    try:
+        pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())
+        os.stat(f"/proc/{pid}")
+    except (OSError, ValueError):
+        return "no MPS daemon: tasks that share a GPU take turns on it, and their memory limits are not enforced"
+    return f"an MPS daemon runs (process {pid}): the memory limits of tasks that share a GPU are enforced"
 
 
 def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:

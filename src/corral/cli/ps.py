@@ -128,7 +128,7 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
         "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task), tasks.array_index(task)),
         "STATE": tasks.state(task),
         "LINE": "",
-        "GPUS": _gpus(tasks.gpu_ids(task), gpu_names),
+        "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
         "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
         "START": "",
         "EXIT": ",".join(map(str, tasks.exit_codes(task))),
@@ -144,7 +144,7 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
         "TASK": tasks.title(run["taskDefinition"], run["taskName"], run["arrayIndex"]),
         "STATE": run["state"],
         "LINE": str(run["place"] or ""),
-        "GPUS": _gpus(run["gpuIds"], gpu_names),
+        "GPUS": _gpus(run["gpuIds"], gpu_names, is_shared=bool(run["gpuMemoryMiB"])),
         "SINCE": age(datetime.fromtimestamp(run["sinceS"], UTC), now),
         "START": start(run.get("startsAtS"), now),
         "EXIT": "",
@@ -153,10 +153,12 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
     }
 
 
-def _gpus(gpu_ids: list[str], names: Mapping[str, str]) -> str:
+def _gpus(gpu_ids: list[str], names: Mapping[str, str], *, is_shared: bool) -> str:
+    """Return the numbers of a task's GPUs. A star marks a GPU that the task shares with other tasks."""
+    shared = tasks.SHARED_MARK if gpu_ids and is_shared else ""
     if all(gpu_id in names for gpu_id in gpu_ids):
-        return tasks.spans(int(names[gpu_id]) for gpu_id in gpu_ids)
-    return ",".join(names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in gpu_ids)
+        return tasks.spans(int(names[gpu_id]) for gpu_id in gpu_ids) + shared
+    return ",".join(names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in gpu_ids) + shared
 
 
 def _print(rows: list[Row], *, everything: bool) -> None:

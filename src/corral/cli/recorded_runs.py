@@ -7,7 +7,7 @@ has the members `name`, `command`, `folder`, `git`, `exitCode`, `failed`, `waiti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -57,6 +57,15 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedR
     return found
 
 
+def describe_everywhere(endpoint: Endpoint, cluster: str, task_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Describe tasks of one cluster. A task that ECS has forgotten is described by the history, if it is there."""
+    found = tasks.describe(client(endpoint, "ecs"), task_ids, cluster)
+    missing = dict.fromkeys(task_ids).keys() - map(tasks.id_of, found) if len(found) < len(task_ids) else ()
+    if missing and not is_aws(endpoint):
+        found += [run.task for task_id in missing for run in find_recorded(endpoint, task_id)]
+    return found
+
+
 def _described(endpoint: Endpoint, ids: list[RunId]) -> dict[str, tuple[dict[str, Any], datetime | None]]:
     """Return the tasks that ECS shows, by id, each with the server's time."""
     ecs = client(endpoint, "ecs")
@@ -87,7 +96,7 @@ def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
     """
     if given.startswith("arn:"):
         given = given.rpartition("/")[2]
-    if not tasks.is_exact(given):
+    if given and not tasks.is_exact(given):
         if named := _find_named(endpoint, given):
             return named
         of_array, _, index = given.rpartition(":")

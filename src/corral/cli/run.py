@@ -11,12 +11,13 @@ import click
 from corral.cli import tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
+from corral.cli.errors import CliError
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.git_commit import GitCommit
 from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications, notifications_of
 from corral.cli.output import print_json, print_line, server_time
 from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
-from corral.cli.run_environment import variables, with_environment
+from corral.cli.run_environment import is_text, variables, with_environment
 from corral.cli.run_names import default_name, family_of
 from corral.cli.run_options import (
     HOST_IMAGE,
@@ -139,8 +140,12 @@ def _prepare(
     endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], *, is_file: bool
 ) -> Submission:
     """Register the task definition, and return it with the other parameters of RunTask. `wanted` is the command of the task."""
-    git = None if is_aws(endpoint) else GitCommit(options.folder or os.curdir)
     cluster, name = options.cluster or endpoint.cluster, options.name
+    folder = options.folder
+    for word in (*command, folder or ""):
+        if not is_text(word):
+            raise CliError(f"{word!a} is not UTF-8, but a command and its folder must be: rename it, or put it into a script.")
+    git = None if is_aws(endpoint) else GitCommit(folder or os.curdir)
     values = variables(options.env, options.env_file, inherits=options.runs_here and not is_file)
     if is_file:
         definition, override = _from_file(command, options)
@@ -157,7 +162,12 @@ def _prepare(
     return Submission(endpoint, cluster, name, reply["taskDefinition"], override if len(override) > 1 else None, tags)
 
 
-def _gpu_requirement(gpus: str) -> dict[str, Any]:
+def _gpu_requirement(options: RunArguments) -> dict[str, Any]:
+    """Return the GPUs of the container: whole GPUs, memory of a GPU that it shares, or nothing."""
+    if options.share:
+        strategy = {"nvidiaMps": {"memory": options.gpu_memory}}
+        return {"resourceRequirements": [{"type": "GPU", "sharingStrategy": strategy}]}
+    gpus = options.gpus or "0"
     return {"resourceRequirements": [{"type": "GPU", "value": gpus}]} if gpus != "0" else {}
 
 
@@ -169,7 +179,7 @@ def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
         "command": command,
         "cpu": options.cpu or 0,
         **({"memory": options.memory} if options.memory else {"memoryReservation": RESERVED_MIB}),
-        **_gpu_requirement(options.gpus or "0"),
+        **_gpu_requirement(options),
         **({"workingDirectory": options.folder} if options.folder else {}),
     }
 
@@ -195,6 +205,6 @@ def _from_file(command: tuple[str, ...], options: RunArguments) -> tuple[dict[st
         **({"command": list(command[2:])} if command[2:] else {}),
         **({"cpu": options.cpu} if options.cpu is not None else {}),
         **({"memory": options.memory} if options.memory is not None else {}),
-        **(_gpu_requirement(options.gpus) if options.gpus is not None else {}),
+        **_gpu_requirement(options),
     }
     return definition, override

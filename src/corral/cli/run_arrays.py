@@ -148,7 +148,7 @@ def wait_for_array(run: ArrayRun) -> None:
     if run.as_json:
         print_json(list(output.ended.values()))
     run.signals.finished()
-    code = run.signals.end_code or _report(array.id, submission.definition, output.ended)
+    code = run.signals.end_code or _report(array, submission.definition, output.ended)
     run.notifications.send(list(output.ended.values()), code)
     sys.exit(code)
 
@@ -165,15 +165,15 @@ def _follow(output: ArrayOutput, pause: Callable[[float], None], signals: RunSig
             signals.terminal_closed()
 
 
-def _report(array_id: str, definition: dict[str, Any], ended: dict[int, dict[str, Any]]) -> int:
-    """Print how many members failed, and return the largest exit code."""
-    codes = {index: _code(definition, task) for index, task in sorted(ended.items())}
+def _report(array: SubmittedArray, definition: dict[str, Any], ended: dict[int, dict[str, Any]]) -> int:
+    """Print how many members failed, and return the largest exit code. A member without a description has no exit code."""
+    codes = {index: _code(definition, ended[index]) if index in ended else NO_EXIT_CODE for index in array.members}
     failed = {index: code for index, code in codes.items() if code}
     if failed:
         shown = ", ".join(f"[{index}] with {code}" for index, code in islice(failed.items(), FAILED_SHOWN))
         more = f", and {len(failed) - FAILED_SHOWN} more" if len(failed) > FAILED_SHOWN else ""
-        print_message(f"{len(failed)} of {len(codes)} tasks of array {array_id} failed: {shown}{more}")
-        reasons = Counter(why for index in failed if (why := shorten_ids(tasks.reason(ended[index]))))
+        print_message(f"{len(failed)} of {len(codes)} tasks of array {array.id} failed: {shown}{more}")
+        reasons = Counter(why for index in failed if index in ended and (why := shorten_ids(tasks.reason(ended[index]))))
         for why, number in reasons.most_common(REASONS_SHOWN):
             print_message(f"{count(number, 'task')}: {why}")
     return max(codes.values(), default=0)

@@ -51,7 +51,7 @@ def variables(pairs: Iterable[str], files: Iterable[Path], *, inherits: bool) ->
             raise click.BadParameter(f"{problem}: write it as NAME=VALUE, with letters, digits and _ in NAME.", param_hint="--env")
         values[name] = value if equals else os.environ[name]
     for name, value in values.items():
-        if not _is_text(value):
+        if not is_text(value):
             raise click.BadParameter(f"the value of {name} is not UTF-8, or contains a NUL character.", param_hint="--env")
     return values
 
@@ -60,11 +60,11 @@ def is_passed(name: str, value: str) -> bool:
     """Whether a variable of this process is passed to the run."""
     if name in NOT_PASSED or name.startswith(("AWS_", "CORRAL_")) or not VARIABLE.fullmatch(name):
         return False
-    return _is_text(value)
+    return is_text(value)
 
 
-def _is_text(value: str) -> bool:
-    """Whether the value is UTF-8 without NUL. Python represents other bytes as surrogates, which JSON cannot contain."""
+def is_text(value: str) -> bool:
+    """Whether a text is UTF-8 without NUL. Python represents other bytes as surrogates, which JSON cannot contain."""
     return "\0" not in value and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value))
 
 

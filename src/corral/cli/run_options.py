@@ -25,6 +25,7 @@ from corral.cli.run_values import (
     ARRAY,
     CPU_MAX,
     GPU_COUNT,
+    GPU_MEMORY_SIZE,
     MEMORY_SIZE,
     PRIORITY_MAX,
     REQUEUE_MAX,
@@ -57,6 +58,8 @@ class RunArguments:
     """The values of the options, as click has parsed them. None or an empty value means that the option was not given."""
 
     gpus: str | None
+    share: bool
+    gpu_memory: int | None  # MiB
     cpu: int | None
     memory: int | None  # MiB
     limit_s: int | None
@@ -90,7 +93,10 @@ class RunArguments:
     def folder(self) -> str | None:
         """The working directory of the task. A container of an image has its own, unless --workdir is given."""
         if self.runs_here:
-            return os.path.abspath(self.workdir or os.curdir)
+            try:
+                return os.path.abspath(self.workdir or os.curdir)
+            except FileNotFoundError:
+                raise CliError("the current folder was deleted: change to another folder, or name one with --workdir.") from None
         return str(self.workdir) if self.workdir else None
 
 
@@ -103,6 +109,8 @@ def run_options(command: F) -> F:
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--gpus", "-g", type=GPU_COUNT, help="GPUs to reserve: a number, or `all` GPUs of a host (default: 0)."),
+    click.option("--share", is_flag=True, help="Share one GPU with other tasks that also use --share. Requires --gpu-memory."),
+    click.option("--gpu-memory", type=GPU_MEMORY_SIZE, help="With --share: memory to reserve on the GPU: 20g, 512m, or MiB."),
     click.option("--cpu", type=click.IntRange(0, CPU_MAX), metavar="UNITS", help="CPU to reserve; 1024 units are one core."),
     click.option("--memory", type=MEMORY_SIZE, help=f"Memory to reserve: 16g, 512m, or MiB (default: {RESERVED_MIB})."),
     click.option(
@@ -176,6 +184,7 @@ def split_arguments(parameters: Sequence[click.Parameter], given: Sequence[str])
 def check_options(options: RunArguments, *, is_file: bool) -> None:
     """Refuse options that cannot be used together."""
     check_name(options.name)
+    _check_sharing(options)
     if options.interactive and options.detach:
         raise click.UsageError("-i cannot be used with --detach.")
     if options.interactive and options.detach_on_hangup:
@@ -192,6 +201,15 @@ def check_options(options: RunArguments, *, is_file: bool) -> None:
         raise click.UsageError("--workdir cannot be used with FILE.json: set workingDirectory in the file.")
     if options.runs_here and options.workdir is not None and not options.workdir.is_dir():
         raise click.BadParameter(f"'{options.workdir}' is not a folder.", param_hint="--workdir")
+
+
+def _check_sharing(options: RunArguments) -> None:
+    if options.share and options.gpu_memory is None:
+        raise click.UsageError("--share requires --gpu-memory: how much memory of the GPU the task needs, for example 20g.")
+    if options.gpu_memory is not None and not options.share:
+        raise click.UsageError("--gpu-memory requires --share: without it, a task has all memory of its GPUs.")
+    if options.share and options.gpus not in (None, "1"):
+        raise click.UsageError(f"--share cannot be used with --gpus {options.gpus.lower()}: a task shares one GPU. Omit --gpus.")
 
 
 def check_endpoint(endpoint: Endpoint, options: RunArguments, *, is_file: bool) -> None:

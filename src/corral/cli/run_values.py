@@ -47,13 +47,16 @@ class MemorySize(click.ParamType):  # type: ignore[type-arg]
 
     name = "SIZE"
 
+    def __init__(self, min_mib: int) -> None:
+        self._min_mib = min_mib
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = _SIZE.fullmatch(str(value).strip())
         if match is None:
             self.fail(f"'{value}' is not a size: write it as 512m or 16g, or as a number of MiB.", param, ctx)
         mib = int(match[1]) * _KIB[match[2].lower()] // 2**10
-        if not MEMORY_MIN_MIB <= mib <= MEMORY_MAX_MIB:
-            self.fail(f"'{value}' is {mib} MiB: a task has from {MEMORY_MIN_MIB} to {MEMORY_MAX_MIB} MiB.", param, ctx)
+        if not self._min_mib <= mib <= MEMORY_MAX_MIB:
+            self.fail(f"'{value}' is {mib} MiB: a task has from {self._min_mib} to {MEMORY_MAX_MIB} MiB.", param, ctx)
         return mib
 
 
@@ -166,6 +169,7 @@ def call_batches(indexes: Sequence[int]) -> Iterator[range]:
 
 
 GPU_COUNT = GpuCount()
-MEMORY_SIZE = MemorySize()
+MEMORY_SIZE = MemorySize(MEMORY_MIN_MIB)
+GPU_MEMORY_SIZE = MemorySize(1)
 START_TIME = StartTimeType()
 ARRAY = ArrayType()

@@ -20,11 +20,12 @@ from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_co
 from corral.cli.task_logs import has_log
 
 GRAPH_MAX = 60  # columns of the graph
+ARRAY_WORDS = 4  # in the tag of an array: its id, the index, the step and the limit
 LABEL = 10  # columns of the labels
 GIT_TAG = "corral:git"
 OPTIONS = {  # tag → the option of `corral run` that sets it
     "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
-    "corral:after": "--after", "corral:after-any": "--after-any", "corral:array": "--array", "corral:requeue": "--requeue",
+    "corral:after": "--after", "corral:after-any": "--after-any", "corral:requeue": "--requeue",
 }  # fmt: skip
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
@@ -70,11 +71,13 @@ def _program(endpoint: Endpoint, task: dict[str, Any]) -> dict[str, Any]:
     container = next(each for each in definition["containerDefinitions"] if each["name"] == main)
     overrides = task.get("overrides", {}).get("containerOverrides", ())
     container = {**container, **next((each for each in overrides if each.get("name") == main), {})}
-    needs = [need["value"] for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
+    needs = [need for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
+    strategy: dict[str, Any] = next((need["sharingStrategy"] for need in needs if "sharingStrategy" in need), {})
     return {
         "command": plain_command([*container.get("entryPoint", ()), *container.get("command", ())]),
         "folder": container.get("workingDirectory"),
-        "gpus": next(iter(needs), 0),
+        "gpus": next((need.get("value", "1") for need in needs), 0),
+        "gpuMemoryMiB": strategy.get("nvidiaMps", {}).get("memory"),
         "hasLog": any(map(has_log, definition["containerDefinitions"])),
     }
 
@@ -90,7 +93,7 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each line."""
     task, now = run.task, run.now
     definition = task["taskDefinitionArn"].rpartition("/")[2]
-    yield "Run", f"{task['name']}  {tasks.id_of(task)}"
+    yield "Run", f"{tasks.label(task)}  {tasks.id_of(task)}"
     yield "State", _state(task)
     if reason := shorten_ids(tasks.reason(task)):
         yield "Reason", reason
@@ -108,13 +111,19 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
     if "stoppedAt" in task:
         ran = f", ran {_span(task['startedAt'], task['stoppedAt'])}" if "startedAt" in task else ", has not started"
         yield "Ended", _time(task["stoppedAt"], now) + ran
-    yield "Needs", f"{task.get('gpus') or 0} GPUs, {task['cpu']} CPU units, {task['memory']} MiB"
+    shared_mib = task.get("gpuMemoryMiB")
+    gpus = f"{tasks.size(shared_mib)} of a shared GPU" if shared_mib else f"{task.get('gpus') or 0} GPUs"
+    yield "Needs", f"{gpus}, {task['cpu']} CPU units, {task['memory']} MiB"
     if ids := tasks.gpu_ids(task):
         yield "GPUs", " ".join(ids)
     if text := _use(task, load):
         yield "GPU use", text
     if load is not None:
         yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
+    words = tasks.tag_value(task, tasks.ARRAY_TAG).split()
+    if len(words) == ARRAY_WORDS:
+        at_once = f", at most {words[3]} at the same time" if words[3] != "0" else ""
+        yield "Array", f"index {words[1]} of array {words[0]}{at_once}"
     if options := [_option(flag, value) for key, flag in OPTIONS.items() if (value := tasks.tag_value(task, key))]:
         yield "Options", "  ".join(options)
     for key, label in LINKS.items():

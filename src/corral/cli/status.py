@@ -10,7 +10,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
-from corral.cli.tasks import spans, title
+from corral.cli.tasks import size, spans, title
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,10 +109,19 @@ def use(gpu: dict[str, Any]) -> str:
 
     Return `free` or `reserved for TASK` if no task uses the GPU and there are no such reasons.
     """
-    shown = title(gpu["taskDefinition"], gpu.get("taskName"), gpu.get("arrayIndex")) if gpu["task"] else ""
-    task = [f"{gpu['task'][:SHORT_ID]} {shown}"] if gpu["task"] else []
+    task = [holders(gpu)] if gpu["task"] else []
     text = ", ".join([*task, *unavailable_reasons(gpu)]) or reserved_for(gpu) or "free"
     return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
+
+
+def holders(gpu: dict[str, Any]) -> str:
+    """Return the task that has a GPU. Of a shared GPU, return all tasks, and how much of the memory they have reserved."""
+    holding = gpu.get("sharedBy") or (gpu,)
+    titles = [title(each["taskDefinition"], each.get("taskName"), each.get("arrayIndex")) for each in holding]
+    found = [f"{each['task'][:SHORT_ID]} {shown}" for each, shown in zip(holding, titles)]
+    if not gpu.get("sharedBy"):
+        return found[0]
+    return f"shared, {size(gpu['allocatedMiB'])} of {size(gpu['memoryMiB'])} reserved: {', '.join(found)}"
 
 
 def _is_free(gpu: dict[str, Any]) -> bool:

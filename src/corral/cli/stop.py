@@ -35,7 +35,7 @@ def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, 
     # The last task first, so that a waiting member of an array does not start when another member stops.
     stopped = [ecs.stop_task(cluster=of_cluster, task=task_id, **why)["task"] for of_cluster, task_id in reversed(found)][::-1]
     if wait:
-        stopped = [wait_until_stopped(ecs, of_cluster, task) for (of_cluster, _), task in zip(found, stopped)]
+        stopped = [wait_until_stopped(endpoint, of_cluster, task_id) for of_cluster, task_id in found]
     if as_json:
         print_json(stopped)
         return

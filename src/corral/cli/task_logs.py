@@ -23,6 +23,7 @@ from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, long_poll
 from corral.cli.errors import connection_failed
 from corral.cli.output import print_message
+from corral.cli.recorded_runs import describe_everywhere
 
 LONG_POLL_S = 20.0  # the maximum time until the server responds to a long poll
 # The reason why a task waits can change although the task's version does not. So a waiting task has shorter long polls.
@@ -217,12 +218,14 @@ def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
 
 
-def wait_until_stopped(ecs: Any, cluster: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Wait until a task has stopped, and return its description."""
+def wait_until_stopped(endpoint: Endpoint, cluster: str, task_id: str) -> dict[str, Any]:
+    """Wait until a task has stopped, and return its description. If ECS has forgotten the task, it is that of the history."""
+    describe = partial(through_outages, partial(describe_everywhere, endpoint, cluster, [task_id]))
+    task = tasks.only(describe(), task_id, cluster)
     while not tasks.is_stopped(task):
         began_s = time.monotonic()
         with long_poll(LONG_POLL_S):
-            task = through_outages(partial(tasks.describe_one, ecs, cluster, tasks.id_of(task)))
+            task = tasks.only(describe(), task_id, cluster)
         if not tasks.is_stopped(task):  # AWS has no long polls, so wait before the next request
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
     return task

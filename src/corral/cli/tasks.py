@@ -19,6 +19,7 @@ REQUEUED_TAG = "corral:requeued-as"  # the id of the task that replaces this one
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
 AMBIGUOUS_NAMED_MAX = 5
 MIB_PER_GIB = CPU_UNITS_PER_CORE = 1024
+SHARED_MARK = "*"  # after the number of a GPU that a task shares with other tasks
 # RegisterTaskDefinition does not accept these members of DescribeTaskDefinition's response.
 READ_ONLY = {
     "taskDefinitionArn", "revision", "status", "requiresAttributes", "compatibilities", "registeredAt", "registeredBy",
@@ -156,7 +157,12 @@ def is_stopped(task: dict[str, Any]) -> bool:
 
 
 def gpu_ids(task: dict[str, Any]) -> list[str]:
-    return [gpu_id for container in task["containers"] for gpu_id in container.get("gpuIds", ())]
+    """Return the GPUs of a task. Containers that share a GPU with each other have the same one."""
+    return list(dict.fromkeys(gpu_id for container in task["containers"] for gpu_id in container.get("gpuIds", ())))
+
+
+def shares_a_gpu(task: dict[str, Any]) -> bool:
+    return any("gpuSharingStrategy" in container for container in task["containers"])
 
 
 def spans(indexes: Iterable[int]) -> str:
@@ -174,12 +180,16 @@ def needs(amounts: dict[str, int]) -> str:
     """Format what a waiting task needs: `2 GPUs 16 GiB`. `amounts` is the member `needs` of Corral's pages."""
     gpus, cpu_units, memory_mib = amounts["gpus"], amounts["cpuUnits"], amounts["memoryMiB"]
     parts = ["all GPUs" if gpus < 0 else count(gpus, "GPU")] if gpus else []
+    if shared_mib := amounts.get("gpuMemoryMiB"):
+        parts = [f"{size(shared_mib)} of a GPU"]
     parts += [f"{cpu_units / CPU_UNITS_PER_CORE:.4g} CPU"] if cpu_units else []
-    if memory_mib >= MIB_PER_GIB:
-        parts.append(f"{memory_mib / MIB_PER_GIB:.4g} GiB")
-    elif memory_mib:
-        parts.append(f"{memory_mib} MiB")
+    parts += [size(memory_mib)] if memory_mib else []
     return " ".join(parts)
+
+
+def size(mib: int) -> str:
+    """Format an amount of memory: `1.5 GiB`, `512 MiB`."""
+    return f"{mib / MIB_PER_GIB:.4g} GiB" if mib >= MIB_PER_GIB else f"{mib} MiB"
 
 
 def without_needs(reason: str) -> str:

@@ -16,8 +16,8 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids, start
-from corral.cli.status import gpu_indexes, instance_gpus, reserved_for, tasks_line, unavailable_reasons
-from corral.cli.tasks import needs, spans, title, without_needs
+from corral.cli.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
+from corral.cli.tasks import SHARED_MARK, needs, spans, title, without_needs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -177,8 +177,7 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
 
     why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
-        shown = title(gpu["taskDefinition"], gpu.get("taskName"), gpu.get("arrayIndex"))
-        text = SafeText(f"{gpu['task'][:SHORT_ID]} {shown}", style="bold")
+        text = SafeText(holders(gpu), style="bold")
         text = text.append(f", {why}", "yellow") if why else text
     elif why or reserved_for(gpu):
         text = styled(why or reserved_for(gpu), "yellow")
@@ -259,9 +258,10 @@ def _fitting(running: list[Any], waiting: list[Any], room: int | None, total: in
 
 def _gpu_numbers(task: dict[str, Any], indexes: dict[str, int]) -> str:
     gpu_ids = task.get("gpuIds", ())
+    shared = SHARED_MARK if task.get("gpuMemoryMiB") else ""
     if all(gpu_id in indexes for gpu_id in gpu_ids):
-        return spans(indexes[gpu_id] for gpu_id in gpu_ids)
-    return ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in gpu_ids)
+        return spans(indexes[gpu_id] for gpu_id in gpu_ids) + shared
+    return ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in gpu_ids) + shared
 
 
 def plain_table() -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Any
 
 import click
@@ -15,8 +14,8 @@ from corral.cli.endpoint import client, cluster_option, find_endpoint
 from corral.cli.errors import NO_EXIT_CODE, TIMED_OUT
 from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.output import print_json, print_message, shorten_ids
-from corral.cli.run_names import describe_runs, find_runs
-from corral.cli.task_logs import through_outages, wait_until_stopped
+from corral.cli.recorded_runs import find_everywhere
+from corral.cli.task_logs import wait_until_stopped
 
 SHOWN_MAX = 10  # tasks without an exit code whose reasons are printed
 
@@ -30,18 +29,17 @@ def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str,
     """Wait until tasks have stopped. Exit with the exit code of the first of them that failed, or with 0.
 
     TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means its latest task, or all tasks of
-    the array with this name. If a task is requeued after a failure, the task that replaces it counts.
+    the array with this name. If a task is requeued after a failure, the task that replaces it counts. A task that has stopped is
+    found as long as `corral history` lists it.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    runs = [run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster)]
-    found = list(dict.fromkeys(runs))
+    found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster or endpoint.cluster)}
     ended: dict[str, dict[str, Any]] = {}
-    for (of_cluster, _), task in zip(found, describe_runs(ecs, found), strict=True):
-        stopped = wait_until_stopped(ecs, of_cluster, task)
-        while stopped_as := tasks.tag_value(stopped, tasks.REQUEUED_TAG):
-            replacement = through_outages(partial(tasks.describe_one, ecs, of_cluster, stopped_as))
-            stopped = wait_until_stopped(ecs, of_cluster, replacement)
+    for task_id, run in found.items():
+        stopped = run.task if tasks.is_stopped(run.task) else wait_until_stopped(endpoint, run.cluster, task_id)
+        while replacement := tasks.tag_value(stopped, tasks.REQUEUED_TAG):
+            stopped = wait_until_stopped(endpoint, run.cluster, replacement)
         ended[tasks.id_of(stopped)] = stopped
     if as_json:
         print_json(list(ended.values()))
@@ -59,6 +57,9 @@ def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str,
     """Return the exit code of a stopped task, or None if it has none. `definitions` caches task definitions by their ARN."""
     if reached_time_limit(task):
         return TIMED_OUT
+    if "failed" in task:  # from the history, which keeps tasks longer than their definitions
+        code: int | None = task.get("exitCode")
+        return code
     arn = task["taskDefinitionArn"]
     if arn not in definitions:
         definitions[arn] = ecs.describe_task_definition(taskDefinition=arn)["taskDefinition"]

@@ -15,7 +15,8 @@ A task without a time limit can end at any time. If its end could make room for 
 must end before the earliest such time.
 
 All estimates err in favour of the oldest claim. A running task counts as ended at its time limit, although it may need its stop
-timeout. The time limit of a younger claim counts with its stop timeout and with the time of its start.
+timeout. The time limit of a younger claim counts with its stop timeout and with the time of its start. A younger claim that shares
+a GPU counts as a claim that needs the whole GPU (`decide/shared_room.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import math
 from collections.abc import Sequence
 from math import inf
 
-from corral.decide.gpu_choice import choose_gpus
+from corral.decide.gpu_choice import gpus_for
 from corral.decide.placement_rules import allows
+from corral.decide.shared_room import SharedRoom
 from corral.decide.slot_fit import has_gpus
 from corral.model.placement import Ending, Opening, Placement, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
@@ -33,6 +35,7 @@ from corral.model.task import ALL_GPUS, Demand
 START_S = 5.0  # how long a task may take from its placement to its start, which is when its time limit begins to count
 STEPS_PER_DOUBLING = 16  # longest times are rounded up: a pool has few different ones, and each is at most 1/16 too long
 LONGEST_S = 10 * 366 * 86_400.0  # a claim with a longer time limit counts as a claim without a time limit
+Free = tuple[int, int, int] | SharedRoom  # GPUs, CPU and memory; a SharedRoom if tasks share GPUs
 SLOTS_MAX = 500  # with tasks with time limits on more slots, openings are not computed, because this would take too long
 
 
@@ -60,7 +63,7 @@ def first_opening(pool: Pool, demand: Demand) -> Opening | None:
     for slot_id in slot_ids:
         slot = pool.slot(slot_id)
         if slot.takes_tasks and (is_allowed is None or is_allowed(slot)):
-            at_s = _time_of_room(slot, pool.endings(slot_id), demand, _free(slot), first_at_s)[0]
+            at_s = _time_of_room(slot, pool.endings(slot_id), demand, _free(slot, demand), first_at_s)[0]
             if -inf < at_s < inf and (first is None or (at_s, slot_id) < (first_at_s, first.id)):
                 first, first_at_s = slot, at_s
     return None if first is None else opening_of(first, pool.endings(first.id), demand)
@@ -68,7 +71,7 @@ def first_opening(pool: Pool, demand: Demand) -> Opening | None:
 
 def opening_of(slot: Slot, endings: Sequence[Ending], demand: Demand) -> Opening | None:
     """Return the opening of a slot for a demand that does not fit there now. Return None if the opening is unknown."""
-    at_s, spare = _time_of_room(slot, endings, demand, _free(slot))
+    at_s, spare = _time_of_room(slot, endings, demand, _free(slot, demand))
     return None if at_s in (inf, -inf) else Opening(slot.id, at_s, earliest_room_s(slot, endings, demand), Demand(*spare))
 
 
@@ -77,6 +80,8 @@ def earliest_room_s(slot: Slot, endings: Sequence[Ending], demand: Demand) -> fl
 
     Return -inf if the slot could have room at any time.
     """
+    if slot.shared or demand.gpu_memory_mib:
+        return _time_of_room(slot, endings, demand, SharedRoom(slot, endings))[0]
     gpus = slot.total.gpus - sum([_gpus(slot, ending) for ending in endings])
     cpu_units = slot.total.cpu_units - sum([ending.cpu_units for ending in endings])
     memory_mib = slot.total.memory_mib - sum([ending.memory_mib for ending in endings])
@@ -99,21 +104,24 @@ def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float)
         return None
     if demand.rules is not None and not allows(demand.rules)(slot):
         return None
-    return Placement(slot.id, choose_gpus(slot, demand.gpus))
+    return Placement(slot.id, gpus_for(slot, demand))
 
 
-def _free(slot: Slot) -> tuple[int, int, int]:
-    return len(slot.gpus), slot.cpu_units, slot.memory_mib
+def _free(slot: Slot, demand: Demand) -> Free:
+    """Return the GPUs, the CPU and the memory that are free now."""
+    return SharedRoom(slot) if slot.shared or demand.gpu_memory_mib else (len(slot.gpus), slot.cpu_units, slot.memory_mib)
 
 
 def _time_of_room(
-    slot: Slot, endings: Sequence[Ending], demand: Demand, free: tuple[int, int, int], latest_s: float = inf
+    slot: Slot, endings: Sequence[Ending], demand: Demand, free: Free, latest_s: float = inf
 ) -> tuple[float, tuple[int, int, int]]:
     """Return when a slot has room for a demand if each task ends at its time limit, and what else is free then.
 
     `free` has the GPUs, the CPU and the memory that are free now. The time is -inf if they are enough. It is inf if the time limits
     do not make room, or make room only after `latest_s`.
     """
+    if isinstance(free, SharedRoom):
+        return _time_of_shared_room(free, endings, demand, latest_s)
     gpus, cpu_units, memory_mib = free
     needed = slot.total.gpus or 1 if demand.gpus == ALL_GPUS else demand.gpus
     at_s = -inf
@@ -129,6 +137,22 @@ def _time_of_room(
         memory_mib += ending.memory_mib
     spare = gpus - needed, cpu_units - demand.cpu_units, memory_mib - demand.memory_mib
     return (at_s if min(spare) >= 0 else inf), spare
+
+
+def _time_of_shared_room(
+    room: SharedRoom, endings: Sequence[Ending], demand: Demand, latest_s: float
+) -> tuple[float, tuple[int, int, int]]:
+    """The same as `_time_of_room`, if tasks share GPUs of the slot or the demand shares a GPU."""
+    at_s = -inf
+    for ending in endings:
+        if ending.limit_at_s > at_s:
+            if room.has(demand):
+                break
+            at_s = ending.limit_at_s
+            if at_s > latest_s:
+                break
+        room.end(ending)
+    return (at_s if room.has(demand) else inf), room.spare(demand)
 
 
 def _gpus(slot: Slot, ending: Ending) -> int:

@@ -2,6 +2,9 @@
 
 The chosen GPUs are close to each other: data travels fast between them, for example over NVLink. The choice also tries to leave the
 other free GPUs close to each other, for the next task.
+
+A task that shares a GPU gets memory of one GPU. The choice fills GPUs that are already shared, so that other GPUs stay idle for
+tasks that need whole GPUs.
 """
 
 from __future__ import annotations
@@ -12,10 +15,48 @@ from itertools import combinations
 from math import comb
 
 from corral.model.placement import Links, Slot
-from corral.model.task import ALL_GPUS
+from corral.model.task import ALL_GPUS, Demand
 
 EXACT_MAX = 2_000  # if there are at most this many possible sets of GPUs, all are compared
 SEEDS_MAX = 8  # otherwise `_grown` builds two sets from each of at most this many free GPUs
+
+
+def gpus_for(slot: Slot, demand: Demand) -> tuple[str, ...]:
+    """Choose the GPUs of a slot for a demand. The caller has checked that the slot has them."""
+    if not demand.gpu_memory_mib:
+        return choose_gpus(slot, demand.gpus)
+    chosen = shared_gpu(slot, demand.gpu_memory_mib)
+    assert chosen is not None, "the slot has no GPU with enough memory"
+    return (chosen,)
+
+
+def shared_gpu(slot: Slot, memory_mib: int) -> str | None:
+    """Choose the GPU on which a task gets this much memory. Return None if no GPU of the slot has it.
+
+    Of the GPUs that are already shared, choose the GPU with the least memory left. Otherwise choose an idle GPU: of those with the
+    least memory that suffices, the GPU that leaves the other idle GPUs closest to each other.
+    """
+    in_use = fullest_shared(slot, memory_mib)
+    if in_use is not None:
+        return in_use[1]
+    large = [gpu_id for gpu_id in slot.gpus if slot.gpu_memory.get(gpu_id, 0) >= memory_mib]
+    least_mib = min([slot.gpu_memory[gpu_id] for gpu_id in large], default=0)
+    suited = [gpu_id for gpu_id in large if slot.gpu_memory[gpu_id] == least_mib]
+    return closest_gpus(slot, suited, 1)[0] if suited else None
+
+
+def fullest_shared(slot: Slot, memory_mib: int) -> tuple[int, str] | None:
+    """Return the shared GPU with the least memory left that suffices, and this memory. Return None if there is no such GPU."""
+    suited = [(left_mib, slot.positions[gpu_id], gpu_id) for gpu_id, left_mib in slot.shared.items() if left_mib >= memory_mib]
+    if not suited:
+        return None
+    left_mib, _, gpu_id = min(suited)
+    return left_mib, gpu_id
+
+
+def most_gpu_memory(slot: Slot) -> int:
+    """Return the most memory that a task can get on one GPU of the slot now."""
+    return max([*slot.shared.values(), *(slot.gpu_memory.get(gpu_id, 0) for gpu_id in slot.gpus)], default=0)
 
 
 def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:

@@ -93,7 +93,8 @@ def _least(first: int | None, second: int) -> int:
 def needed_instances(instances: Sequence[GroupInstance], waiting: Iterable[WaitingTasks], new: GroupInstance | None) -> Need:
     """Return the instances that the running and waiting tasks need. `new` is an instance that the group would launch next.
 
-    Large tasks are packed first. The cost depends on the number of different demands, and not on the number of waiting tasks.
+    Large tasks are packed first. A task that shares a GPU counts as a task that needs a whole GPU. The cost depends on the number
+    of different demands, and not on the number of waiting tasks.
     """
     used, lines = {each.slot.id for each in instances if each.is_busy}, sorted(waiting, key=_size, reverse=True)
     least_gpus = min((tasks.demand.least_gpus for tasks in lines), default=0)

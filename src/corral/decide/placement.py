@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from corral.decide.backfill import place_before
-from corral.decide.gpu_choice import choose_gpus
+from corral.decide.gpu_choice import gpus_for, most_gpu_memory
 from corral.decide.placement_rules import first_choice, select, select_by_attributes
 from corral.decide.placement_together import could_hold_together, place_together, why_not_together
 from corral.decide.reservations import reserve
@@ -149,14 +149,19 @@ def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
     A GPU that is withheld now can become available later, so it counts.
     """
     withheld = [
-        Demand(slot.whole.gpus + len(slot.withheld), slot.whole.cpu_units, slot.whole.memory_mib)
+        Demand(
+            slot.whole.gpus + len(slot.withheld),
+            slot.whole.cpu_units,
+            slot.whole.memory_mib,
+            gpu_memory_mib=max([slot.whole.gpu_memory_mib, *slot.gpu_memory.values()]),
+        )
         for slot in pool.slots()
         if slot.withheld
     ]
     if could_hold(pool, demand) or any(covers(size, demand) for size in withheld):
         return None
     sizes = [*pool.totals(), *withheld]
-    if all(size.gpus < demand.least_gpus for size in sizes):
+    if all(size.gpus < demand.least_gpus or size.gpu_memory_mib < demand.gpu_memory_mib for size in sizes):
         lacking = "GPU"
     else:
         lacking = "MEMORY" if all(size.memory_mib < demand.memory_mib for size in sizes) else "CPU"
@@ -175,7 +180,8 @@ def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_
         (free.cpu_units < demand.cpu_units, "CPU"),
     ):
         if lacks:
-            return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)} free")
+            left = f" and at most {most_gpu_memory(slot)} MiB on one GPU" if demand.gpu_memory_mib else ""
+            return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)}{left} free")
     if reservation is not None and not is_open(pool, slot_id, demand, reservation):
         opening = reservation.opening
         if opening is not None and opening.slot_id == slot_id:
@@ -184,7 +190,7 @@ def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_
                 return _behind_older_claims(pool, demand, now_s) or before
         text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
-    return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, choose_gpus(slot, demand.gpus))
+    return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, gpus_for(slot, demand))
 
 
 def _behind_older_claims(pool: Pool, demand: Demand, now_s: float) -> Unplaceable | None:
@@ -223,7 +229,7 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
         largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
             return f"needs {amounts(demand)}, and the cluster has no container instances yet"
-        return f"needs {amounts(demand)}, and the largest host has only {amounts(largest)} in all"
+        return f"needs {amounts(demand)}, and the largest host has only {_size_text(largest, demand)} in all"
     if not pool.connected:
         silent = _lacking(pool, demand, reservation) == "AGENT"
         return f"needs {amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
@@ -236,7 +242,10 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     if reservation is not None and _find(pool, demand, None) is not None:
         return f"{text}, reserved for {reservation.claim.name}, which has waited longer"
     lacking = _lacking(pool, demand, reservation)
-    if lacking == "GPU" and demand.gpus == ALL_GPUS:
+    if lacking == "GPU" and demand.gpu_memory_mib:
+        most_mib = max([most_gpu_memory(slot) for slot in pool.slots() if slot.takes_tasks], default=0)
+        text += f", and no GPU has more than {most_mib} MiB of memory left to share"
+    elif lacking == "GPU" and demand.gpus == ALL_GPUS:
         text += ", but no host has all its GPUs free"
     elif lacking == "GPU" and free_gpus >= demand.gpus:
         text += ", but not all on one host"
@@ -245,6 +254,12 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     elif lacking == "CPU":
         text += f", but no such host has {demand.cpu_units} CPU units free"
     return text
+
+
+def _size_text(size: Demand, demand: Demand) -> str:
+    """Describe the size of a slot to a user whose demand is larger."""
+    text = amounts(Demand(size.gpus, size.cpu_units, size.memory_mib))
+    return f"{text}, {size.gpu_memory_mib} MiB on its largest GPU" if demand.gpu_memory_mib else text
 
 
 def why_waiting(pool: Pool, claim: Claim) -> str:
@@ -306,7 +321,7 @@ def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str
         reserved = 0 if reservation is None else len(reservation.wanted)
         slot_id = first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation), reserved)
     if slot_id is not None:
-        return Placement(slot_id, choose_gpus(pool.slot(slot_id), demand.gpus))
+        return Placement(slot_id, gpus_for(pool.slot(slot_id), demand))
     if reservation is None or reservation.opening is None:
         return None
     return place_before(pool, demand, reservation.opening, ends_at_s)
@@ -327,7 +342,7 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     if is_unsorted(demand) and not any(has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
         return "GPU"
     memory_mib = [
-        left for group in room.groups(demand.gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
+        left for group in room.groups(demand.idle_gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
     ]
     if demand.gpus and not memory_mib:
         return "GPU"
@@ -342,6 +357,8 @@ def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Rese
     left: int | None = None
     for slot_id in group.roomiest():
         memory_mib = pool.slot(slot_id).memory_mib
+        if demand.gpu_memory_mib and not has_gpus(pool.slot(slot_id), demand):
+            continue
         older = None if reservation is None else reservation.wanted.get(slot_id)
         if older is None:
             return max(left or 0, memory_mib)

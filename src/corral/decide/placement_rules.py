@@ -120,7 +120,7 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen, reserve
     rules = demand.rules
     assert rules is not None
     selection = select(pool, rules)
-    if not any(True for group in selection.groups(demand.gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
+    if not any(True for group in selection.groups(demand.idle_gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
         return None  # no slot has enough free capacity, so do not try each part
     steps = rules.strategy
     while steps and steps[0][0] == "spread":
@@ -163,7 +163,7 @@ def _choose(
 
 
 def _by_group(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Iterable[Sequence[str]]]:
-    return (group.fitting(demand.memory_mib, demand.cpu_units) for part in parts for group in part.groups(demand.gpus))
+    return (group.fitting(demand.memory_mib, demand.cpu_units) for part in parts for group in part.groups(demand.idle_gpus))
 
 
 def _shapes(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Sequence[str]]:
@@ -178,10 +178,12 @@ def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen,
     """Yield the first slot of each shape for which `is_open` is true.
 
     Only `reserved` slots are reserved, so it is enough to try one more slot of each shape. A demand for all GPUs of a slot must try
-    each slot, because slots of one shape can differ in their total number of GPUs.
+    each slot, because slots of one shape can differ in their total number of GPUs. A demand that shares a GPU must do so too,
+    because they can differ in the memory of their GPUs.
     """
+    tries_all = demand.gpus == ALL_GPUS or demand.gpu_memory_mib
     for ids in shapes:
-        for slot_id in ids if demand.gpus == ALL_GPUS else ids[: reserved + 1]:
+        for slot_id in ids if tries_all else ids[: reserved + 1]:
             if is_open(slot_id):
                 yield slot_id
                 break

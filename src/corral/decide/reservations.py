@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from corral.decide.backfill import earliest_room_s, first_opening
+from corral.decide.gpu_choice import most_gpu_memory
 from corral.decide.placement_together import reserve_together
 from corral.decide.slot_fit import allowed_slots, covers, is_unsorted
-from corral.model.placement import Claim, Pool, Reservation, SlotGroup
+from corral.model.placement import Claim, Pool, Reservation, Slot, SlotGroup
 from corral.model.task import ALL_GPUS, Demand
 
 
@@ -34,8 +35,7 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
         candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if covers(pool.slot(slot_id).whole, demand))
         for candidate in candidates if is_unsorted(demand) else islice(candidates, 1):
             slot = pool.slot(candidate)
-            near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
-            near = (near_gpus, min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
+            near = (_near_gpus(slot, demand), min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
             if best is None or near > best[0]:
                 best = near, candidate
     if best is None:
@@ -47,6 +47,13 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     if best[1] != opening.slot_id and earliest_room_s(pool.slot(best[1]), pool.endings(best[1]), demand) < opening.at_s:
         wanted[best[1]] = demand
     return Reservation(claim, wanted, opening)
+
+
+def _near_gpus(slot: Slot, demand: Demand) -> int:
+    """Return how near the free GPUs of a slot are to what the demand needs. More is nearer."""
+    if demand.gpu_memory_mib:
+        return min(most_gpu_memory(slot), demand.gpu_memory_mib)
+    return min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
 
 
 def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:

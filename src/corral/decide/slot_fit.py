@@ -7,6 +7,7 @@ resources of some slots for an older claim.
 
 from __future__ import annotations
 
+from corral.decide.gpu_choice import fullest_shared, shared_gpu
 from corral.decide.placement_rules import select
 from corral.model.placement import FreeSlots, Pool, Reservation, Slot
 from corral.model.task import ALL_GPUS, Demand
@@ -14,6 +15,8 @@ from corral.model.task import ALL_GPUS, Demand
 
 def best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
     """Return the slot with the fewest free GPUs, then with the least free memory, on which the demand fits."""
+    if demand.gpu_memory_mib:
+        return _best_shared_fit(pool, demand, reservation)
     for group in pool.groups(demand.gpus):
         for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
             if reservation is None:
@@ -21,6 +24,27 @@ def best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
             for slot_id in slot_ids[: len(reservation.wanted) + 1]:  # at least one of these slots is not reserved
                 older = reservation.wanted.get(slot_id)
                 if older is None or leaves_enough(pool.slot(slot_id), demand, older):
+                    return slot_id
+    return None
+
+
+def _best_shared_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
+    """Return the slot for a demand that shares a GPU.
+
+    Prefer the slot with the shared GPU that has the least memory left. If no shared GPU has enough, return the best fit among the
+    slots with a suitable idle GPU.
+    """
+    in_use: list[tuple[int, str]] = []
+    for slot_id in pool.sharing():
+        found = fullest_shared(pool.slot(slot_id), demand.gpu_memory_mib)
+        if found is not None and pool.slot(slot_id).takes_tasks and is_open(pool, slot_id, demand, reservation):
+            in_use.append((found[0], slot_id))
+    if in_use:
+        return min(in_use)[1]
+    for group in pool.groups(1):
+        for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
+            for slot_id in slot_ids:
+                if is_open(pool, slot_id, demand, reservation):
                     return slot_id
     return None
 
@@ -35,6 +59,8 @@ def is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation |
 
 
 def has_gpus(slot: Slot, demand: Demand) -> bool:
+    if demand.gpu_memory_mib:
+        return shared_gpu(slot, demand.gpu_memory_mib) is not None
     if demand.gpus == ALL_GPUS:
         return bool(slot.gpus) and len(slot.gpus) == slot.total.gpus
     return len(slot.gpus) >= demand.gpus
@@ -51,7 +77,12 @@ def leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
 
 def covers(total: Demand, demand: Demand) -> bool:
     """Whether a slot of this size has enough resources for the demand if no task runs on it."""
-    return total.gpus >= demand.least_gpus and total.memory_mib >= demand.memory_mib and total.cpu_units >= demand.cpu_units
+    return (
+        total.gpus >= demand.least_gpus
+        and total.memory_mib >= demand.memory_mib
+        and total.cpu_units >= demand.cpu_units
+        and total.gpu_memory_mib >= demand.gpu_memory_mib
+    )
 
 
 def allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
@@ -61,13 +92,15 @@ def allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
 
 def is_unsorted(demand: Demand) -> bool:
     """Whether each slot must be checked, because no index sorts the slots for such a demand."""
-    return demand.gpus == ALL_GPUS and demand.rules is not None
+    return bool(demand.gpu_memory_mib) or (demand.gpus == ALL_GPUS and demand.rules is not None)
 
 
 def amounts(demand: Demand) -> str:
     """Describe a demand for a message, for example `1 GPU, 128 MiB`."""
     parts = []
-    if demand.gpus:
+    if demand.gpu_memory_mib:
+        parts = [f"{demand.gpu_memory_mib} MiB of a shared GPU"]
+    elif demand.gpus:
         parts = ["all GPUs of a host" if demand.gpus == ALL_GPUS else f"{demand.gpus} GPU{'s' * (demand.gpus != 1)}"]
     parts += [f"{demand.cpu_units} CPU units"] if demand.cpu_units else []
     parts += [f"{demand.memory_mib} MiB"] if demand.memory_mib else []

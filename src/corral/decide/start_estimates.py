@@ -4,8 +4,9 @@ A slot is the capacity of one instance, total and free. A pool is a set of slots
 job that waits for capacity in a pool. The line of a pool is all its claims, oldest first.
 
 An estimate assumes that each task ends at its time limit, and that no older claim arrives. It gives each claim the first room that
-the claims before it leave. A task without a time limit counts as a task that never ends. If the start of a claim is unknown, the
-starts of the claims after it are unknown, too. Estimates are computed when a user reads them, so they cost nothing otherwise.
+the claims before it leave. A task without a time limit counts as a task that never ends. The start of a claim that shares a GPU is
+unknown. If the start of a claim is unknown, the starts of the claims after it are unknown, too. Estimates are computed when a user
+reads them, so they cost nothing otherwise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from math import inf
 from msgspec import Struct
 
 from corral.decide.placement_rules import allows
+from corral.decide.shared_room import SharedRoom
 from corral.decide.slot_fit import covers
 from corral.decide.task_lifecycle import duration_text
 from corral.model.placement import Claim, Pool, Slot
@@ -67,7 +69,7 @@ def _starts(pool: Pool, claims: Sequence[Claim], now_s: float) -> list[float | N
     found: list[float | None] = []
     for claim in claims:
         demand, rules = claim.demand, claim.demand.rules
-        if demand.nodes or (rules is not None and rules.depends_on_tasks):
+        if demand.nodes or demand.gpu_memory_mib or (rules is not None and rules.depends_on_tasks):
             break
         able = plans if rules is None else [plan for plan in plans if allows(rules)(plan.slot)]
         able = [plan for plan in able if covers(plan.slot.whole, demand)]
@@ -93,10 +95,10 @@ class _Plan:
         gpus, cpu_units, memory_mib = len(slot.gpus), slot.cpu_units, slot.memory_mib
         self._times = [now_s]
         self._free: list[Amounts] = [(gpus, cpu_units, memory_mib)]
+        room = SharedRoom(slot)
         for ending in pool.endings(slot.id):
-            gpus += sum([gpu_id in slot.positions for gpu_id in ending.gpu_ids])
-            cpu_units += ending.cpu_units
-            memory_mib += ending.memory_mib
+            room.end(ending)
+            gpus, cpu_units, memory_mib = room.idle_gpus, room.cpu_units, room.memory_mib
             if ending.limit_at_s > self._times[-1]:
                 self._times.append(ending.limit_at_s)
                 self._free.append((gpus, cpu_units, memory_mib))

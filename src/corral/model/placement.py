@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from corral.model.instance import ec2_id
 from corral.model.task import Demand, PlacementRules
 
+Shares = tuple[tuple[str, int], ...]  # (GPU id, memory in MiB) of each run that shares a GPU with other runs
 Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to each other GPU; smaller is closer
 
 
@@ -38,11 +39,18 @@ class Slot(Struct):
     registered_at_s: float = 0.0
     lent: int = 0  # GPUs of a host that other instances own now
     instance_group: str = ""  # the name of its Auto Scaling group; empty: none
+    gpu_memory: dict[str, int] = field(default_factory=dict)  # the memory in MiB of each GPU of the instance, also of withheld GPUs
+    # GPUs that tasks share → their memory in MiB that is not allocated to a task. They are in `positions`, and not in `gpus`.
+    shared: dict[str, int] = field(default_factory=dict)
+    lent_memory_mib: int = 0  # the memory of the largest GPU that another instance owns now
 
     @property
     def whole(self) -> Demand:
         """The total resources that the slot would have if no other instance owned GPUs of its host."""
-        return Demand(self.total.gpus + self.lent, self.total.cpu_units, self.total.memory_mib) if self.lent else self.total
+        if not self.lent:
+            return self.total
+        largest_mib = max(self.total.gpu_memory_mib, self.lent_memory_mib)
+        return Demand(self.total.gpus + self.lent, self.total.cpu_units, self.total.memory_mib, gpu_memory_mib=largest_mib)
 
     @property
     def takes_tasks(self) -> bool:
@@ -105,9 +113,10 @@ class Ending(Struct, frozen=True):
 
     task_id: str
     limit_at_s: float
-    gpu_ids: tuple[str, ...]
+    gpu_ids: tuple[str, ...]  # the GPUs that only this task has
     cpu_units: int
     memory_mib: int
+    shares: Shares = ()  # its memory on a GPU that it shares with other tasks
 
 
 class Opening(Struct, frozen=True):
@@ -201,6 +210,10 @@ class Pool(FreeSlots, Protocol):
     connected: int  # number of slots that accept tasks
     lines_depending_on_tasks: int  # number of lines whose placement rules depend on the tasks that run on a slot
     lines_with_limits: int  # number of lines whose claims have a time limit
+
+    def sharing(self) -> Iterable[str]:
+        """Return the ids of the slots that have GPUs which tasks share."""
+        ...
 
     def groups_by_held(self) -> Iterable[SlotGroup]:
         """Yield the slots that have GPUs, grouped by the number of GPUs in use and then by the total number, fewest first."""

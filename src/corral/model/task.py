@@ -66,6 +66,14 @@ class Demand(Struct, frozen=True):
     # Of a multi-node job: what each kind of node needs, and the number of such nodes. All nodes start at the same time. Then the
     # other fields have the largest amounts that one node needs.
     nodes: tuple[tuple[Demand, int], ...] = ()
+    # 0: whole GPUs. Otherwise the task shares one GPU with other tasks, `gpus` is 1, and this is the memory that it needs on the
+    # GPU. Of the size of a slot: the memory of its largest GPU.
+    gpu_memory_mib: int = 0
+
+    @property
+    def idle_gpus(self) -> int:
+        """The number of idle GPUs that a slot must have, or ALL_GPUS. A demand that shares a GPU may use one that is not idle."""
+        return 0 if self.gpu_memory_mib else self.gpus
 
     @property
     def least_gpus(self) -> int:
@@ -104,6 +112,7 @@ class Run(Changeable, frozen=True):
     restarts: int = 0
     health: str | None = None  # the last result of the health check
     about: dict[str, Any] | None = None  # facts about the container (see `Observed.about`); None: the run is a process
+    gpu_memory_mib: int = 0  # 0: the run has its GPUs alone; otherwise it shares one GPU, and this is its memory on the GPU
 
     @property
     def attempt_id(self) -> str:

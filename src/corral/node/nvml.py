@@ -24,6 +24,8 @@ RECOVERY_ACTIONS = {
     7: "reboot of the machine",
 }  # nvmlDeviceGpuRecoveryAction_t
 LOST = "the GPU is lost: the driver cannot reach it any more"
+# The first 15 characters of nvidia-cuda-mps-server, as in /proc/PID/comm. It has a context on each GPU that its clients use.
+MPS_SERVER = "nvidia-cuda-mps"
 OUTERMOST_PIDS = "pid:[4026531836]"  # the initial pid namespace has this number on every Linux
 
 
@@ -100,14 +102,14 @@ class NvmlGpus:
 
         If the agent itself runs in a container, the driver may list processes that are not visible in /proc. If a run has the GPU,
         such a process is assumed to belong to the run. Otherwise it counts as foreign. If the agent does not run in a container, a
-        process that is not visible has just ended and does not count.
+        process that is not visible has just ended and does not count. The MPS server does not count either: its clients do.
         """
         found = []
         for process in self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
             of_ours = is_ours(process.pid, ours)
             if of_ours is False or (of_ours is None and not self._sees_all_pids and not leased):
                 found.append((int(process.pid), process_name(process.pid)))
-        return sorted(found)[:FOREIGN_MAX]
+        return sorted((pid, name) for pid, name in found if name != MPS_SERVER)[:FOREIGN_MAX]
 
     def _read_links(self) -> list[list[int]] | None:
         """Return the distances between the GPUs. Return None for fewer than three GPUs, or if the driver does not report them."""

@@ -183,14 +183,15 @@ class MetricPublisher:
         fresh = {gpu_id: sample for gpu_id, (at_s, sample) in latest.items() if at_s > self._sampled_s.get(gpu_id, 0.0)}
         self._sampled_s = {gpu_id: at_s for gpu_id, (at_s, _) in latest.items()}
         for gpu in own_metrics.gpu_readings(tx, fresh):
-            self._add_to_task(tx, gpu, latest[gpu.sample.gpu_id][0])
+            self._add_to_tasks(tx, gpu, latest[gpu.sample.gpu_id][0])
             yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
 
-    def _add_to_task(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
-        """Add a sample to the GPU use of the task, unless the sample covers time before the task's start."""
-        if gpu.task_id is not None and gpu.started_at_s is not None and at_s >= gpu.started_at_s + SAMPLED_S:
-            tx.store.tasks.history.add_sample(gpu.task_id, gpu.sample)
-            self._has_unsaved_use = True
+    def _add_to_tasks(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
+        """Add a sample to the GPU use of each task that has the GPU, unless the sample covers time before the task's start."""
+        for task_id, started_at_s in gpu.tasks:
+            if started_at_s is not None and at_s >= started_at_s + SAMPLED_S:
+                tx.store.tasks.history.add_sample(task_id, gpu.sample)
+                self._has_unsaved_use = True
 
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
         """Return the points of a value if the value has changed or must be republished.

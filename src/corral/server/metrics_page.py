@@ -180,14 +180,17 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
         hosts.append((name, bool(host["connected"])))
         holders, owners = store.hosts.holders(host_id), store.hosts.gpu_owners(host_id)
         foreign, held = store.hosts.foreign(host_id), store.instances.holds_on_host(host_id)
-        faults = store.hosts.faults(host_id)
+        faults, shared = store.hosts.faults(host_id), store.hosts.allocated_mib(host_id)
         for device in [*store.hosts.gpus(host_id), *store.hosts.gpus(host_id, excluded=True)]:
-            task = store.tasks.get(holders[device.gpu_id]) if device.gpu_id in holders else None
-            gpus.append((_gpu_labels(device, name, owners[device.gpu_id], host_id, task), device))
+            holding = holders.get(device.gpu_id, [])
+            is_shared = device.gpu_id in shared
+            task = store.tasks.get(holding[0]) if holding and not is_shared else None
+            labels = _gpu_labels(device, name, owners[device.gpu_id], host_id, task)
+            gpus.append(({**labels, "shared": "true"} if is_shared else labels, device))
             failed |= {device.gpu_id} & faults.keys()
             state = (
                 "failed" if device.gpu_id in faults
-                else "used" if task is not None
+                else "used" if holding
                 else "excluded" if device.excluded
                 else "held" if device.gpu_id in held
                 else "foreign" if device.gpu_id in foreign
@@ -208,6 +211,8 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
 
 def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, task: Task | None) -> Labels:
     """The labels of dcgm-exporter, and what uses the GPU: the instance, and the task with its cluster, service and container.
+
+    A GPU that tasks share has the label `shared` in place of those of a task: its load belongs to all of them.
 
     dcgm-exporter has the label `modelName`. Corral uses `model_name`, because promtool refuses the other name. The configuration of
     `corral metrics --config` adds `modelName`.

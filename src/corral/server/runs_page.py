@@ -1,10 +1,12 @@
 """The page `/_corral/runs` for `corral ps`: the unfinished tasks of a cluster, running tasks first, then the line of waiting tasks.
 
-ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page returns the first waiting
-tasks in the order in which they will start, each with its place in line, and counts the others. A claim is a task, an instance
-launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The place of a task is the number of
-its claim in its pool, counted from 1. The page is made in several commands, so that no command keeps the lane busy for long, and
-another thread counts the tasks.
+ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page lists the first waiting
+tasks in the order in which they will start, and then tasks that their tags hold back. It also has the number of all tasks in each
+state.
+
+A claim is a task, an instance launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The
+place of a task is the number of its claim in its pool, counted from 1. A task that its tags hold back has no claim, so it has no
+place. The page is made in several commands, so that no command keeps the lane busy for long, and another thread counts the tasks.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ def _describing(ids: Sequence[str], found: RunList) -> Callable[[Tx[Store]], lis
 
 
 def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
-    """Return the ids of the unfinished tasks of a cluster: all placed tasks, and the first `limit` waiting tasks."""
+    """Return the ids of the unfinished tasks of a cluster: the placed tasks, and the first `limit` waiting tasks.
+
+    The list has at most `LISTED_MAX` tasks of each kind.
+    """
     if not is_active_cluster(tx, region, cluster):
         raise UnknownCluster(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
     pools = pools_of(tx, region, cluster)
@@ -124,7 +129,8 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
         "arrayIndex": task.array_index,
         "state": "WAITING" if waits else description["lastStatus"],
         "sinceS": task.started_at_s or task.created_at_s,
-        "gpuIds": [gpu_id for run in task.runs for gpu_id in run.gpu_ids],
+        "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
+        "gpuMemoryMiB": task.demand.gpu_memory_mib,
         "needs": needs_of(task.demand),
         "place": place if waits else None,
         "startsAtS": starts_at_s if waits else None,
@@ -134,5 +140,10 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
 
 
 def needs_of(demand: Demand) -> dict[str, int]:
-    """Return what a demand needs. -1 GPUs means all GPUs of a host."""
-    return {"gpus": demand.gpus, "cpuUnits": demand.cpu_units, "memoryMiB": demand.memory_mib}
+    """Return what a demand needs. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory of a GPU that it shares, or 0."""
+    return {
+        "gpus": demand.gpus,
+        "gpuMemoryMiB": demand.gpu_memory_mib,
+        "cpuUnits": demand.cpu_units,
+        "memoryMiB": demand.memory_mib,
+    }

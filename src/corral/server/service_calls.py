@@ -96,7 +96,10 @@ class CallRunner:
         return call.serialize(result, caller.request_id)
 
     async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
-        """Wait until the work of a successful request is complete. Errors do not matter, because the request has succeeded."""
+        """Delay the response for a short time, until the work that the request began, for example a new stack, is complete.
+
+        The request itself has already succeeded, so errors of this wait are ignored.
+        """
         waiting = lane.submit(lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting))
         with suppress(ApiError):
             await waiting
@@ -192,7 +195,10 @@ async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str,
 
 
 def _cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
-    """Cancel a waiting call if its client disconnects. Until the response is sent, `receive` ends only after a disconnect."""
+    """Cancel a waiting call if its client disconnects.
+
+    The body of the request has already arrived, so `receive` waits, and raises an exception when the client disconnects.
+    """
 
     async def wait_for_disconnect() -> None:
         with suppress(ClientGone):

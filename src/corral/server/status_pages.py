@@ -269,15 +269,24 @@ def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
 def _gpus(
     tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory, reserved: dict[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, and whether it has failed, is excluded, held, reserved or used by other processes."""
-    holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
+    """Describe every GPU of a host: its task, and whether it has failed, is excluded, held, reserved or used by other processes.
+
+    `task` is the first of the tasks that share a GPU. `sharedBy` lists all of them.
+    """
+    holders = {
+        gpu_id: [task for task_id in task_ids if (task := tx.store.tasks.get(task_id)) is not None]
+        for gpu_id, task_ids in tx.store.hosts.holders(host_id).items()
+    }
+    allocated_mib = tx.store.hosts.allocated_mib(host_id)
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
     faults = tx.store.hosts.faults(host_id)
     own_id, holds = host_instance_id(host_id), tx.store.instances.holds_on_host(host_id)
     devices = sorted([*tx.store.hosts.gpus(host_id), *tx.store.hosts.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
     return [
         {
-            **_gpu(asdict(gpu), holders.get(gpu.gpu_id), samples.get(gpu.gpu_id)),
+            **_gpu(asdict(gpu), next(iter(holders.get(gpu.gpu_id, ())), None), samples.get(gpu.gpu_id)),
+            "allocatedMiB": allocated_mib.get(gpu.gpu_id),
+            "sharedBy": [_task(task) for task in holders[gpu.gpu_id]] if gpu.gpu_id in allocated_mib else [],
             "excluded": gpu.excluded,
             "instance": ec2_id(owners[gpu.gpu_id]) if owners[gpu.gpu_id] != own_id else None,
             "held": holds.get(gpu.gpu_id),
@@ -329,8 +338,9 @@ def _task(task: Task | None) -> dict[str, Any]:
 def _running(task: Task | None) -> dict[str, Any]:
     assert task is not None
     state = "STOPPING" if task.desired.value == "STOPPED" else task.state.value
-    gpu_ids = [gpu_id for run in task.runs for gpu_id in run.gpu_ids]
-    return {**_task(task), "state": state, "sinceS": task.started_at_s or task.created_at_s, "gpuIds": gpu_ids}
+    gpu_ids = list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids))
+    since_s, gpu_memory_mib = task.started_at_s or task.created_at_s, task.demand.gpu_memory_mib
+    return {**_task(task), "state": state, "sinceS": since_s, "gpuIds": gpu_ids, "gpuMemoryMiB": gpu_memory_mib}
 
 
 def _definition(task: Task) -> str:

@@ -115,8 +115,8 @@ def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
     holders = tx.store.hosts.holders(host_id)
     for gpu_id in changed:
         tx.changed(gpu_key(gpu_id))
-        task = tx.store.tasks.get(holders[gpu_id]) if gpu_id in faults and gpu_id in holders else None
-        for run in task.runs if task is not None else ():
+        holding = [tx.store.tasks.get(task_id) for task_id in holders.get(gpu_id, ())] if gpu_id in faults else []
+        for run in [run for task in holding if task is not None for run in task.runs]:
             if gpu_id in run.gpu_ids and run.state is not RunState.STOPPED:
                 tx.hand_over("logs", "run notice", {"run": run.attempt_id, "text": f"corral: {gpu_id} failed: {faults[gpu_id]}"})
     _wake_pools(tx, host_id)

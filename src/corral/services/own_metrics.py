@@ -32,13 +32,15 @@ Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
 
 
 class GpuReading(Struct, frozen=True):
-    """A sample of a GPU, and the series that it belongs to: of the GPU, of its clusters, of its task and of the task's service."""
+    """A sample of a GPU, and the series that it belongs to: of the GPU, of its clusters, of its tasks and of their services.
+
+    Several tasks can share a GPU. The driver measures only the whole GPU, so each of these tasks gets this measurement.
+    """
 
     sample: GpuSample
     memory_mib: int
     targets: tuple[Target, ...]
-    task_id: str | None = None  # the task that has the GPU
-    started_at_s: float | None = None  # when this task started
+    tasks: tuple[tuple[str, float | None], ...] = ()  # (id, time of the start) of each task that has the GPU
 
 
 class Utilization(Struct, frozen=True):
@@ -218,16 +220,16 @@ def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[Gp
             assert owner is not None
             clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
             targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
-            task = tx.store.tasks.get(holders[device.gpu_id]) if device.gpu_id in holders else None
-            if task is not None:
+            holding = [task for task_id in holders.get(device.gpu_id, ()) if (task := tx.store.tasks.get(task_id)) is not None]
+            for task in holding:
                 targets.append((task.region, GPU_NAMESPACE, (("ClusterName", task.cluster), ("TaskId", task.id))))
                 targets += _task_targets(tx, task, device.gpu_id)
                 if (task.region, task.cluster) not in clusters:
                     clusters.append((task.region, task.cluster))
             for namespace in (GPU_NAMESPACE, COLLECTOR_NAMESPACE):
                 targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
-            holder = (task.id, task.started_at_s) if task is not None else (None, None)
-            yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(targets), *holder)
+            by_task = tuple((task.id, task.started_at_s) for task in holding)
+            yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(dict.fromkeys(targets)), by_task)
 
 
 def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:

@@ -18,9 +18,10 @@ from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
 
 CLAIMS = (  # every claim with the resources that it needs
-    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, roams, longest "
+    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
+    "task.gpu_memory_mib, roams, longest "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, NULL "
+    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, 0, NULL "
     "FROM claim JOIN instance ON instance.id = claim.id WHERE kind = 'instance'"
 )
 
@@ -35,8 +36,9 @@ class Claims:
         self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, oldest first
 
     def rebuild(self) -> None:
-        for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, roams, longest_s in self._database.execute(CLAIMS).fetchall():
-            demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules))
+        for row in self._database.execute(CLAIMS).fetchall():
+            pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s = row
+            demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
             claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s)
             self._fleet.join_line(pool, claim)
             self._waiting[kind, id] = pool, claim

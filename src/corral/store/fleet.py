@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from corral.journal import Journal
-from corral.model.placement import JOB, Claim, CompiledRules, Ending, Slot
+from corral.model.placement import JOB, Claim, CompiledRules, Ending, Shares, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
@@ -39,6 +39,7 @@ class PoolIndex:
         self.lines_depending_on_tasks = 0
         self.lines_with_limits = 0
         self._slots: dict[str, Slot] = {}
+        self._sharing: dict[str, None] = {}  # the slots that have GPUs which tasks share
         self._totals: dict[Demand, int] = {}
         self._index = SlotIndex()  # the slots that accept tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
@@ -74,6 +75,9 @@ class PoolIndex:
 
     def groups_by_held(self) -> list[GroupIndex]:
         return [group for _, group in sorted(self._held_groups().items(), key=_first)]
+
+    def sharing(self) -> Collection[str]:
+        return self._sharing
 
     def withheld(self) -> list[str]:
         return [reason for slot_id in sorted(self._withheld) for reason in self._withheld[slot_id].values()]
@@ -142,19 +146,32 @@ class PoolIndex:
         self._totals[slot.whole] = self._totals.get(slot.whole, 0) + 1
         if slot.withheld:
             self._withheld[slot.id] = slot.withheld
+        if slot.shared:
+            self._sharing[slot.id] = None
         self._list(slot)
 
     def remove(self, slot_id: str) -> None:
         slot = self._slots.pop(slot_id)
         self._unlist(slot)
         self._withheld.pop(slot_id, None)
+        self._sharing.pop(slot_id, None)
         if self._selections:
             self._note_change(slot_id)
         self._totals[slot.whole] -= 1
         if not self._totals[slot.whole]:
             del self._totals[slot.whole]
 
-    def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "", *, back: bool) -> None:
+    def change(
+        self,
+        slot_id: str,
+        gpu_ids: Sequence[str],
+        cpu_units: int,
+        memory_mib: int,
+        group: str = "",
+        shares: Shares = (),
+        *,
+        back: bool,
+    ) -> None:
         """Take resources from a slot, or give them back (`back`). If `group` is given, also count one pending task of the group.
 
         With `back`, the task is subtracted.
@@ -172,10 +189,28 @@ class PoolIndex:
                 slot.gpus = [gpu for gpu in slot.gpus if gpu not in gpu_ids]
             slot.cpu_units -= cpu_units
             slot.memory_mib -= memory_mib
+        if shares:
+            self._change_shares(slot, shares, back=back)
         if group:
             _count(slot, group, -1 if back else 1)
             slot.pending += -1 if back else 1
         self._relist(slot, before)
+
+    def _change_shares(self, slot: Slot, shares: Shares, *, back: bool) -> None:
+        """Take memory of GPUs that tasks share, or give it back. A GPU is idle again when all its memory is given back."""
+        for gpu_id, memory_mib in shares:
+            if gpu_id not in slot.positions:  # a GPU without a position is not available to tasks
+                continue
+            left_mib = slot.shared.pop(gpu_id, slot.gpu_memory[gpu_id]) + (memory_mib if back else -memory_mib)
+            if left_mib != slot.gpu_memory[gpu_id]:
+                slot.shared[gpu_id] = left_mib
+                slot.gpus = [idle for idle in slot.gpus if idle != gpu_id]
+            elif gpu_id not in slot.gpus:
+                insort(slot.gpus, gpu_id, key=slot.positions.__getitem__)
+        if slot.shared:
+            self._sharing[slot.id] = None
+        else:
+            self._sharing.pop(slot.id, None)
 
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         """Add to the counters of a slot: tasks of a group with desired status RUNNING, running tasks, pending tasks."""
@@ -340,16 +375,21 @@ class Fleet:
         pool.remove(slot_id)
         self._on_rollback(partial(pool.put, before))
 
-    def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "") -> None:
+    def take(
+        self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "",
+        shares: Shares = (),
+    ) -> None:  # fmt: skip
         """Take resources from a slot for a task that becomes pending. If `group` is given, count the task on the slot."""
         pool = self.pool(pool_name)
-        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, back=False)
-        self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, back=True))
+        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, shares, back=False)
+        self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, shares, back=True))
 
-    def give(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int) -> None:
+    def give(
+        self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, shares: Shares = ()
+    ) -> None:
         pool = self.pool(pool_name)
-        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, back=True)
-        self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=False))
+        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, "", shares, back=True)
+        self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, "", shares, back=False))
 
     def count(self, pool_name: str, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         pool = self.pool(pool_name)
@@ -387,6 +427,7 @@ class Fleet:
                 "groups": {group.gpus: group.snapshot() for group in pool.groups()},
                 "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),
+                "sharing": sorted(pool.sharing()),
                 # The ranks of job claims are not in rows, because they depend on the time.
                 "claims": {
                     key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)

@@ -183,15 +183,26 @@ class Hosts:
             self._renew(host_id)
         return changed
 
-    def holders(self, host_id: str) -> dict[str, str]:
-        """GPU id → id of the task that leases the GPU."""
-        return dict(
-            self._database.execute(
-                "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "
-                "WHERE gpu.host_id = ?",
-                (host_id,),
-            ).fetchall()
+    def holders(self, host_id: str) -> dict[str, list[str]]:
+        """GPU id → ids of the tasks that lease the GPU. A GPU that is not shared has one."""
+        rows = self._database.execute(
+            "SELECT DISTINCT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
+            "JOIN run ON run.id = lease.run_id WHERE gpu.host_id = ? ORDER BY lease.gpu_id, run.task_id",
+            (host_id,),
         )
+        found: dict[str, list[str]] = {}
+        for gpu_id, task_id in rows:
+            found.setdefault(gpu_id, []).append(task_id)
+        return found
+
+    def allocated_mib(self, host_id: str) -> dict[str, int]:
+        """GPU id → the memory in MiB that tasks have on the GPU together, for the GPUs of a host that tasks share."""
+        rows = self._database.execute(
+            "SELECT lease.gpu_id, sum(lease.memory_mib) FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
+            "WHERE gpu.host_id = ? AND gpu.mode = 'shared' GROUP BY lease.gpu_id",
+            (host_id,),
+        )
+        return dict(rows.fetchall())
 
 
 def _dumps(values: Sequence[Any] | None) -> str:

@@ -30,8 +30,8 @@ LIMITS = (
     f"'$.attemptTimeout')), cpu_units, memory_mib FROM task WHERE {WITH_LIMIT}"
 )
 LEASED_WITH_LIMIT = (
-    "SELECT run.task_id, gpu_id FROM lease JOIN run ON run.id = lease.run_id "
-    f"WHERE run.task_id IN (SELECT id FROM task WHERE {WITH_LIMIT}) ORDER BY gpu_id"
+    "SELECT run.task_id, gpu_id, lease.memory_mib FROM lease JOIN run ON run.id = lease.run_id "
+    f"WHERE run.task_id IN (SELECT id FROM task WHERE {WITH_LIMIT}) ORDER BY gpu_id, lease.memory_mib"
 )
 EC2_DIGITS = 17  # the number of hexadecimal digits of an id in EC2's form
 
@@ -55,12 +55,14 @@ class Instances:
         for instance in self._live.values():
             if instance.host_id is not None:
                 self.renew_slot(instance.id)
-        gpus: dict[str, list[str]] = {}
-        for task_id, gpu_id in self._database.execute(LEASED_WITH_LIMIT).fetchall():
-            gpus.setdefault(task_id, []).append(gpu_id)
+        gpus: dict[str, list[tuple[str, int]]] = {}
+        for task_id, gpu_id, allocated_mib in self._database.execute(LEASED_WITH_LIMIT).fetchall():
+            gpus.setdefault(task_id, []).append((gpu_id, allocated_mib))
         for pool, instance_id, task_id, limit_at_s, cpu_units, memory_mib in self._database.execute(LIMITS).fetchall():
-            held = tuple(gpus.get(task_id, ()))
-            self._fleet.put_ending(pool, instance_id, Ending(task_id, limit_at_s, held, cpu_units, memory_mib))
+            leased = gpus.get(task_id, ())
+            alone = tuple(gpu_id for gpu_id, allocated_mib in leased if not allocated_mib)
+            shares = tuple(lease for lease in leased if lease[1])
+            self._fleet.put_ending(pool, instance_id, Ending(task_id, limit_at_s, alone, cpu_units, memory_mib, shares))
 
     # Reading
 
@@ -130,15 +132,14 @@ class Instances:
         )
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
-    def holders(self, instance_id: str) -> dict[str, str]:
-        """GPU id → id of the task that leases the GPU, for the GPUs of the instance."""
-        return dict(
-            self._database.execute(
-                "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "
-                "WHERE gpu.owner = ?",
-                (instance_id,),
-            ).fetchall()
+    def leases(self, instance_id: str) -> dict[str, tuple[int, int]]:
+        """Leased GPU of the instance → (number of leases, allocated memory in MiB). The memory is 0 if the GPU is not shared."""
+        rows = self._database.execute(
+            "SELECT lease.gpu_id, count(*), sum(lease.memory_mib) FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
+            "WHERE gpu.owner = ? GROUP BY lease.gpu_id",
+            (instance_id,),
         )
+        return {gpu_id: (count, allocated_mib) for gpu_id, count, allocated_mib in rows}
 
     def some_holders(self, pool: str, limit: int) -> tuple[list[str], list[str]]:
         """Some tasks that lease GPUs of a pool, and some instances that own GPUs of its hosts. At most `limit` in total.
@@ -355,19 +356,21 @@ class Instances:
             "SELECT name, connected, links FROM host WHERE id = ?", (instance.host_id,)
         ).fetchone()
         rows = self._database.execute(
-            "SELECT id, excluded, foreign_use, owner, model, simulated, fault FROM gpu WHERE host_id = ? AND present = 1 "
-            "ORDER BY position",
+            "SELECT id, excluded, foreign_use, owner, model, simulated, fault, memory_mib FROM gpu "
+            "WHERE host_id = ? AND present = 1 ORDER BY position",
             (instance.host_id,),
         ).fetchall()
-        held, attributes = self.holders(instance.id), self.attributes(instance.id)
+        held, attributes = self.leases(instance.id), self.attributes(instance.id)
         holds = _holds(attributes)
         offered: dict[str, str] = {}  # GPU id → foreign processes that use the GPU, as JSON
         withheld: dict[str, str] = {}
         positions: dict[str, int] = {}
+        gpu_memory: dict[str, int] = {}
         models, is_simulated = set[str](), False
-        for position, (gpu_id, excluded, foreign, owner, model, simulated, fault) in enumerate(rows):
+        for position, (gpu_id, excluded, foreign, owner, model, simulated, fault, gpu_memory_mib) in enumerate(rows):
             if owner != instance.id or excluded:
                 continue
+            gpu_memory[gpu_id] = gpu_memory_mib
             models.add(model)
             is_simulated = is_simulated or bool(simulated)
             if fault or gpu_id in holds:
@@ -378,9 +381,16 @@ class Instances:
                 positions[gpu_id] = position
             elif gpu_id not in held:  # a run keeps its leased GPU, even if a foreign process uses it too
                 withheld[gpu_id] = _in_use(foreign)
+        usable = [gpu_id for gpu_id in offered if gpu_id not in withheld]
+        lent = [row for row in rows if instance.is_host and row[3] != instance.id and not row[1]]
         slot = Slot(
             id=instance.id,
-            total=Demand(sum(gpu_id not in withheld for gpu_id in offered), instance.cpu_units, instance.memory_mib),
+            total=Demand(
+                len(usable),
+                instance.cpu_units,
+                instance.memory_mib,
+                gpu_memory_mib=max((gpu_memory[gpu_id] for gpu_id in usable), default=0),
+            ),
             cpu_units=instance.cpu_units,
             memory_mib=instance.memory_mib,
             gpus=[gpu_id for gpu_id in positions if gpu_id not in held],
@@ -395,8 +405,15 @@ class Instances:
                 **attributes,
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
-            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner, *_ in rows) if instance.is_host else 0,
+            lent=len(lent),
             instance_group=instance.group,
+            gpu_memory=gpu_memory,
+            shared={
+                gpu_id: gpu_memory[gpu_id] - allocated_mib
+                for gpu_id, (_, allocated_mib) in held.items()
+                if allocated_mib and gpu_id in positions
+            },
+            lent_memory_mib=max((row[7] for row in lent), default=0),
         )
         self._count_tasks(slot)
         return slot

@@ -84,7 +84,7 @@ CREATE TABLE instance_attribute (
     PRIMARY KEY (instance_id, name)
 ) WITHOUT ROWID;
 
--- A GPU is leased as a whole ('exclusive') or shared, and an instance owns it. The two composite UNIQUE constraints exist for the
+-- A GPU is leased as a whole ('exclusive') or shared ('shared', while it has such leases), and an instance owns it. The two composite UNIQUE constraints exist for the
 -- foreign keys of lease: neither mode nor owner may change while a run leases the GPU.
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
@@ -120,6 +120,7 @@ CREATE TABLE task (
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0,                           -- of the GPU that the task shares; 0: it gets whole GPUs
     version        INTEGER NOT NULL,
     task_group     TEXT NOT NULL,
     started_by     TEXT,
@@ -172,7 +173,8 @@ CREATE TABLE run (
     waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for other containers
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
-    about      TEXT                         -- JSON: facts about its container; NULL: a process
+    about      TEXT,                        -- JSON: facts about its container; NULL: a process
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- of the GPU that it shares; 0: it has its GPUs alone
 );
 CREATE INDEX run_of_task ON run (task_id, position);
 CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
@@ -182,12 +184,24 @@ CREATE TABLE lease (
     run_id TEXT NOT NULL REFERENCES run (id),
     mode   TEXT NOT NULL,
     owner  TEXT NOT NULL,
+    memory_mib INTEGER NOT NULL DEFAULT 0,  -- the memory of the GPU that a shared lease allocates; 0: the lease is exclusive
+    CHECK ((mode = 'exclusive' AND memory_mib = 0) OR (mode = 'shared' AND memory_mib > 0)),
     PRIMARY KEY (gpu_id, run_id),
     FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
     FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
+CREATE TRIGGER lease_memory BEFORE INSERT ON lease WHEN NEW.mode = 'shared'
+BEGIN
+    SELECT RAISE(ABORT, 'the leases of a shared GPU allocate more memory than the GPU has')
+    WHERE NEW.memory_mib + (SELECT coalesce(sum(memory_mib), 0) FROM lease WHERE gpu_id = NEW.gpu_id)
+        > (SELECT memory_mib FROM gpu WHERE id = NEW.gpu_id);
+END;
+CREATE TRIGGER lease_is_final BEFORE UPDATE ON lease
+BEGIN
+    SELECT RAISE(ABORT, 'a lease cannot be changed');
+END;
 
 -- A PROVISIONING task or a pending instance that waits for capacity of a pool.
 CREATE TABLE claim (

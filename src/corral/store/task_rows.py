@@ -13,17 +13,18 @@ from corral.database import Row
 from corral.model.run import RunState
 from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 
-# The fields of tasks and runs, in the order of their columns. The last four fields of a task are its demand.
+# The fields of tasks and runs, in the order of their columns. The last five fields of a task are its demand.
 TASK_FIELDS = (
     "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
     "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
     "details", "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
+    "gpu_memory_mib",
 )  # fmt: skip
 RUN_FIELDS = (
     "id", "task_id", "container", "position", "essential", "gpus", "state", "gpu_ids", "pid", "exit_code", "reason", "started_at_s",
-    "stopped_at_s", "waits", "restarts", "health", "about",
+    "stopped_at_s", "waits", "restarts", "health", "about", "gpu_memory_mib",
 )  # fmt: skip
-assert set(TASK_FIELDS[:-4]) | {"demand", "runs"} == {field.name for field in fields(Task)}
+assert set(TASK_FIELDS[:-5]) | {"demand", "runs"} == {field.name for field in fields(Task)}
 assert set(RUN_FIELDS) == {field.name for field in fields(Run)}
 COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # field → column, if their names differ
 TASK_COLUMNS, RUN_COLUMNS = (
@@ -43,6 +44,7 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
         dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
         task.demand.gpus, task.demand.cpu_units, task.demand.memory_mib, _rules_text(task.demand.rules),
+        task.demand.gpu_memory_mib,
     )  # fmt: skip
 
 
@@ -51,6 +53,7 @@ def values_of_run(run: Run) -> tuple[Any, ...]:
     return (
         run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value, dumps(run.gpu_ids), run.pid,
         run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.waits, run.restarts, run.health, None,
+        run.gpu_memory_mib,
     )  # fmt: skip
 
 
@@ -62,8 +65,9 @@ _IN_RUN = itemgetter(*map(RUN_FIELDS.index, Run.__struct_fields__))
 
 
 def task_of(row: Row, runs: Sequence[Row]) -> Task:
-    gpus, cpu_units, memory_mib, rules = row[_ASK:]
-    found = [*row, Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules)), tuple([_run_of(run) for run in runs])]
+    gpus, cpu_units, memory_mib, rules, gpu_memory_mib = row[_ASK:]
+    demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
+    found = [*row, demand, tuple([_run_of(run) for run in runs])]
     found[_STATE], found[_DESIRED] = TASK_STATES[found[_STATE]], TASK_STATES[found[_DESIRED]]
     found[_DETAILS] = orjson.loads(found[_DETAILS])
     found[_PLAIN] = bool(found[_PLAIN])

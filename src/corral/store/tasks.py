@@ -11,7 +11,7 @@ from typing import Any
 
 from corral.database import Database, Row
 from corral.model.histogram import WAITS_S, Histogram
-from corral.model.placement import TASK, Claim, Ending, Placement, Rank
+from corral.model.placement import TASK, Claim, Ending, Placement, Rank, Shares
 from corral.model.run import RunState
 from corral.model.task import MOVES, Run, Task, TaskState
 from corral.store.claims import Claims
@@ -142,17 +142,31 @@ class Tasks:
         self._cache(task.but(pool=pool, version=task.version + 1))
 
     def _lease(self, task: Task) -> None:
-        rows = [(gpu_id, run.id, task.instance_id) for run in task.runs for gpu_id in run.gpu_ids]
+        assert task.instance_id is not None
+        shares: Shares = ()
+        if task.demand.gpu_memory_mib:
+            shares = self._lease_shares(task, task.instance_id)
+        rows = [(gpu_id, run.id, task.instance_id) for run in task.runs if not run.gpu_memory_mib for gpu_id in run.gpu_ids]
         if rows:
             self._executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
-        assert task.instance_id is not None
         self._journal.on_commit(partial(self._went_live, task))
         group = task.group_key if task.launch_type == "EC2" else ""
         self._fleet.take(
-            task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group
+            task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group, shares
         )
         if task.limit_s is not None:
             self._fleet.put_ending(task.pool, task.instance_id, _ending(task, task.limit_s))
+
+    def _lease_shares(self, task: Task, instance_id: str) -> Shares:
+        """Lease memory of a shared GPU to the runs of a task that need it. The schema refuses more memory than the GPU has."""
+        sharing = [run for run in task.runs if run.gpu_memory_mib]
+        shares = tuple((gpu_id, run.gpu_memory_mib) for run in sharing for gpu_id in run.gpu_ids)
+        self._executemany("UPDATE gpu SET mode = 'shared' WHERE id = ? AND mode != 'shared'", {(gpu_id,) for gpu_id, _ in shares})
+        self._executemany(
+            "INSERT INTO lease (gpu_id, run_id, mode, owner, memory_mib) VALUES (?, ?, 'shared', ?, ?)",
+            [(gpu_id, run.id, instance_id, run.gpu_memory_mib) for run in sharing for gpu_id in run.gpu_ids],
+        )
+        return shares
 
     def _went_live(self, task: Task) -> None:
         self.live.add(task.id)
@@ -180,17 +194,22 @@ class Tasks:
         """
         self._evict_on_rollback(before.id)
         freed: list[str] = []
+        shares: Shares = ()
         for run, was in zip(after.runs, before.runs):
             if run is not was:
-                freed += self._change_run(before, was, run)
+                gpu_ids = self._change_run(before, was, run)
+                if run.gpu_memory_mib:
+                    shares += tuple((gpu_id, run.gpu_memory_mib) for gpu_id in gpu_ids)
+                else:
+                    freed += gpu_ids
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
             self._journal.on_commit(partial(self._went_down, before.id))
             self.leaving.drop(before.id)
             if before.instance_id is None and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)
-        if before.instance_id is not None and (freed or ended):
-            self._give_back(before, before.instance_id, freed, ended=ended)
+        if before.instance_id is not None and (freed or shares or ended):
+            self._give_back(before, before.instance_id, freed, shares, ended=ended)
         if before.instance_id is not None and before.limit_s is not None:
             self._change_ending(before, after, before.instance_id, before.limit_s)
         if after.state is not before.state or after.desired is not before.desired:
@@ -204,14 +223,14 @@ class Tasks:
             self._just_stopped[before.id] = after
             self.history.add(after)
 
-    def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], *, ended: bool) -> None:
+    def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], shares: Shares, *, ended: bool) -> None:
         """Return the GPUs of ended runs to the slot. If the task has ended, also return its CPU and memory."""
         positions = self._fleet.pool(task.pool).slot(instance_id).positions
-        if not all(gpu_id in positions for gpu_id in gpu_ids):
+        if not all(gpu_id in positions for gpu_id in (*gpu_ids, *(gpu_id for gpu_id, _ in shares))):
             self._instances.renew_slot(instance_id)  # tasks cannot get some of these GPUs any more, so the slot is derived again
-            gpu_ids = ()
+            gpu_ids, shares = (), ()
         cpu_units, memory_mib = (task.demand.cpu_units, task.demand.memory_mib) if ended else (0, 0)
-        self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib)
+        self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib, shares)
 
     def _change_ending(self, before: Task, after: Task, instance_id: str, limit_s: float) -> None:
         """Update the time limit in the fleet index: the task has started, has other GPUs, or has ended."""
@@ -238,6 +257,11 @@ class Tasks:
             return ()
         leases = [(gpu_id, run.id) for gpu_id in run.gpu_ids]
         freed = self._executemany("DELETE FROM lease WHERE gpu_id = ? AND run_id = ?", leases).rowcount
+        if run.gpu_memory_mib:
+            self._executemany(
+                "UPDATE gpu SET mode = 'exclusive' WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM lease WHERE gpu_id = ?1)",
+                [(gpu_id,) for gpu_id in run.gpu_ids],
+            )
         return run.gpu_ids if freed else ()
 
     def _give_gpus(self, task: Task, run: Run) -> None:
@@ -415,8 +439,19 @@ class Tasks:
 def _ending(task: Task, limit_s: float) -> Ending:
     since_s = task.started_at_s if task.started_at_s is not None else task.placed_at_s
     assert since_s is not None, "a placed task has the time of its placement"
-    gpu_ids = sorted([gpu_id for run in task.runs if run.state is not RunState.STOPPED for gpu_id in run.gpu_ids])
-    return Ending(task.id, since_s + limit_s, tuple(gpu_ids), task.demand.cpu_units, task.demand.memory_mib)
+    gpu_ids: list[str] = []
+    shares: list[tuple[str, int]] = []
+    for run in task.runs:
+        if run.state is RunState.STOPPED:
+            continue
+        if run.gpu_memory_mib:
+            shares += [(gpu_id, run.gpu_memory_mib) for gpu_id in run.gpu_ids]
+        else:
+            gpu_ids += run.gpu_ids
+    demand = task.demand
+    return Ending(
+        task.id, since_s + limit_s, tuple(sorted(gpu_ids)), demand.cpu_units, demand.memory_mib, tuple(sorted(shares))
+    )  # fmt: skip
 
 
 def _counts(task: Task) -> tuple[int, int, int]:

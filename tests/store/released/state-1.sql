@@ -382,11 +382,13 @@ CREATE TABLE lease (
     run_id TEXT NOT NULL REFERENCES run (id),
     mode   TEXT NOT NULL,
     owner  TEXT NOT NULL,
+    memory_mib INTEGER NOT NULL DEFAULT 0,  -- the memory of the GPU that a shared lease allocates; 0: the lease is exclusive
+    CHECK ((mode = 'exclusive' AND memory_mib = 0) OR (mode = 'shared' AND memory_mib > 0)),
     PRIMARY KEY (gpu_id, run_id),
     FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
     FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
 ) WITHOUT ROWID;
-INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507');
+INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507',0);
 CREATE TABLE leaving_task (
     task_id   TEXT NOT NULL REFERENCES task (id),
     chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
@@ -535,10 +537,11 @@ CREATE TABLE run (
     waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for other containers
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
-    about      TEXT                         -- JSON: facts about its container; NULL: a process
+    about      TEXT,                        -- JSON: facts about its container; NULL: a process
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- of the GPU that it shares; 0: it has its GPUs alone
 );
-INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
-INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
+INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
 CREATE TABLE run_array (
     key        TEXT PRIMARY KEY,            -- REGION/ID
     max_active INTEGER NOT NULL CHECK (max_active >= 0),    -- 0: no limit
@@ -692,6 +695,7 @@ CREATE TABLE task (
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0,                           -- of the GPU that the task shares; 0: it gets whole GPUs
     version        INTEGER NOT NULL,
     task_group     TEXT NOT NULL,
     started_by     TEXT,
@@ -711,8 +715,8 @@ CREATE TABLE task (
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
-INSERT INTO "task" VALUES('placed','r','default','arn','','hosts','PENDING','RUNNING','2bedac7ce67e4d63efd5fba049d3c507',1,0,0,2,'',NULL,1.0,2.0,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
-INSERT INTO "task" VALUES('waiting','r','default','arn','','hosts','PROVISIONING','RUNNING',NULL,1,0,0,1,'',NULL,1.0,NULL,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
+INSERT INTO "task" VALUES('placed','r','default','arn','','hosts','PENDING','RUNNING','2bedac7ce67e4d63efd5fba049d3c507',1,0,0,0,2,'',NULL,1.0,2.0,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
+INSERT INTO "task" VALUES('waiting','r','default','arn','','hosts','PROVISIONING','RUNNING',NULL,1,0,0,0,1,'',NULL,1.0,NULL,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
 CREATE TABLE task_definition (
     region        TEXT NOT NULL,
     family        TEXT NOT NULL,
@@ -781,6 +785,16 @@ CREATE INDEX run_of_task ON run (task_id, position);
 CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
+CREATE TRIGGER lease_memory BEFORE INSERT ON lease WHEN NEW.mode = 'shared'
+BEGIN
+    SELECT RAISE(ABORT, 'the leases of a shared GPU allocate more memory than the GPU has')
+    WHERE NEW.memory_mib + (SELECT coalesce(sum(memory_mib), 0) FROM lease WHERE gpu_id = NEW.gpu_id)
+        > (SELECT memory_mib FROM gpu WHERE id = NEW.gpu_id);
+END;
+CREATE TRIGGER lease_is_final BEFORE UPDATE ON lease
+BEGIN
+    SELECT RAISE(ABORT, 'a lease cannot be changed');
+END;
 CREATE INDEX client_token_expiry ON client_token (expires_at);
 CREATE INDEX task_history_id ON task_history (substr(id, 1, 8));
 CREATE INDEX task_history_name ON task_history (name);

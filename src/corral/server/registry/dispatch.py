@@ -101,7 +101,7 @@ class RegistryExchange(Struct, eq=False):
         route, query = route_of(self.head.path, caller.region), query_of(self.head.query)
         operation = OPERATIONS.get((route.kind, self.head.method), OPERATIONS.get((route.kind, "")))
         if operation is None:
-            return None  # a request that only tests the password, or a path that the registry does not serve
+            return None  # the path is /v2/: the request only tests the password
         names = [name for name in (route.name, plain_name(query["from"], caller.region) if "from" in query else "") if name]
         return RequiredOperation("ecr", operation, lambda: {"repositoryNames": names})
 

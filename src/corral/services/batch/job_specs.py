@@ -23,9 +23,10 @@ from corral.services.batch.names import DEFINITION, arn, checked_tags
 from corral.services.batch.node_ranges import groups, is_open, node_range, owners
 from corral.services.batch.task_documents import task_overrides, task_properties, with_variable
 from corral.services.ecs import fargate
+from corral.services.ecs.gpu_requirements import sets_visible_devices, visible_gpus
 from corral.services.ecs.lookup import arn as ecs_arn
 from corral.services.ecs.lookup import split_definition
-from corral.services.ecs.task_spec import sets_visible_devices, task_spec, visible_gpus
+from corral.services.ecs.task_spec import task_spec
 from corral.store import Store
 
 Properties = dict[str, Any]

@@ -262,7 +262,7 @@ def _tags(data: Params) -> Tags:
 
 
 def _attributes(data: Params) -> Document:
-    """Return the members that only DescribeInstanceAttribute and GetConsoleOutput need."""
+    """Return the members that DescribeInstances does not show, for example the user data and the termination protection."""
     members = {
         "_user_data": data.get("UserData"),
         "_init": data.get("_init"),

@@ -15,6 +15,7 @@ from corral.decide.instance_query import parse_instance_query
 from corral.decide.placement_rules import ZONE, values_of, zone_of
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
+from corral.model.run import GpuDevice
 from corral.services import instances
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import provider_of_instance
@@ -210,7 +211,7 @@ def _attributes(slot: Slot, region: str) -> dict[str, str]:
 def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, include: Any) -> dict[str, Any]:
     instance = tx.store.instances.get(slot.id)
     assert instance is not None
-    gpus, held = tx.store.instances.gpus(slot.id), tx.store.instances.holders(slot.id)
+    gpus, leases = tx.store.instances.gpus(slot.id), tx.store.instances.leases(slot.id)
     description = {
         "containerInstanceArn": _arn(caller, cluster, slot.id),
         "ec2InstanceId": ec2_id(slot.id),
@@ -229,20 +230,23 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
         "registeredAt": slot.registered_at_s,
         "attachments": [],
         "tags": instance_tags(tx, caller.region, slot.id) if "TAGS" in include else [],
-        "gpuDevices": [
-            {
-                "gpuId": gpu.gpu_id,
-                "sharingMode": "DEDICATED" if gpu.gpu_id in held else "IDLE",
-                "totalMemoryInMiB": gpu.memory_mib,
-                "remainingMemoryInMiB": 0 if gpu.gpu_id in held else gpu.memory_mib,
-                "containerCount": 1 if gpu.gpu_id in held else 0,
-            }
-            for gpu in gpus
-        ],
+        "gpuDevices": [_gpu_device(gpu, *leases.get(gpu.gpu_id, (0, 0))) for gpu in gpus],
     }
     if "CONTAINER_INSTANCE_HEALTH" in include:
         description["healthStatus"] = _health(tx, slot, instance)
     return description
+
+
+def _gpu_device(gpu: GpuDevice, containers: int, allocated_mib: int) -> dict[str, Any]:
+    """Describe who has a GPU. `allocated_mib` is the memory that containers have on a GPU which they share."""
+    mode = "NVIDIA_MPS" if allocated_mib else "DEDICATED" if containers else "IDLE"
+    return {
+        "gpuId": gpu.gpu_id,
+        "sharingMode": mode,
+        "totalMemoryInMiB": gpu.memory_mib,
+        "remainingMemoryInMiB": 0 if mode == "DEDICATED" else max(0, gpu.memory_mib - allocated_mib),
+        "containerCount": containers,
+    }
 
 
 def _terminated(tx: Tx[Store], caller: Caller, cluster: str, instance_id: str) -> Instance | None:

@@ -10,6 +10,7 @@ import orjson
 
 from corral.services.ecs.errors import ClientException
 from corral.services.ecs.fargate import unfit_for_fargate
+from corral.services.ecs.gpu_requirements import sharing_strategy
 from corral.services.ecs.placement_constraints import check_definition_constraints
 from corral.services.ecs.task_spec import dependencies
 
@@ -39,12 +40,18 @@ def check_definition(definition: Definition) -> None:
     check_dependencies(definition["containerDefinitions"])
     if "FARGATE" in definition.get("requiresCompatibilities", ()) and (problem := unfit_for_fargate(definition)):
         raise ClientException(problem)
+    if "EXTERNAL" in definition.get("requiresCompatibilities", ()) and _shares_a_gpu(definition):
+        raise ClientException("A task definition that requires the compatibility EXTERNAL cannot use sharingStrategy for a GPU.")
 
 
 def compatibilities(definition: Definition) -> list[str]:
     """Return the launch types that can run the definition."""
-    on_a_vpc = definition.get("networkMode") == "awsvpc"
-    return [*(() if on_a_vpc else ("EXTERNAL",)), "EC2", *(() if unfit_for_fargate(definition) else ("FARGATE",))]
+    unfit_for_external = definition.get("networkMode") == "awsvpc" or _shares_a_gpu(definition)
+    return [*(() if unfit_for_external else ("EXTERNAL",)), "EC2", *(() if unfit_for_fargate(definition) else ("FARGATE",))]
+
+
+def _shares_a_gpu(definition: Definition) -> bool:
+    return any(sharing_strategy(container) is not None for container in definition["containerDefinitions"])
 
 
 def _check_task(definition: Definition) -> None:

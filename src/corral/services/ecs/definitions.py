@@ -9,10 +9,11 @@ from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ecs.definition_rules import check_definition, compatibilities
 from corral.services.ecs.errors import ClientException, InvalidParameterException
+from corral.services.ecs.gpu_requirements import gpus_required
 from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import PAGES, REVISION_REQUIRED, arn, find_definition, split_definition
 from corral.services.ecs.tags import check_tags
-from corral.services.ecs.task_spec import HEALTH_CHECK_DEFAULTS, cpu_units, gpus_required, memory_mib
+from corral.services.ecs.task_spec import HEALTH_CHECK_DEFAULTS, cpu_units, memory_mib
 from corral.services.pagination import names
 from corral.store import Store
 

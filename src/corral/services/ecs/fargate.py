@@ -9,7 +9,8 @@ from collections.abc import Collection
 from typing import Any
 
 from corral.services.ecs.errors import ClientException, InvalidParameterException, PlatformUnknownException
-from corral.services.ecs.task_spec import TaskSpec, cpu_units, gpu_count, memory_mib
+from corral.services.ecs.gpu_requirements import gpu_count
+from corral.services.ecs.task_spec import TaskSpec, cpu_units, memory_mib
 
 PLATFORM_VERSION = "1.4.0"  # the version that LATEST means
 PLATFORM_VERSIONS = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", PLATFORM_VERSION)

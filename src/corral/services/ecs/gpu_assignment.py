@@ -8,7 +8,8 @@ from corral.decide.placement import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
-from corral.services.ecs.task_spec import TaskSpec, visible_gpus
+from corral.services.ecs.gpu_requirements import visible_gpus
+from corral.services.ecs.task_spec import TaskSpec
 from corral.store import Store
 
 
@@ -68,10 +69,12 @@ def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
     """Divide the GPUs of a task among its containers, in the order of the task definition.
 
-    The GPUs of one container are as close to each other as possible.
+    The GPUs of one container are as close to each other as possible. Containers that share a GPU all get it.
     """
     if len(runs) == 1:
         return runs if runs[0].gpus in (0, FREE_GPUS) else (runs[0].but(gpu_ids=gpu_ids),)
+    if any(run.gpu_memory_mib for run in runs):
+        return tuple(run.but(gpu_ids=gpu_ids) if run.gpu_memory_mib else run for run in runs)
     counts = [len(gpu_ids) if run.gpus == ALL_GPUS else run.gpus for run in runs if run.gpus not in (0, FREE_GPUS)]
     assert sum(counts) == len(gpu_ids), "every GPU of a placement belongs to a container"
     if not counts:

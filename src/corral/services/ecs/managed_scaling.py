@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct, convert, field, to_builtins
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.group_capacity import COUNTED, capacity_of
@@ -333,7 +334,7 @@ def _cannot_help(launch: LaunchShape, region: str, pool: str, group: str, demand
     if new.pool != pool:
         joined = f"the cluster {launch.cluster}" if launch.cluster else "no cluster"
         return f"its instances join {joined}; set ECS_CLUSTER={pool.partition('/')[2]} in their user data"
-    if not covers(new.slot.total, demand):
+    if not covers(new.slot.total, replace(demand, gpu_memory_mib=0)):  # the memory of the GPUs is not known before the launch
         return f"the task needs {amounts(demand)}, and an instance of the type {launch.type} has {amounts(new.slot.total)}"
     if needed_instances([], [WaitingTasks(pool, demand, 1)], new).unfit:
         return "its instances do not match the placement constraints of the task"

@@ -19,9 +19,10 @@ from corral.model.task import Run, Task
 from corral.services.caller import Caller
 from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecs.errors import ClientException
+from corral.services.ecs.gpu_requirements import sets_visible_devices, sharing_environment
 from corral.services.ecs.host_access import refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_devices, wants_gpu_indexes
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
@@ -58,6 +59,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
             **secrets,
             **task_environment(tx.settings, task, run),
             **job_environment(tx, task, spec),
+            **(sharing_environment(container.definition) if run.gpu_memory_mib else {}),
         },
         gpu_ids=list(run.gpu_ids),
         gpu_indexes=gpu_indexes(tx, task, run),

@@ -173,7 +173,7 @@ def _task_limits(task: Task, spec: TaskSpec) -> dict[str, Any] | None:
 def docker_stats(run: Run, measured: Measured, instance: Instance) -> dict[str, Any] | None:
     """Statistics in the format of Docker's API; None if the container has no running process.
 
-    The statistics of a plain process have no network counters, and its memory limit is the memory of the host. Bytes read and
+    The statistics have no network counters, and the memory limit is the memory of the instance. Bytes read and
     written are known only as a total of all block devices. The total is shown as device 0:0.
     """
     now, before = measured.now.get(run.attempt_id), measured.before.get(run.attempt_id)

@@ -1,7 +1,7 @@
 """Task specs: a task definition merged with overrides. Tasks with equal definition and overrides share one spec.
 
 The second half of this module reads single settings of task definitions and container definitions: dependencies, health checks,
-restart policies, sizes and GPUs.
+restart policies and sizes. `gpu_requirements.py` reads the GPUs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from msgspec import Struct
 from corral.core import Tx
 from corral.decide.backfill import longest_time_s
 from corral.decide.task_lifecycle import NO_RULES
-from corral.model.numbers import whole_number
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
-from corral.model.task import ALL_GPUS, FREE_GPUS, ContainerRules, Demand, RestartPolicy, Run, Task
+from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task
 from corral.model.units import CPU_UNITS_PER_CORE
 from corral.services.ecs.errors import ClientException, InvalidParameterException
+from corral.services.ecs.gpu_requirements import gpu_memory_of_run, gpus_of_run, gpus_required, sharing_strategy
 from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 
 CACHED_SPECS_MAX = 1_000
-GPUS_MAX = 64  # GPUs that one container can require
 MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
@@ -38,7 +37,6 @@ HOST_IMAGE = "corral/host"
 SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
 LIFECYCLE_FIELDS = frozenset({"dependsOn", "healthCheck", "restartPolicy"})
 ONLY_IN_CONTAINERS = ("links", "volumesFrom", "mountPoints")
-DECIMAL = re.compile(r"\d*\.\d+")
 QUANTITY_MAX = 2**31 - 1
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
@@ -52,6 +50,7 @@ class ContainerSpec(Struct, frozen=True, eq=False):
     command: list[str]
     environment: dict[str, str]
     gpus: int  # a number of GPUs, or ALL_GPUS, or FREE_GPUS
+    gpu_memory_mib: int  # 0: the container does not share a GPU
     only_in_container: str | None  # the first setting that only Docker supports, if there is one
     health_check: HealthCheck | None
     stop_grace_s: float
@@ -117,7 +116,7 @@ def _without_overrides(document: dict[str, Any]) -> TaskSpec:
         runs=tuple(
             Run(
                 "", "", name, at, container.definition["essential"], container.gpus, RunState.PENDING,
-                waits=needs_others(container.definition),
+                waits=needs_others(container.definition), gpu_memory_mib=container.gpu_memory_mib,
             )
             for at, (name, container) in enumerate(containers.items())
         ),
@@ -135,24 +134,30 @@ def _with_overrides(base: TaskSpec, overrides: dict[str, Any]) -> TaskSpec:
         resized = resized or not SIZE_FIELDS.isdisjoint(override)
     if resized:
         demand = _demand(cpu, memory, [container.definition for container in containers.values()])
-    if any(containers[run.container].gpus != run.gpus for run in runs):
-        runs = tuple(run.but(gpus=containers[run.container].gpus) for run in runs)
+    if any(_gpus(containers[run.container]) != (run.gpus, run.gpu_memory_mib) for run in runs):
+        found = [(run, *_gpus(containers[run.container])) for run in runs]
+        runs = tuple(run.but(gpus=gpus, gpu_memory_mib=gpu_memory_mib) for run, gpus, gpu_memory_mib in found)
     role = overrides.get("taskRoleArn") or base.role
     return TaskSpec(base.document, overrides, containers, cpu, memory, demand, base.is_plain, base.rules, runs, role)
+
+
+def _gpus(container: ContainerSpec) -> tuple[int, int]:
+    return container.gpus, container.gpu_memory_mib
 
 
 def _with_override(base: ContainerSpec, override: dict[str, Any]) -> ContainerSpec:
     """The container with its overrides: command, environment, environment files, sizes and GPUs."""
     definition, environment, gpus = {**base.definition, **override}, base.environment, base.gpus
+    gpu_memory_mib = base.gpu_memory_mib
     if "environment" in override:
         environment = environment | {pair["name"]: pair.get("value", "") for pair in override["environment"]}
         definition["environment"] = [{"name": name, "value": value} for name, value in environment.items()]
     if "resourceRequirements" in override or "NVIDIA_VISIBLE_DEVICES" in environment:
-        gpus = gpus_of_run(definition)
+        gpus, gpu_memory_mib = gpus_of_run(definition), gpu_memory_of_run(definition)
     description = base.description if SIZE_FIELDS.isdisjoint(override) else _description(definition)
     return ContainerSpec(
-        definition, base.image, base.is_host_image, _command(definition), environment, gpus, base.only_in_container,
-        base.health_check, base.stop_grace_s, base.log_options, description,
+        definition, base.image, base.is_host_image, _command(definition), environment, gpus, gpu_memory_mib,
+        base.only_in_container, base.health_check, base.stop_grace_s, base.log_options, description,
     )  # fmt: skip
 
 
@@ -165,6 +170,7 @@ def _container(definition: dict[str, Any]) -> ContainerSpec:
         command=_command(definition),
         environment={pair["name"]: pair.get("value", "") for pair in definition["environment"]},
         gpus=gpus_of_run(definition),
+        gpu_memory_mib=gpu_memory_of_run(definition),
         only_in_container=next((field for field in ONLY_IN_CONTAINERS if definition.get(field)), None),
         health_check=health_check(definition),
         stop_grace_s=float(definition.get("stopTimeout", STOP_GRACE_S)),
@@ -184,17 +190,20 @@ def _description(definition: dict[str, Any]) -> dict[str, Any]:
         "cpu": str(definition["cpu"]),
         "memory": str(definition["memory"]) if "memory" in definition else None,
         "memoryReservation": str(definition["memoryReservation"]) if "memoryReservation" in definition else None,
+        "gpuSharingStrategy": sharing_strategy(definition),
     }
 
 
 def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str, Any]]) -> Demand:
     """The resources that a task needs on an instance: its task-level sizes, or else the sum of its containers' sizes."""
+    gpus, gpu_memory_mib = gpus_required(containers)
     return Demand(
-        gpus=gpus_required(containers),
+        gpus=gpus,
         cpu_units=cpu_units(cpu) if cpu else sum(container["cpu"] for container in containers),
         memory_mib=memory_mib(memory)
         if memory
         else sum(container.get("memoryReservation", container.get("memory", 0)) for container in containers),
+        gpu_memory_mib=gpu_memory_mib,
     )
 
 
@@ -311,64 +320,3 @@ def _quantity(setting: str, text: str) -> tuple[float, str]:
     if (number := float(found[1])) > QUANTITY_MAX:
         raise ClientException(f"Invalid '{setting}' setting for task: {text[:100]}. It must be {QUANTITY_MAX} or less.")
     return number, found[2].lower()
-
-
-def gpu_count(container: dict[str, Any]) -> int:
-    """How many whole GPUs a container requires, or ALL_GPUS."""
-    required = [need for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
-    if len(required) > 1:
-        raise ClientException(f"Container {container['name']}: at most one GPU resource requirement is allowed.")
-    if not required:
-        return 0
-    if "sharingStrategy" in required[0]:
-        raise ClientException("Corral does not serve GPU sharing (sharingStrategy) yet; a container gets whole GPUs.")
-    value = required[0].get("value", "")
-    if value == "ALL":
-        return ALL_GPUS
-    if DECIMAL.fullmatch(value):
-        raise ClientException(
-            f"Invalid GPU value '{value}' for container {container['name']}: Corral does not serve parts of a GPU yet; "
-            "a container gets whole GPUs."
-        )
-    count = whole_number(value, GPUS_MAX)
-    if not count:
-        raise ClientException(
-            f"Invalid GPU value '{value}' for container {container['name']}: give a whole number from 1 to {GPUS_MAX}, or ALL."
-        )
-    return count
-
-
-def gpus_required(containers: Iterable[dict[str, Any]]) -> int:
-    """How many GPUs the containers of a task require together, or ALL_GPUS."""
-    counts = [count for container in containers if (count := gpu_count(container))]
-    if ALL_GPUS in counts and len(counts) > 1:
-        raise ClientException(
-            "If a container of a task requires ALL GPUs of its instance, no other container of the task can require a GPU."
-        )
-    return ALL_GPUS if ALL_GPUS in counts else sum(counts)
-
-
-def gpus_of_run(container: dict[str, Any]) -> int:
-    """The GPUs of a run: the required number, ALL_GPUS or FREE_GPUS.
-
-    FREE_GPUS is for containers that require no GPU but are `privileged` or set NVIDIA_VISIBLE_DEVICES. They get GPUs that are
-    free.
-    """
-    return gpu_count(container) or (FREE_GPUS if visible_gpus(container) else 0)
-
-
-def visible_gpus(container: dict[str, Any]) -> str | None:
-    """The GPUs that NVIDIA_VISIBLE_DEVICES names: `all`, or indexes and ids separated by commas. None: no GPU.
-
-    If the variable is not set, a privileged container sees all GPUs.
-    """
-    for pair in container["environment"]:
-        if pair["name"] == "NVIDIA_VISIBLE_DEVICES":
-            value = str(pair.get("value", "")).strip()
-            return None if value in ("", "none", "void") else value
-    return "all" if container.get("privileged") else None
-
-
-def sets_visible_devices(container: dict[str, Any]) -> bool:
-    """Whether the container's environment sets NVIDIA_VISIBLE_DEVICES. The value does not matter."""
-    return any(pair["name"] == "NVIDIA_VISIBLE_DEVICES" for pair in container["environment"])
