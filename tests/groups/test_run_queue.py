@@ -43,6 +43,16 @@ def test_a_held_task_starts_when_the_tag_is_removed(world: RunQueueWorld) -> Non
     assert world.store.run_waits.snapshot() == (set(), {})
 
 
+@pytest.mark.parametrize("started_by", ["ecs-svc/1", "batch:1"])
+def test_a_held_task_with_the_started_by_of_a_service_can_be_released(world: RunQueueWorld, started_by: str) -> None:
+    tags = [{"key": "corral:hold", "value": "true"}]
+    made = world.call("RunTask", "ecs", taskDefinition="gpus-1", startedBy=started_by, tags=tags)
+    task_id = made["tasks"][0]["taskArn"].rpartition("/")[2]
+    assert world.state(task_id) == "PROVISIONING"
+    world.untag(task_id, "hold")
+    assert world.state(task_id) == "PENDING"
+
+
 def test_a_hold_takes_a_waiting_task_out_of_the_line(world: RunQueueWorld) -> None:
     running = world.launch_one(gpus=4)
     first, second = world.launch_one(), world.launch_one()

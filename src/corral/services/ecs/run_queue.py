@@ -277,7 +277,9 @@ def rank_of(task: Task) -> Rank:
 
 def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
     """Apply changed queue options to a task that has not ended. `before` has the earlier tags."""
-    if task.state is TaskState.STOPPED or (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH)):
+    run = tx.store.run_waits.get(task.id)
+    is_started_by_corral = (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH))
+    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # RunTask accepts any startedBy, too
         return
     old, new = ({tag["key"]: tag["value"] for tag in tags} for tags in (before, task.details.get("tags", ())))
     changed = {key for key in old.keys() | new.keys() if key.startswith(PREFIX) and old.get(key) != new.get(key)}
@@ -289,7 +291,6 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
                 f"The tag {key} of a task cannot be changed before the task has ended: stop the task, and run another one."
             )
     options = read_options(task.details["tags"])
-    run = tx.store.run_waits.get(task.id)
     requeues = options.requeues if REQUEUE_TAG in changed or run is None else run.requeues
     if task.state is not TaskState.PROVISIONING:  # the other options count again only if the task is requeued
         if run is not None:
