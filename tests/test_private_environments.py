@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from corral.core import Command
 from corral.errors import ApiError
 from corral.model.blob import MD5, StoredBlob
 from corral.model.run import Observed
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S
-from corral.services import hosts
+from corral.services import SERVICES, hosts
 from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
 from groups.group_world import CALLER, REGION
@@ -40,10 +41,10 @@ class World(ServiceWorld):
         blob = StoredBlob(f"{self.store.objects.next_number():032x}", 1, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
         self.s3("PutObject", caller, Key=key, Body=blob, ContentLength=1)
 
-    def launch(self, key: str, count: int = 1, **more: Any) -> list[str]:
-        file = {"type": "s3", "value": f"arn:aws:s3:::{BUCKET}/{key}"}
-        overrides = {"containerOverrides": [{"name": "c", "environmentFiles": [file]}]}
-        reply = self.call("RunTask", "ecs", taskDefinition="one", overrides=overrides, count=count, **more)
+    def launch(self, key: str, count: int = 1, caller: Caller = CALLER, **more: Any) -> list[str]:
+        overrides = {"containerOverrides": [{"name": "c", "environmentFiles": files(key)}]}
+        params = {"taskDefinition": "one", "overrides": overrides, "count": count, **more}
+        reply = self.run(lambda tx: SERVICES["ecs"].operations["RunTask"](tx, params, caller))
         return [task["taskArn"].rpartition("/")[2] for task in reply["tasks"]]
 
     def stop(self, *task_ids: str) -> None:
@@ -62,6 +63,10 @@ class World(ServiceWorld):
 
     def objects(self) -> list[str]:
         return [each["Key"] for each in self.s3("ListObjectsV2").get("Contents", [])]
+
+
+def files(key: str, partition: str = "aws") -> list[dict[str, str]]:
+    return [{"type": "s3", "value": f"arn:{partition}:s3:::{BUCKET}/{key}"}]
 
 
 def test_an_object_is_deleted_after_its_last_task_has_ended() -> None:
@@ -148,3 +153,27 @@ def test_only_the_root_user_can_read_the_bucket() -> None:
     with pytest.raises(ApiError, match="can replace"):
         world.upload("a.env", TASK)
     world.upload("a.env")
+
+
+def test_a_task_gets_only_the_variables_that_its_caller_has_uploaded() -> None:
+    world = World()
+    world.upload("root.env")
+    world.upload("task.env", TASK)
+    for key, caller in (("root.env", TASK), ("task.env", SESSION), ("unknown.env", TASK)):
+        with pytest.raises(ApiError, match="another caller") as refused:
+            world.launch(key, caller=caller)
+        assert refused.value.code == "AccessDeniedException"
+    assert world.launch("task.env", caller=TASK) and world.launch("task.env") and world.launch("root.env")
+
+
+@pytest.mark.parametrize("partition", ["aws", "aws-cn"])
+def test_a_task_definition_cannot_name_an_object_with_variables(partition: str) -> None:
+    world = World()
+    world.upload("root.env")
+    container: dict[str, Any] = {"name": "c", "image": "corral/host", "command": ["true"], "memory": 6}
+    container["environmentFiles"] = files("root.env", partition)
+    world.call("RegisterTaskDefinition", "ecs", family="reader", containerDefinitions=[container])
+    command = Command(lambda tx: SERVICES["ecs"].operations["RunTask"](tx, {"taskDefinition": "reader"}, TASK), lambda answer: None)
+    [order] = world.batch([command]).orders["h"].start
+    assert not order.spec.environment_files
+    assert order.fault is not None and "Only the overrides of RunTask can name objects" in order.fault

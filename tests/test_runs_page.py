@@ -92,7 +92,7 @@ def test_tasks_that_are_held_back_come_after_the_line() -> None:
     world = World()
     running = world.start(4, "train")
     held = world.start(1, "held", hold="true")
-    after = world.start(1, "after", after=running)
+    after = world.start(1, "after", after=running, hold="false")
     waiting = world.start(2)
     members = world.start(1, "array", count=3, array="a1b2 0 1 1")
     assert world.listed().waiting == [(waiting, 1), (members[0], 2), *((each, None) for each in [*members[1:], held, after])]

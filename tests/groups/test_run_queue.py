@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.core import Command
+from corral.core import MARKS_MAX_PER_BATCH, Command
 from corral.services import SERVICES, hosts
 from corral.services.ecs.run_queue import forbid_requeue
 from groups.group_world import CALLER, REGION, refused
@@ -41,6 +41,16 @@ def test_a_held_task_starts_when_the_tag_is_removed(world: RunQueueWorld) -> Non
     assert world.store.run_waits.snapshot() == ({task_id}, {})
     world.ends(task_id)
     assert world.store.run_waits.snapshot() == (set(), {})
+
+
+@pytest.mark.parametrize("started_by", ["ecs-svc/1", "batch:1"])
+def test_a_held_task_with_the_started_by_of_a_service_can_be_released(world: RunQueueWorld, started_by: str) -> None:
+    tags = [{"key": "corral:hold", "value": "true"}]
+    made = world.call("RunTask", "ecs", taskDefinition="gpus-1", startedBy=started_by, tags=tags)
+    task_id = made["tasks"][0]["taskArn"].rpartition("/")[2]
+    assert world.state(task_id) == "PROVISIONING"
+    world.untag(task_id, "hold")
+    assert world.state(task_id) == "PENDING"
 
 
 def test_a_hold_takes_a_waiting_task_out_of_the_line(world: RunQueueWorld) -> None:
@@ -141,6 +151,7 @@ def test_stopping_a_waiting_task_ends_it_and_stops_the_tasks_behind_it(world: Ru
     second = world.launch_one(after=first, requeue="5")
     third = world.launch_one(after=second)
     world.stop(second)
+    world.settle()
     assert world.states_of([second, third]) == ["STOPPED", "STOPPED"]
     world.ends(first)
     assert world.store.run_waits.snapshot() == (set(), {})
@@ -169,6 +180,27 @@ def test_tasks_that_ecs_has_forgotten_are_in_the_history(world: RunQueueWorld) -
     assert world.store.tasks.get(good) is None
     assert world.state(world.launch_one(after=f"{good} {first}", after_any=bad)) == "PENDING"
     assert "ended with an exit code that is not 0" in refused(lambda: world.launch(after=bad)).message
+
+
+def test_tags_that_name_each_other_as_successors_are_read_once(world: RunQueueWorld) -> None:
+    one, other = world.launch_one(), world.launch_one()
+    world.tag(one, requeued_as=other)
+    world.tag(other, requeued_as=one)
+    world.ends(one, other)
+    world.clock.advance(3700)
+    world.run(lambda tx: tx.mark("sweep:"))
+    assert world.store.tasks.get(one) is None
+    assert world.state(world.launch_one(after=one)) == "PENDING"
+
+
+def test_a_failure_stops_a_long_row_of_tasks_in_several_transactions(world: RunQueueWorld) -> None:
+    row = [world.launch_one()]
+    for _ in range(30):
+        row.append(world.launch_one(after=row[-1]))
+    world.run(lambda tx: hosts.report(tx, "h", world.reports(row[0], ended=True, code=1)))
+    assert world.states_of(row).count("STOPPED") < 5
+    world.settle()
+    assert set(world.states_of(row)) == {"STOPPED"}
 
 
 def test_many_tasks_behind_one_are_informed_in_several_transactions(world: RunQueueWorld) -> None:
@@ -361,6 +393,22 @@ def test_a_failed_task_is_replaced(world: RunQueueWorld) -> None:
     assert world.states_of([behind, later]) == ["PENDING", "PENDING"]
     assert "requeued-as" not in world.tags(third)
     assert world.state(world.launch_one(after=first, gpus=0)) == "PENDING"
+
+
+def test_the_record_of_a_task_names_its_successor_of_a_later_transaction(world: RunQueueWorld) -> None:
+    first = world.launch_one(requeue="1")
+
+    def end(tx: Any) -> None:
+        hosts.report(tx, "h", world.reports(first, ended=True, code=1))
+        for number in range(MARKS_MAX_PER_BATCH):
+            tx._marks = {f"sweep:{number}": None, **tx._marks}  # so many keys that the key of the task waits for the next batch
+
+    world.run(end)
+    assert "requeued-as" not in world.tags(first)
+    world.settle()
+    recorded = world.store.tasks.history.get(first)
+    assert recorded is not None
+    assert {"key": "corral:requeued-as", "value": world.successor(first)} in recorded.record.tags
 
 
 def test_the_last_failure_stops_the_tasks_behind(world: RunQueueWorld) -> None:

@@ -264,18 +264,20 @@ def test_a_failed_commit_leaves_no_record_and_the_next_one_works() -> None:
     assert row.record.gpu_use == GpuUse(1, 50.0, 50.0, 100) and row.record.tags == []
 
 
-def test_tags_that_are_set_with_the_stop_are_recorded_and_later_ones_are_not() -> None:
+def test_tags_that_are_set_with_the_stop_and_later_are_recorded() -> None:
     store = store_with_host()
     store.begin()
     start(store, "t")
     stop(store, "t")
     store.tasks.set_details(found(store, "t"), {"tags": [{"key": "corral:requeued-as", "value": "u"}]})
     store.commit()
+    [row] = store.tasks.history.listed(ALL, 10)
+    assert row.record.tags == [{"key": "corral:requeued-as", "value": "u"}]
     store.begin()
     store.tasks.set_details(found(store, "t"), {"tags": []})
     store.commit()
-    [row] = store.tasks.history.listed(ALL, 10)
-    assert row.record.tags == [{"key": "corral:requeued-as", "value": "u"}]
+    [changed] = store.tasks.history.listed(ALL, 10)
+    assert changed.record.tags == [] and changed.number == row.number
 
 
 def test_records_and_saved_gpu_use_survive_a_crash(tmp_path: Path) -> None:

@@ -67,8 +67,9 @@ def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None
 
 
 def _announce(tx: Tx[Store], end: EndNotice) -> None:
+    """Inform the waiting tasks in a later transaction, because a failure can stop a long row of tasks that wait for each other."""
     tx.store.run_waits.add_end(end)
-    tx.mark(f"run-end:{end.needed}")
+    tx.due(f"run-end:{end.needed}", tx.now_s)
 
 
 def reconcile_end(tx: Tx[Store], needed: str) -> None:

@@ -134,7 +134,7 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
         "needs": needs_of(task.demand),
         "place": place if waits else None,
         "startsAtS": starts_at_s if waits else None,
-        "held": waits and any(tag["key"] == HOLD_TAG for tag in task.details.get("tags", ())),
+        "held": waits and {"key": HOLD_TAG, "value": "true"} in task.details.get("tags", ()),
         "reason": "; ".join(reasons) or task.stopped_reason or "",
     }
 

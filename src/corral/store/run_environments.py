@@ -11,18 +11,23 @@ class RunEnvironments:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keep(self, key: str, until_s: float) -> None:
-        """Keep an object at least until this time."""
+    def keep(self, key: str, until_s: float, owner: str) -> None:
+        """Keep an object at least until this time. An object that is known keeps its owner."""
         self._database.execute(
-            "INSERT INTO run_environment VALUES (?, 0, ?) "
+            "INSERT INTO run_environment VALUES (?, 0, ?, ?) "
             "ON CONFLICT (key) DO UPDATE SET kept_until = max(kept_until, excluded.kept_until)",
-            (key, until_s),
+            (key, until_s, owner),
         )
+
+    def owner(self, key: str) -> str | None:
+        """Return the session that has uploaded an object, or an empty text for the root user. Return None for unknown objects."""
+        row = self._database.execute("SELECT owner FROM run_environment WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
 
     def use(self, key: str) -> None:
         """Count a new task that refers to the object."""
         self._database.execute(
-            "INSERT INTO run_environment VALUES (?, 1, 0) ON CONFLICT (key) DO UPDATE SET tasks = tasks + 1", (key,)
+            "INSERT INTO run_environment VALUES (?, 1, 0, '') ON CONFLICT (key) DO UPDATE SET tasks = tasks + 1", (key,)
         )
 
     def release(self, key: str, keep_until_s: float) -> None:

@@ -77,12 +77,15 @@ class TaskHistory:
         self._new[task.id] = task, use
         self._journal.on_rollback(partial(self._new.pop, task.id, None))
 
-    def change(self, task: Task) -> None:
-        """Record new tags of a task that has stopped in this transaction. Later changes are not recorded."""
+    def change_tags(self, task: Task) -> None:
+        """Record the tags of a stopped task: the task that replaces it can be launched in a later transaction than its end."""
         before = self._new.get(task.id)
         if before is not None:
             self._new[task.id] = task, before[1]
             self._journal.on_rollback(partial(self._new.__setitem__, task.id, before))
+        elif (stored := self.get(task.id)) is not None:
+            record = msgspec.structs.replace(stored.record, tags=task.details.get("tags") or [])
+            self._execute("UPDATE task_history SET record = ? WHERE number = ?", (_encode(record), stored.number))
 
     def _write(self) -> None:
         if self._new:

@@ -431,7 +431,8 @@ class Tasks:
         if changed == 0:
             raise Conflict(task.id)
         after = task.but(details=details)
-        self.history.change(after)
+        if after.state is TaskState.STOPPED:
+            self.history.change_tags(after)
         return self._cache(after)
 
 

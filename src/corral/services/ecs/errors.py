@@ -2,6 +2,7 @@
 
 from corral.errors import api_error
 
+AccessDeniedException = api_error("AccessDeniedException")
 AttributeLimitExceededException = api_error("AttributeLimitExceededException")
 ClientException = api_error("ClientException")
 ClusterContainsContainerInstancesException = api_error("ClusterContainsContainerInstancesException")

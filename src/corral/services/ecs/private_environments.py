@@ -2,14 +2,38 @@
 
 See `model/run_environment.py`. A task that replaces a failed task refers to the same object. It must be launched at most a minute
 after the end of the failed task.
+
+A session is the caller of a request that is signed with temporary credentials, for example the program of a task. A session can
+refer only to objects that it has uploaded itself, because a task can read the variables of the object to which it refers.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from corral.core import Tx
-from corral.model.run_environment import UNUSED_S, UPLOADED_S, private_objects
+from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S, private_objects
 from corral.model.task import Task
+from corral.services.caller import Caller
+from corral.services.ecs.errors import AccessDeniedException
 from corral.store import Store
+
+
+def check_private_objects(tx: Tx[Store], overrides: dict[str, Any], caller: Caller) -> None:
+    """Refuse overrides of a session that refer to the objects of other callers."""
+    owner = _owner(caller)
+    for key in private_objects(overrides) if owner else ():
+        if tx.store.run_environments.owner(key) != owner:
+            raise AccessDeniedException(
+                f"The overrides name the object {key} of the bucket {BUCKET}, which another caller has uploaded: upload the "
+                "variables of the task as a new object."
+            )
+
+
+def _owner(caller: Caller) -> str:
+    """Return the session of a caller, or an empty text for the root user. All sessions of one task are the same owner."""
+    is_root = not caller.is_session and caller.task_id is None
+    return "" if is_root else caller.task_id or caller.principal
 
 
 def use_private_objects(tx: Tx[Store], task: Task) -> None:
@@ -27,7 +51,7 @@ def release_private_objects(tx: Tx[Store], task: Task) -> None:
             tx.due(f"run-environment:{key}", tx.now_s + UNUSED_S)
 
 
-def keep_uploaded_object(tx: Tx[Store], key: str) -> None:
+def keep_uploaded_object(tx: Tx[Store], key: str, caller: Caller) -> None:
     """Delete an uploaded object, unless a task uses it within an hour."""
-    tx.store.run_environments.keep(key, tx.now_s + UPLOADED_S)
+    tx.store.run_environments.keep(key, tx.now_s + UPLOADED_S, _owner(caller))
     tx.due(f"run-environment:{key}", tx.now_s + UPLOADED_S)

@@ -185,9 +185,15 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
 
 
 def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
-    """Return the id of a task's chain. Return None if the chain has already ended in a way that counts."""
+    """Return the id of a task's chain. Return None if the chain has already ended in a way that counts.
+
+    Recorded tasks name their successors in a tag, which users can also set. So each task is read once, because the tags of two
+    tasks can name each other.
+    """
     following: str | None = task_id
-    while following is not None:
+    seen = set[str]()
+    while following is not None and following not in seen:
+        seen.add(following)
         last, run, task = following, tx.store.run_waits.get(following), tx.store.tasks.get(following)
         if task is None:
             recorded = tx.store.tasks.history.get(following)
@@ -273,7 +279,9 @@ def rank_of(task: Task) -> Rank:
 
 def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
     """Apply changed queue options to a task that has not ended. `before` has the earlier tags."""
-    if task.state is TaskState.STOPPED or (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH)):
+    run = tx.store.run_waits.get(task.id)
+    is_started_by_corral = (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH))
+    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # RunTask accepts any startedBy, too
         return
     old, new = ({tag["key"]: tag["value"] for tag in tags} for tags in (before, task.details.get("tags", ())))
     changed = {key for key in old.keys() | new.keys() if key.startswith(PREFIX) and old.get(key) != new.get(key)}
@@ -285,7 +293,6 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
                 f"The tag {key} of a task cannot be changed before the task has ended: stop the task, and run another one."
             )
     options = read_options(task.details["tags"])
-    run = tx.store.run_waits.get(task.id)
     requeues = options.requeues if REQUEUE_TAG in changed or run is None else run.requeues
     if task.state is not TaskState.PROVISIONING:  # the other options count again only if the task is requeued
         if run is not None:

@@ -13,6 +13,7 @@ from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.blob import Slice
 from corral.model.run import LogTarget, RunSpec, StartOrder
+from corral.model.run_environment import BUCKET, private_objects
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.caller import Caller
@@ -43,7 +44,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     """
     container = spec.containers[run.container]
     secrets, no_secrets = secret_values(tx, task, container.definition)
-    files, no_files = environment_file_slices(tx, container.definition)
+    files, no_files = environment_file_slices(tx, task, container.definition)
     settings = container_settings(tx, task, spec, container)
     log = log_target(task, run, container, may_be_container=settings is not None)
     pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
@@ -260,7 +261,7 @@ def check_secrets(container: dict[str, Any]) -> None:
             )
 
 
-def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
+def environment_file_slices(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
     The reason is None if the container can start. `server/environment_files.py` reads the slices before the order is sent to the
@@ -272,7 +273,7 @@ def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[l
     found, errors, size = list[tuple[Slice, ...]](), list[str](), 0
     for value in wanted:
         try:
-            slices = _object_slices(tx, value)
+            slices = _object_slices(tx, task, value)
             size += sum(each.size for each in slices)
             found.append(slices)
         except ApiError as error:
@@ -282,8 +283,9 @@ def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[l
     return ([], NO_FILES.format("; ".join(errors))) if errors else (found, None)
 
 
-def _object_slices(tx: Tx[Store], object_arn: str) -> tuple[Slice, ...]:
-    from corral.services.s3.errors import NoSuchBucket  # imported only here, because few containers have environment files
+def _object_slices(tx: Tx[Store], task: Task, object_arn: str) -> tuple[Slice, ...]:
+    # imported only here, because few containers have environment files
+    from corral.services.s3.errors import AccessDenied, NoSuchBucket
     from corral.services.s3.lookup import existing_version
 
     named = OBJECT_ARN.fullmatch(object_arn)
@@ -291,5 +293,7 @@ def _object_slices(tx: Tx[Store], object_arn: str) -> tuple[Slice, ...]:
     bucket = tx.store.buckets.get(named[1])
     if bucket is None:
         raise NoSuchBucket("The specified bucket does not exist")
+    if bucket.name == BUCKET and named[2] not in private_objects(task.details.get("overrides", {})):
+        raise AccessDenied(f"Only the overrides of RunTask can name objects of the bucket {BUCKET}.")
     version = existing_version(tx, bucket, named[2], None)
     return tx.store.objects.slices(version.content, 0, version.size) if version.content is not None else ()

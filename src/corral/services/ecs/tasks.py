@@ -21,6 +21,7 @@ from corral.services.ecs.errors import ClientException, ConflictException, Inval
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, pools_of, short
 from corral.services.ecs.placement_constraints import failure_reason
+from corral.services.ecs.private_environments import check_private_objects
 from corral.services.ecs.run_queue import check_start_options, read_options
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_description import task_descriptions
@@ -88,6 +89,8 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
     for field in REFUSED_IN_REQUEST:
         if params.get(field):
             raise InvalidParameterException(f"Corral does not serve {field} yet.")
+    if "overrides" in params:
+        check_private_objects(tx, params["overrides"], caller)
     return {
         "region": caller.region,
         "cluster": cluster,

@@ -73,7 +73,7 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     if bucket.name == BUCKET:
         if not is_root(caller) and tx.store.objects.latest(bucket.id, params["Key"]) is not None:
             raise AccessDenied("Only the root user can replace the environment variables of a run.")
-        keep_uploaded_object(tx, params["Key"])
+        keep_uploaded_object(tx, params["Key"], caller)
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Put")
     return {
         "ETag": quoted(version.etag),
