@@ -76,7 +76,10 @@ class SuggestedTask(NamedTuple):
 
 
 def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[SuggestedTask]:
-    """Return tasks in these states, at most SUGGESTIONS_MAX waiting and SUGGESTIONS_MAX stopped tasks."""
+    """Return tasks in these states, at most SUGGESTIONS_MAX waiting and SUGGESTIONS_MAX stopped tasks.
+
+    AWS does not know which tasks wait or are held. With AWS, the result also has other tasks that have not stopped.
+    """
     from corral.cli import tasks
     from corral.cli.endpoint import client, is_aws, runs_page
 

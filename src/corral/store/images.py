@@ -66,8 +66,8 @@ class RegistryImages:
     def clear_deleted_repository(self, limit: int) -> tuple[list[int], bool]:
         """Delete up to `limit` images and layers of a deleted repository.
 
-        Returns the contents that no layer uses any more, and whether there may be more to delete. The caller must release the
-        contents.
+        Returns the ids of the `content` rows that no layer uses any more, and whether there may be more to delete. The caller must
+        remove one reference from each of these rows.
         """
         row = self._database.execute("SELECT id FROM repository WHERE region = '' LIMIT 1").fetchone()
         if row is None:
@@ -193,7 +193,7 @@ class RegistryImages:
         return self._database.execute(sql, (repository_id, digest)).fetchone() is not None
 
     def drop_layer(self, repository_id: int, digest: str) -> list[int]:
-        """Remove a layer that no image of this repository uses. Return the contents that the caller must release."""
+        """Remove a layer that no image of this repository uses. Return its `content` rows, as `clear_deleted_repository` does."""
         sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
         self._database.execute(sql, (repository_id, digest))
         return self._drop_layers([digest])
@@ -205,7 +205,7 @@ class RegistryImages:
         return found
 
     def drop_unused_layers(self, before_s: float, limit: int) -> list[int]:
-        """Remove up to `limit` layers that became unused before `before_s`. Return the contents that the caller must release."""
+        """Remove up to `limit` layers that became unused before `before_s`. Return their `content` rows."""
         rows = self._database.execute(
             "SELECT repository, digest FROM repository_layer WHERE unused_since <= ? ORDER BY unused_since LIMIT ?",
             (before_s, limit),

@@ -36,8 +36,8 @@ def _difference(old: Properties, new: Properties, member: str) -> tuple[list[Any
     return [each for each in before if each not in after], [each for each in after if each not in before]
 
 
-# Inline and attached policies of a role. A client may have removed a policy, or it was deleted with its role. Then there is nothing
-# to remove.
+# Inline and attached policies of a role. `_detach` and `_delete_inline` ignore a missing policy or role, because a client may have
+# deleted it already.
 
 
 def _attach(tx: Tx[Store], caller: Caller, role: str, arn: str) -> None:
