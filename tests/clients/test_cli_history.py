@@ -77,7 +77,10 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert own("logs", "sweep:5").stdout == "index 5\n"
     assert "no task has the name 'nothing'" in own("logs", "nothing", code=1).stderr
     assert "there is no run" in own("show", "f" * 32, code=1).stderr
+    assert own("run", "--after", "lr0.1", "--after", "sweep", "--after-any", "bad", "--", "echo", "next").stdout == "next\n"
+    assert "The task would never start" in own("run", "--after", "bad", "--", "true", code=1).stderr
     own("wait", task_id, "sweep")
+    assert "\nNeeds     2 GPUs, 0 CPU units" in own("show", task_id).stdout
     assert {line.split()[1] for line in own("history", "sweep").stdout.splitlines()[1:]} == {"sweep[4]", "sweep[5]", "sweep[6]"}
     assert re.search(r"^Run       sweep\[5\] .*^Array     index 5 of array \w{12}$", own("show", "sweep:5").stdout, re.M | re.S)
     assert [task["exitCode"] for task in own.json("wait", "lr0.1", "bad", code=4)] == [0, 4]

@@ -343,6 +343,8 @@ def test_a_task_that_is_stopped_while_it_waits_ends_its_log(cli: Cli) -> None:
     cli("stop", "--reason", "too large", waiter)
     code, out, err = following.end()
     assert (code, out) == (0, "") and f"task {waiter[:8]} has not started: too large" in err
+    for words in (("logs", waiter), ("logs", "-f", waiter)):  # a reader who comes later learns the reason, too
+        assert f"task {waiter[:8]} has not started: too large" in cli(*words).stderr
 
 
 def test_names_have_stable_colours() -> None:

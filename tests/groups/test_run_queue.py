@@ -238,7 +238,7 @@ def test_tasks_wait_for_a_whole_array(world: RunQueueWorld) -> None:
     reason = f"Dependency failed: task 1 ({members[1][:8]}) of array a1, which corral:after names, ended with exit code 2"
     assert world.shown(after)["stoppedReason"] == reason
     assert world.state(after_any) == "PENDING"
-    assert "has 1 tasks that did not end with exit code 0" in refused(lambda: world.launch(after="array:a1")).message
+    assert "has 1 task that did not end with exit code 0" in refused(lambda: world.launch(after="array:a1")).message
     assert world.state(world.launch_one(after_any="array:a1")) == "PENDING"
 
 

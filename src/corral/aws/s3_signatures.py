@@ -1,4 +1,4 @@
-"""Verifies S3's signatures: of requests with streamed bodies, of presigned URLs (version 2 and 4), and of form uploads."""
+"""Verifies the signatures of S3 requests: of signed requests before their body arrives, of presigned URLs, and of form uploads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ LENGTH_MAX_BYTES = 1 << 50  # a larger length is refused here; S3's own limits a
 _CHUNKED = frozenset({SIGNED_CHUNKS, SIGNED_CHUNKS_AND_TRAILER, UNSIGNED_CHUNKS_AND_TRAILER})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-# Signature version 2 covers only these query parameters. A client can change all others without a new signature.
+# In signature version 2, the signed resource contains only these query parameters. `Expires`, `content-md5`, `content-type` and
+# `x-amz-*` are signed separately. A client can change all others without a new signature.
 _SIGNED_PARAMETERS = frozenset(
     {
         "accelerate", "acl", "analytics", "cors", "defaultObjectAcl", "delete", "inventory", "lifecycle", "location", "logging",

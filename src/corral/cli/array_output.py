@@ -87,4 +87,4 @@ class ArrayOutput:
             reason = shorten_ids(tasks.reason(described[0]))
             if reason != self._reason:
                 self._reason = reason
-                print_message(f"{tasks.label(described[0])} waits: {reason}")
+                print_message(f"{tasks.label(described[0])} {reason if reason.startswith('waits ') else f'waits: {reason}'}")

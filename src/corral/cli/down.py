@@ -77,7 +77,7 @@ def _confirm(data: DataFolder) -> None:
 
 
 def _purge(folder: Path) -> None:
-    """Delete the files of a server that has stopped, after its agent and its spawner have ended. Other files are kept."""
+    """End the agent and the spawner of a server that has stopped. Delete its files, except corral.toml. Keep all other files."""
     for name in ("agent.lock", "spawner.lock"):
         _end_holder(folder / "node" / name)
     for name in FOLDERS:

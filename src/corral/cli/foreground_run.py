@@ -253,7 +253,7 @@ class ProgressReporter:
     def _wait(self, reason: str) -> None:
         self._reason = reason
         if not self._is_live:
-            self._print(f"{self._name} waits: {reason}")
+            self._print(f"{self._name} {reason}" if reason.startswith("waits ") else f"{self._name} waits: {reason}")
         elif self._live is None:
             from rich.live import Live
             from rich.spinner import Spinner

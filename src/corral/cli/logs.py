@@ -96,10 +96,13 @@ def logs(
     if following:
         _follow(endpoint, live, start, names, printer)
         return
-    for each in live[:TASKS_MAX]:
-        if tasks.state(each.task) == "WAITING":
-            waits = f"task {tasks.short(tasks.id_of(each.task))} has not started: {shorten_ids(tasks.reason(each.task))}"
-            print_message(waits)
+    for each in logged[:TASKS_MAX]:
+        if "startedAt" not in each.task and (tasks.state(each.task) == "WAITING" or tasks.is_stopped(each.task)):
+            _print_not_started(each.task)
+
+
+def _print_not_started(task: dict[str, Any]) -> None:
+    print_message(f"task {tasks.short(tasks.id_of(task))} has not started: {shorten_ids(tasks.reason(task))}")
 
 
 def _print_events(
@@ -157,9 +160,10 @@ def _follow(
             reporters[task_id] = ProgressReporter(task_id, is_live=len(logged) == 1)
         if task_id in reporters:
             reporters[task_id].report(task)
-            if tasks.is_stopped(task) and "startedAt" not in task:
+        if tasks.is_stopped(task) and "startedAt" not in task:
+            if task_id in reporters:
                 reporters[task_id].close()
-                print_message(f"task {tasks.short(task_id)} has not started: {shorten_ids(tasks.reason(task))}")
+            _print_not_started(task)
 
     followed = [
         FollowedTask(each.cluster, tasks.id_of(each.task), lambda task, each=each: streams_of(each, task))  # type: ignore[misc]

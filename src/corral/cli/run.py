@@ -71,6 +71,8 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
     options = RunArguments(**given)
     signals = RunSignals(detach_on_hangup=options.detach_on_hangup)
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
+    if not ctx.meta["dashed"] and command[0].endswith(".json") and not os.path.exists(command[0]):
+        raise CliError(f"{command[0]} does not exist: name a file with a task definition, or write -- before a command.")
     check_options(options, is_file=is_file)
     endpoint = find_endpoint(data)
     notify = notifications_of(options.notify, data)

@@ -130,7 +130,9 @@ def file_text(values: Mapping[str, str]) -> str:
 def _upload(endpoint: Endpoint, text: str) -> str:
     """Store the file in the private bucket, and return its ARN. Create the bucket if it does not exist."""
     if len(text) > FILE_MAX_BYTES:
-        raise CliError(f"the environment variables have {len(text)} bytes; a run can have at most {FILE_MAX_BYTES}.")
+        raise CliError(
+            f"the variables have {len(text)} bytes, but a run can have at most {FILE_MAX_BYTES}: put large values into files."
+        )
     s3, key = s3_writer(endpoint), f"{os.urandom(16).hex()}.env"
     for _ in range(2):
         try:

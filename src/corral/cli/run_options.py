@@ -7,6 +7,7 @@ options there.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,11 +16,13 @@ from typing import Any, TypeVar
 
 import click
 
+from corral.cli import tasks
 from corral.cli.completion import complete_tasks
 from corral.cli.endpoint import Endpoint, cluster_option, is_aws
-from corral.cli.errors import CliError
+from corral.cli.errors import CliError, RunNotFound
 from corral.cli.notify import notify_option
 from corral.cli.output import DURATION
+from corral.cli.recorded_runs import find_recorded
 from corral.cli.run_names import check_name, find_dependencies, name_tags
 from corral.cli.run_values import (
     ARRAY,
@@ -255,8 +258,20 @@ def queue_tags(
     if git:
         tags[GIT_TAG] = git
     for key, given in ((AFTER_TAG, options.after), (AFTER_ANY_TAG, options.after_any)):
-        tags |= dependency_tags(key, [each for run in given for each in find_dependencies(endpoint, run, cluster)])
+        tags |= dependency_tags(key, [each for run in given for each in _dependencies(endpoint, run, cluster)])
     return _pairs(tags)
+
+
+def _dependencies(endpoint: Endpoint, given: str, cluster: str) -> list[str]:
+    """Return the tasks and arrays that an argument of --after names. A run that ECS has forgotten is in the history."""
+    try:
+        return find_dependencies(endpoint, given, cluster)
+    except RunNotFound:
+        recorded = [run.task for run in find_recorded(endpoint, given)]
+        if not recorded:
+            raise
+    members = Counter(map(tasks.array_id, recorded))
+    return [f"array:{of}" if (of := tasks.array_id(task)) and members[of] > 1 else tasks.id_of(task) for task in recorded]
 
 
 def dependency_tags(key: str, dependencies: Sequence[str]) -> dict[str, str]:

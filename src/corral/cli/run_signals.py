@@ -40,6 +40,7 @@ from typing import Any, NamedTuple, TypeVar
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
 from corral.cli.errors import CliError, connection_failed
+from corral.cli.output import count
 from corral.cli.task_logs import TaskUpdates
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -248,8 +249,8 @@ class RunSignals:
                 return
             if name == "SIGKILL":
                 self._stop("Ctrl-C was pressed three times in corral run: SIGKILL")
-            running = 0
-            for task_id in reversed(run.pending()):  # waiting tasks first, so that none starts when another one has stopped
+            asked, running = list(reversed(run.pending())), 0
+            for task_id in asked:  # waiting tasks first, so that none starts when another one has stopped
                 if self._send(task_id, name):
                     running += 1
                 else:
@@ -257,10 +258,13 @@ class RunSignals:
         except Exception as error:
             run.say(f"{name} could not be sent to {self._tasks()}: {error}; {following}")
             return
-        if running:
-            run.say(f"sent {name} to {self._tasks()}; {following}")
-        else:
-            run.say(f"{self._tasks()} is not running and is stopped; {following}")
+        if len(asked) == 1:
+            one = f"task {tasks.short(asked[0])}"
+            run.say(f"sent {name} to {one}; {following}" if running else f"{one} is not running and is stopped; {following}")
+        elif asked:
+            sent = [f"sent {name} to {count(running, 'task')}"] if running else []
+            stopped = [f"stopped {count(len(asked) - running, 'task')} that did not run"] if running < len(asked) else []
+            run.say(f"{' and '.join([*sent, *stopped])}; {following}")
 
     def _send(self, task_id: str, name: str) -> bool:
         """Send a signal to the running containers of a task. Return False if none is running."""

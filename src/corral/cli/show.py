@@ -112,7 +112,8 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         ran = f", ran {_span(task['startedAt'], task['stoppedAt'])}" if "startedAt" in task else ", has not started"
         yield "Ended", _time(task["stoppedAt"], now) + ran
     shared_mib = task.get("gpuMemoryMiB")
-    gpus = f"{tasks.size(shared_mib)} of a shared GPU" if shared_mib else f"{task.get('gpus') or 0} GPUs"
+    number = str(task.get("gpus") or 0)  # or ALL
+    gpus = f"{tasks.size(shared_mib)} of a shared GPU" if shared_mib else f"{number} GPU{'s' * (number != '1')}"
     yield "Needs", f"{gpus}, {task['cpu']} CPU units, {task['memory']} MiB"
     if ids := tasks.gpu_ids(task):
         yield "GPUs", " ".join(ids)

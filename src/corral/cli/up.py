@@ -1,7 +1,7 @@
 """`corral up` starts the server, in the foreground or in the background.
 
 The server stores the options of the command line in corral.toml, after it has accepted them. A later `corral up` without these
-options uses them again. Keys are never stored there.
+options uses them again. Access keys are never stored there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""SQL of repositories, images, tags and layers. The bytes of a layer are a content: a list of blobs, as for an S3 object."""
+"""SQL of repositories, images, tags and layers.
+
+The bytes of a layer are stored like those of an S3 object: a row of the table `content` stands for a list of blobs. The list of a
+layer has one blob.
+"""
 
 from __future__ import annotations
 

@@ -178,7 +178,9 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
             f"first, with the tag {ARRAY_TAG}."
         )
     if array.failed and not any_end:
-        raise _already_failed(f"the array {array_id}", f"has {array.failed} tasks that did not end with exit code 0")
+        raise _already_failed(
+            f"the array {array_id}", f"has {array.failed} task{'s' * (array.failed != 1)} that did not end with exit code 0"
+        )
     return None if array.has_ended else needed_array(array.key)
 
 

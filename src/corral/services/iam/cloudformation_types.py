@@ -101,7 +101,7 @@ def _policy_arn(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _set_managed(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
-    """Store a changed document as the new default version. If the policy has too many versions, delete the oldest other one."""
+    """Store a changed document as the new default version. If there is no room for it, first delete the oldest other version."""
     if old and "PolicyDocument" in changed(old, new):
         others = _other_versions(tx, caller, arn)
         if len(others) + 1 >= VERSIONS_MAX:
