@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from corral.node import gpu_topology
 from corral.node.gpu_faults import GpuFaults
 from corral.node.gpus import MODELS, GpuHealth, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
-from corral.node.procfs import is_ours
+from corral.node.procfs import is_ours, process_name
 from corral.services.own_metrics import dcgm_values
 from eventually import eventually
 
@@ -276,6 +277,21 @@ def test_foreign_processes_from_the_driver():
         assert gpus.sample({"GPU-0": [others.pid]}, {others.pid})[0].foreign == []
     finally:
         others.communicate()
+
+
+def test_the_mps_server_is_not_foreign(tmp_path):
+    """It has a context on each GPU. Its clients, which compute, are listed with their own pids."""
+    program = tmp_path / "nvidia-cuda-mps-server"
+    shutil.copy(shutil.which("cat"), program)
+    server = subprocess.Popen([program], stdin=subprocess.PIPE, start_new_session=True)
+    client = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=server.pid), SimpleNamespace(pid=client.pid)]))
+        eventually(lambda: process_name(server.pid).startswith("nvidia"))
+        assert [pid for pid, _ in gpus.sample({})[0].foreign] == [client.pid]
+    finally:
+        server.communicate()
+        client.communicate()
 
 
 def test_a_process_that_is_not_visible():
