@@ -1,7 +1,7 @@
 """Parses JSON values into parameters. A shape is a type of botocore's model. A reader converts the JSON values of one shape.
 
-Readers ignore members that the model does not have. They treat a null like an absent member, but refuse a null in a list. Readers run for every request, so they
-are fast: each member takes one dictionary lookup, and a string or boolean takes no function call.
+Readers ignore members that the model does not have. They treat a null like an absent member, but refuse a null in a list. Readers
+run for every request, so they are fast: each member takes one dictionary lookup, and a string or boolean takes no function call.
 """
 
 from __future__ import annotations
