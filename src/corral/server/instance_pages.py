@@ -30,7 +30,7 @@ def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
 
 
 def instances_status(tx: Tx[Store]) -> dict[str, Any]:
-    """Return the data about instances for the status page: counts by state, the oldest instances, and overcommitted hosts."""
+    """Return the data about instances for the status page: counts by state, the oldest instances with pending ones last, and overcommitted hosts."""
     living = tx.store.instances.slices()
     living.sort(key=lambda each: (each.state is InstanceState.PENDING, each.created_at_s, each.id))
     return {
@@ -70,7 +70,7 @@ def _reasons(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
 def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
     """Return why a claim (a launch that waits for GPUs) waits.
 
-    For the first claims of the queue, the reason also names what holds the GPUs. For all claims, this would take too long.
+    If no older claim has the same demand, the reason also names what holds the GPUs. For all claims, this would take too long.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
     return why_claim_waits(tx, HOST_POOL, claim) if claim in pool.heads() else why_waiting(pool, claim)

@@ -1,7 +1,8 @@
 """Uploads of layers. An upload takes one request or several.
 
-A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if it gets no request for an hour, or
-if the server stops. Docker then sends the layer again.
+A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if the client cancels it, if it gets
+no request for an hour, or if the server stops. If too many uploads are open, an upload that got no request for a minute is deleted,
+too. Docker then sends the layer again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class LayerUploads:
         """Find an open upload. Raise an error if another request is sending bytes to it."""
         upload = self._open.get(upload_id)
         if upload is None or upload.repository_id != repository_id:
-            why = "This upload does not exist: it was completed, it failed, or it was idle for an hour. Begin a new upload."
+            why = "This upload does not exist: it was completed or cancelled, it failed, or it was idle for too long. Begin a new upload."
             raise BlobUploadUnknown(why)
         if upload.is_busy:
             raise BlobUploadInvalid("Another request is sending to this upload. Wait for it to finish.")
@@ -122,7 +123,7 @@ class LayerUploads:
 
     def _drop_idle(self, upload: LayerUpload) -> None:
         if not upload.is_busy:
-            self._close(upload)  # now, because a new upload takes its place
+            self._close(upload)  # at once, because `drop` runs later, and a new upload may need the room before
             task = asyncio.get_running_loop().create_task(self.drop(upload))
             self._dropping.add(task)
             task.add_done_callback(self._dropping.discard)

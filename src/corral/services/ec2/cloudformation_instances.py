@@ -176,7 +176,7 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
     if step.action == "UPDATE":
         wrong = _wrong_attributes(instance, step)
         if not wrong and not step.memory.get("restarts") and not _is_retried(step):
-            return None  # a user may have stopped the instance
+            return None  # complete; the instance need not run, because a user may have stopped it
         step.memory["restarts"] = True
         if wrong and instance.state is InstanceState.RUNNING:
             call(tx, caller, "ec2", "StopInstances", {"InstanceIds": [step.physical_id]})
@@ -192,7 +192,8 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
 def _wrong_attributes(instance: Instance, step: ResourceStep) -> dict[str, Any]:
     """Return the attributes in NEEDS_STOP that the instance does not have yet, with the wanted values.
 
-    An attribute that the template does not set can be from a launch template. It changes only if the update removes it.
+    If neither the old nor the new stack template sets an attribute, the attribute keeps its value, which can come from a launch
+    template. If only the old stack template sets it, it gets its default value.
     """
     old, new = step.old_properties or {}, step.properties
     wanted = {"InstanceType": new.get("InstanceType", DEFAULT_TYPE), "UserData": b64decode(new.get("UserData", ""))}
