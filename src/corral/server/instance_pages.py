@@ -30,7 +30,10 @@ def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
 
 
 def instances_status(tx: Tx[Store]) -> dict[str, Any]:
-    """Return the data about instances for the status page: counts by state, the oldest instances with pending ones last, and overcommitted hosts."""
+    """Return the data about instances for the status page: counts by state, the oldest instances, and overcommitted hosts.
+
+    Pending instances come last.
+    """
     living = tx.store.instances.slices()
     living.sort(key=lambda each: (each.state is InstanceState.PENDING, each.created_at_s, each.id))
     return {

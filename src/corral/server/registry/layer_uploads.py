@@ -57,7 +57,7 @@ class LayerUploads:
         """Find an open upload. Raise an error if another request is sending bytes to it."""
         upload = self._open.get(upload_id)
         if upload is None or upload.repository_id != repository_id:
-            why = "This upload does not exist: it was completed or cancelled, it failed, or it was idle for too long. Begin a new upload."
+            why = "This upload does not exist: it was completed or cancelled, failed, or was idle for too long. Begin a new upload."
             raise BlobUploadUnknown(why)
         if upload.is_busy:
             raise BlobUploadInvalid("Another request is sending to this upload. Wait for it to finish.")
