@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,6 +40,13 @@ def refused(code: str, status: int | None = None, **members: Any) -> Iterator[An
 def files(corral: Corral) -> list[Path]:
     """All files in the folder of blobs, including unfinished ones."""
     return [Path(folder) / name for folder, _, names in os.walk(corral.data / "blobs") for name in names]
+
+
+def sizes(corral: Corral) -> Iterator[int]:
+    """The sizes of these files. A file can be erased in between."""
+    for file in files(corral):
+        with suppress(FileNotFoundError):
+            yield file.stat().st_size
 
 
 def wait_for_blobs(corral: Corral, count: int) -> None:
