@@ -61,6 +61,6 @@ def failure_text(task_id: str, task: Task | None, ended: RunOutcome) -> str:
 
 
 def member_failure_text(task_id: str, run: QueuedRun, ended: RunOutcome) -> str:
-    """Return the stoppedReason of the tasks that wait for an array of which a member has failed."""
+    """Return the stoppedReason of tasks that wait for an array. A member of the array has failed."""
     array_id = run.array.partition("/")[2]
     return f"Dependency failed: task {run.index} ({task_id[:SHORT]}) of array {array_id}, which {AFTER_TAG} names, {ended.text}"
