@@ -61,11 +61,6 @@ def label(task: dict[str, Any]) -> str:
     return name(task) if index is None else f"{name(task)}[{index}]"
 
 
-def was_requeued(task: dict[str, Any]) -> bool:
-    """Whether another task replaces this stopped task."""
-    return bool(tag_value(task, REQUEUED_TAG))
-
-
 def title(definition: str, name: str | None, index: int | None = None) -> str:
     """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`.
 

@@ -1,4 +1,4 @@
-"""Reconcilers of the run queue: tasks that are held, too early, behind other tasks or over the limit of their array.
+"""Reconcilers of the run queue: tasks that their tags hold back, as the docstring of `services/ecs/run_queue.py` lists.
 
 `run` requeues an ended task or removes it from the queue. `run-end` informs the tasks that wait for an ended chain or array.
 `array` admits the next members of an array. `run-times` admits tasks whose time has come. `run-arrays` deletes old arrays. A chain

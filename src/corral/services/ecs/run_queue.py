@@ -1,4 +1,5 @@
-"""The run queue: tasks that are held, too early, behind other tasks or over the limit of their array get no claim yet.
+"""The run queue: tasks that get no claim yet, because the user holds them, their start time has not come, a task that they need has
+not ended, or their array already runs as many members as it allows.
 
 A claim is a place in line for the capacity of a pool. `model/queued_run.py` and `model/run_options.py` define the other terms. Only
 RunTask reads queue options. The tasks of services and of Batch jobs never enter the run queue.
