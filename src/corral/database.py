@@ -24,7 +24,7 @@ CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage 
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
-# Schema → an empty database in memory with that schema. To copy it takes a tenth of the time that the statements take.
+# Schema → an empty database in memory with that schema. To copy it takes a tenth of the time that the SQL of the schema takes.
 _IN_MEMORY: dict[str, sqlite3.Connection] = {}
 
 # The times at which reconcilers run. A key is the name of a reconciler and of the resource that it reconciles.
@@ -375,8 +375,8 @@ class Database:
         """Close the connection. The writing connection also closes its readers, and copies the content of the WAL file into the
         database.
 
-        SQLite deletes the WAL file with the last connection. If a backup has another connection, the WAL file remains, because the
-        backup needs it.
+        SQLite deletes the WAL file when the last connection is closed. While a backup has a connection, the WAL file remains,
+        because the backup needs it.
         """
         if not self.reads_only and self.path is not None:
             for reader in self._readers:

@@ -1,9 +1,9 @@
-"""Takes snapshots of several databases at the same instant, for backups and checks. Other processes may write them meanwhile.
+"""Takes snapshots of several databases at the same instant, for backups and checks. Other processes can write to them meanwhile.
 
-All snapshots must be from the same instant, because the stores send messages (hand-overs) to each other. If the receiving store is
-older than the sending store, a message could be lost. If the sending store is older, a message could be delivered twice. So all
-snapshots are taken together within about 50 µs. If a database was written meanwhile, all snapshots are taken again. The result is
-the same as the data folder after a crash at that instant.
+All snapshots must be from the same instant, because the stores send messages (hand-overs) to each other. If the
+snapshot of the receiver were older than the snapshot of the sender, a message could be lost. If it were newer, a message could be
+delivered twice. So all snapshots are taken together within about 50 µs. If a database was written meanwhile, all snapshots are
+taken again. The result is the same as the data folder after a crash at that instant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP_PAGES = 2_000
 READ_BYTES = 1024 * 1024
 PROBLEMS_MAX = 20  # the maximum number of reported problems per database
 
-Progress = Callable[[int, int], None]  # called with the done and the total bytes
+Progress = Callable[[int, int], None]  # called with the number of copied bytes and the total number of bytes
 
 
 class Snapshots:
@@ -64,7 +64,7 @@ class Snapshots:
             connection.close()
 
     def remove_new_logs(self) -> None:
-        """Delete the empty -wal and -shm files that these connections have created. The caller must have locked the folder."""
+        """Delete each empty -wal file that these connections created, and its -shm file. The caller must have locked the folder."""
         for path, before in self._before.items():
             if not before and os.path.exists(f"{path}-wal") and not os.path.getsize(f"{path}-wal"):
                 os.unlink(f"{path}-wal")
@@ -72,7 +72,7 @@ class Snapshots:
 
 
 def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """Open a database for reading. With `immutable`, no process may write it, and SQLite creates no other files."""
+    """Open a database for reading. Pass `immutable` only if no process writes to it. Then SQLite creates no other files."""
     mode = "immutable=1" if immutable else "mode=ro"
     connection = sqlite3.connect(f"file:{quoted_path(path)}?{mode}", uri=True, isolation_level=None)
     connection.execute("PRAGMA busy_timeout=5000")

@@ -3,7 +3,7 @@
 ApiError                    an error in a request; only aws/ converts it to a response
 ├── ...                     one subclass per AWS error code, created by `api_error(code)`
 └── InternalFailure         a bug of Corral; the caller may retry
-Refused                     Corral refuses to start; the message says what the user must do
+Refused                     Corral refuses to start, or refuses a command; the message says what the user must do
 """
 
 from __future__ import annotations
@@ -45,4 +45,4 @@ def internal_failure() -> ApiError:
 
 
 class Refused(Exception):
-    """Corral refuses to start, and has changed nothing. The message says what the user must do."""
+    """Corral refuses to start, or refuses a command such as `corral restore`. The message says what the user must do."""

@@ -81,5 +81,5 @@ def secret_key() -> str:
 
 
 def new_key() -> bytes:
-    """Create a secret key of a data folder. One such key derives session credentials, another encrypts secrets."""
+    """Create a secret key. A data folder has two: Corral derives session credentials from one, and encrypts with the other."""
     return os.urandom(KEY_BYTES)

@@ -10,6 +10,7 @@ from corral.aws.form_encoding import PARAMETERS_MAX
 from corral.aws.http import Request
 from corral.aws.signature_errors import MISMATCH, SignatureRefused
 
+# The services whose clients percent-encode the path once. For all other services, clients sign a path that is encoded twice.
 _SINGLE_ENCODED = frozenset(s.signing_name for s in catalogue.SERVICES if s.protocols[0] == "rest-xml")
 
 
@@ -25,7 +26,7 @@ def canonical_headers(names: Sequence[str], headers: Mapping[str, str]) -> str:
 
 
 def canonical_targets(request: Request, service: str, *, is_presigned: bool) -> Iterator[str]:
-    """Yield path and query as the client sent them, then in AWS's encoding. Some clients percent-encode other characters."""
+    """Yield path and query in the client's encoding, and then in AWS's encoding if it differs: a client can have signed either."""
     path, query = request.path or "/", request.query
     single = service in _SINGLE_ENCODED
     as_sent = path if single else quote(_normalized(path), safe="/~")
@@ -39,7 +40,7 @@ def canonical_targets(request: Request, service: str, *, is_presigned: bool) -> 
 
 
 def _normalized(path: str) -> str:
-    """Remove the segments ``, `.` and `..` from a path. All services except S3 do this."""
+    """Remove empty segments and `.` from a path. Remove `..` with the segment before it. All services except S3 do this."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":

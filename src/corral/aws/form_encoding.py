@@ -14,7 +14,7 @@ SEGMENTS_MAX = 3 * NESTING_MAX  # a list takes three segments of a dotted name: 
 INDEX_MAX_DIGITS = 9
 CACHED_MAX = 1024
 CACHED_MAX_CHARS = 256
-DECODED_AT_ONCE_CHARS = 64 * 1024  # `unquote` needs up to 40 times as much memory as its argument
+DECODED_AT_ONCE_CHARS = 64 * 1024  # longer texts are decoded in pieces, because `unquote` needs up to 40 times their memory
 
 FormTree = dict[str, Any]  # name -> text or FormTree
 

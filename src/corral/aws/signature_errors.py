@@ -10,7 +10,10 @@ MISMATCH = (
     "Check your AWS Secret Access Key and signing method."
 )
 
-# Protocol -> reason why the signature was refused -> error code and HTTP status.
+# Protocol -> reason why the signature was refused -> error code and HTTP status. The reasons are:
+# missing: there is no signature; incomplete: a part of the signature is missing or has the wrong form; unknown: the access key or
+# the session token is unknown; expired: the temporary credentials have expired; skewed: the time of the request is too far from the
+# server's time; lapsed: the presigned URL has expired; mismatch: the signature is wrong; payload: the body has another hash.
 _CODES: dict[str, dict[str, tuple[str, int]]] = {
     "json": {
         "missing": ("MissingAuthenticationTokenException", 400),

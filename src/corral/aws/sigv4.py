@@ -127,7 +127,10 @@ class PendingVerification(Struct, frozen=True):
     is_compared: bool  # True if the signature was already verified, with the body's hash from the header
 
     def finish(self, body_sha256: str | None = None) -> Identity:
-        """Verify the body and return the identity of the caller. Call it when the body has arrived. Raises an ApiError."""
+        """Verify the body and return the identity of the caller. Call this when the body has arrived.
+
+        Raises an ApiError if the body or the signature is not valid.
+        """
         claim, secret, scope = self.claim, self.secret, self.claim.scope
         try:
             payload_hash = _payload_hash(claim, self.request, body_sha256)

@@ -35,6 +35,7 @@ ARGUMENT_BY_PROTOCOL = {"rest-xml": "InvalidArgument"}  # for an invalid path, q
 
 UNKNOWN_BY_PROTOCOL = {"query": ("InvalidAction", 400), "ec2": ("InvalidAction", 400), "rest-xml": ("MethodNotAllowed", 405)}
 UNKNOWN_DEFAULT = ("UnknownOperationException", 400)
+# For operations of AWS that Corral does not implement.
 UNSERVED_BY_PROTOCOL = {**UNKNOWN_BY_PROTOCOL, "rest-xml": ("NotImplemented", 501)}
 
 # Protocol -> the error code and HTTP status for an action that no policy allows.
@@ -47,8 +48,8 @@ DENIED_BY_PROTOCOL = {
 DENIED_DEFAULT = ("AccessDeniedException", 400)
 DENIED_BY_EC2 = "You are not authorized to perform this operation. "
 
-# Services with a json and a query protocol also send the error code of the query protocol, in a header. The models do not contain
-# these codes.
+# Services with a json and a query protocol also send the error code of the query protocol, in a header. This table has the codes of
+# errors that are not in the models: error code → its code in the query protocol.
 QUERY_CODES = {
     "AccessDeniedException": "AccessDenied",
     "ExpiredTokenException": "ExpiredToken",

@@ -45,9 +45,9 @@ class BlobCopier:
         self.linked = self.copied = self.present = 0
 
     def add_all(self, rows: Iterable[BlobRow], progress: Callable[[int], None]) -> set[str]:
-        """Add the blobs that the folder does not contain yet.
+        """Add the blobs of `rows` that the folder does not contain yet.
 
-        Return the names of all blobs. Call `progress` with the size of each blob.
+        Return the names of all blobs of `rows`. Call `progress` with the size of each.
         """
         names = set[str]()
         make_folder(self._target)
@@ -90,7 +90,8 @@ class BlobCopier:
         except OSError as error:
             if error.errno not in NO_LINK:
                 raise
-            self._link = error.errno == errno.EMLINK  # other errors would also occur for all later files, so copy these
+            # After any other error than EMLINK, copy all later files, because the error would occur again.
+            self._link = error.errno == errno.EMLINK
             return False
         return True
 

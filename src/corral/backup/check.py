@@ -29,7 +29,7 @@ from corral.errors import Refused
 from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
-FRESH_S = 300.0  # if the server runs, a younger file is not reported as an orphan: its row may not be committed yet
+FRESH_S = 300.0  # if the server runs, a younger file without a row is not reported, because its row may not be committed yet
 NAMED_MAX = 20  # the maximum number of damaged blobs in the report
 PIECE_BYTES = 1024 * 1024
 
@@ -133,7 +133,7 @@ def _check_backup(backup: Path, progress: ProgressLines, deep: bool) -> Iterator
 
 
 def _check_tar(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
-    """Check a backup in a tar file. SQLite cannot read a database inside it, so each database is copied to a temporary folder."""
+    """Check a backup in a tar file. SQLite cannot read a database in a tar file, so each file is copied to a temporary folder."""
     with open_tar(backup) as tar:
         manifest = manifest_in(tar, backup)
         if manifest is None:

@@ -35,7 +35,7 @@ class BackupManifest(Struct, frozen=True):
     created_at_s: float
     snapshot: str  # the folder that contains `files`
     files: dict[str, str]  # file name → SHA-256
-    blobs: int
+    blobs: int  # the number of blobs
     blob_bytes: int
 
     @property

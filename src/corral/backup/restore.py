@@ -82,7 +82,7 @@ def _clear(data: Path) -> None:
 
 
 def _place(data: Path, name: str) -> Path:
-    """Return the path of a snapshot's file in the data folder."""
+    """Return the path in the data folder for a file of the snapshot. Create the folder `node` if the file belongs there."""
     if name != HOST_FILE:
         return data / name
     make_folder(data / "node")

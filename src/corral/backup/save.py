@@ -120,7 +120,7 @@ def _remove_snapshots(target: Path, manifest: BackupManifest | None) -> None:
 
 
 def _take_snapshot(data: Path, folder: Path, name: str, clock: Clock, progress: ProgressLines) -> BackupManifest:
-    """Copy the databases, the keys and the host's id into a new folder."""
+    """Copy the databases, the keys, the settings and the host's id into a new folder."""
     folder.mkdir(mode=0o700)
     paths = [data / each for each in DATABASES if not is_missing(data / each)]
     snapshots = Snapshots(paths)
@@ -161,7 +161,7 @@ def _save_file(data: Path, target: Path, clock: Clock, progress: ProgressLines) 
         os.close(fd)
         raise Refused(f"another process writes the backup {target}. Wait until it ends, or choose another name.") from None
     try:
-        for left in os.listdir(unfinished):  # files of a backup that was killed
+        for left in os.listdir(unfinished):  # files of an earlier backup process that was killed
             shutil.rmtree(unfinished / left) if (unfinished / left).is_dir() else (unfinished / left).unlink()
         manifest = _take_snapshot(data, unfinished / SNAPSHOT, SNAPSHOT, clock, progress)
         _write_tar(unfinished / "tar", unfinished / SNAPSHOT, data / "blobs", manifest, progress)

@@ -26,7 +26,10 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def start_writing(fd: int, start: int = 0, size: int = 0) -> None:
-    """Ask the kernel to start writing these bytes to disk. Size 0 means all bytes up to the end. Only `fsync` reports errors."""
+    """Ask the kernel to start writing these bytes to disk. Size 0 means all bytes up to the end of the file.
+
+    If a write fails, only a later `fsync` reports the error.
+    """
     _sync_file_range()(fd, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
@@ -40,9 +43,9 @@ def _sync_file_range() -> Callable[[int, int, int, int], int]:
 
 
 class BlobWriter:
-    """Writes one blob. Call `write` and `digest` with the same pieces. Both may run in parallel.
+    """Writes one blob. Call `write` and `digest` with the same pieces. Both calls can run at the same time, in two threads.
 
-    `digest` computes only the slowest digest, and `write` computes all others. With MD5, both take about the same time.
+    `digest` computes only the slowest digest, and `write` computes all others. If this is MD5, both take about the same time.
     """
 
     def __init__(self, blob: str, path: str, final: str, fresh: set[str], algorithms: Iterable[str]) -> None:

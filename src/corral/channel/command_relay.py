@@ -10,7 +10,8 @@ For ExecuteCommand (mode `exec`), the agent starts the relay with an open connec
 exit code over this connection. If the connection closes, the relay kills the command after a short grace period.
 
 If the client has a terminal, the relay opens a pseudo terminal and makes it the controlling terminal of its session. The command
-runs in its own process group in the foreground.
+then runs in a process group of its own, the foreground group of this terminal. Otherwise the command runs in the relay's process
+group.
 
 Both sides send frames. A frame has one byte for its kind, four bytes for the length of its payload, and the payload. The kinds are:
 
@@ -40,8 +41,8 @@ CODE = struct.Struct("!I")
 PART_BYTES = 65_536
 BUFFER_MAX_BYTES = 262_144  # if a buffer is full, the relay stops reading until the buffer has space
 GRACE_S = 2.0  # in mode exec: seconds between the loss of the connection and SIGKILL
-FLUSH_S = 5.0  # the maximum time that a client may take to read the last output
-LAST_READS = 32  # the number of reads after the command has ended; enough to empty a pipe
+FLUSH_S = 5.0  # the maximum time that `corral run` may take to read the last output; mode exec has no such limit
+LAST_READS = 32  # the maximum number of reads after the command has ended; enough to empty a pipe
 CANNOT_RUN, NOT_FOUND = 126, 127  # a shell uses the same exit codes
 NO_CLIENT = 125
 FORWARDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
@@ -71,7 +72,7 @@ class Frames:
 
 def main(arguments: list[str]) -> int:
     """Run `command_relay.py (tty|pipe) SOCKET -- COMMAND…` or `command_relay.py exec (tty|pipe) DESCRIPTOR -- COMMAND…`."""
-    for number in FORWARDED:  # until the command has started, each of these signals ends the task
+    for number in FORWARDED:  # until the command has started, each of these signals ends the relay
         signal.signal(number, signal.SIG_DFL)
     exec_mode = arguments[0] == "exec"
     kind, address, _, *command = arguments[1:] if exec_mode else arguments
@@ -143,7 +144,7 @@ class CommandRelay:
         self._child = os.fork()
         if self._child == 0:
             _exec(command, theirs_in, theirs_out, theirs_err)
-        for number in FORWARDED:  # the command has received the signal, too
+        for number in FORWARDED:  # the command is in the same process group, so it receives each signal itself
             signal.signal(number, signal.SIG_IGN)
         for fd in (theirs_in, theirs_out, theirs_err):
             os.close(fd)
@@ -241,9 +242,9 @@ class CommandRelay:
             self._input = None
 
     def _read_output(self, fd: int) -> bool:
-        """Read output of the command.
+        """Read output of the command. Return False if there was none.
 
-        Write it to the log, and send it to the client if one is connected. Return False if there was none.
+        Send the output to the client if one is connected. Except in mode exec, also write it to the log.
         """
         try:
             part = os.read(fd, PART_BYTES)
@@ -323,7 +324,8 @@ class CommandRelay:
 def _exec(command: list[str], stdin: int, stdout: int, stderr: int) -> None:
     """Replace the child process with the command.
 
-    The command also inherits a locked descriptor. Its lock shows that the task is alive.
+    The command also inherits the descriptor of a locked file (`node/lock_files.py`). By this lock, the node finds all processes of
+    the run, or of the session in mode exec.
     """
     for number in (signal.SIGHUP, signal.SIGTTOU, *FORWARDED, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -24,8 +24,9 @@ POLL_S = 0.5
 class ArrayOutput:
     """Prints the output of the members until all have stopped.
 
-    Each round describes the first hundred members that have not stopped, which one call can describe. Members start in the order of
-    their indexes, so these include the running ones, unless more than a hundred run. Output of the others is printed later.
+    Each round describes the first hundred members that have not stopped, because one call can describe a hundred tasks. Members
+    start in the order of their indexes, so these hundred include all running members, unless more than a hundred run. The output of
+    the other members is printed later.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class ArrayOutput:
         self.ended: dict[int, dict[str, Any]] = {}
 
     def follow(self, pause: Callable[[float], None] = sleep) -> None:
-        """Print the output of all members. `pause` waits between two rounds for the given time, and may stop the members."""
+        """Print the output of all members. `pause` waits some seconds between two rounds. It can raise an exception to end this."""
         while self.pending:
             window = {task_id: index for index, task_id in islice(self.pending.items(), tasks.DESCRIBE_MAX)}
             described = through_outages(partial(describe_everywhere, self._endpoint, self._cluster, list(window)))
             for task in described:
                 self._show(window[tasks.id_of(task)], task)
             self._report_wait(described)
-            for missing in window.keys() - map(tasks.id_of, described):  # ECS has forgotten it, and so has the history
+            for missing in window.keys() - map(tasks.id_of, described):  # neither ECS nor the history describes it
                 del self.pending[window[missing]]
             if not any(map(tasks.is_stopped, described)):
                 pause(POLL_S)

@@ -15,7 +15,7 @@ from corral.cli.output import format_bytes, print_progress
 def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
     """Run the process and return its result.
 
-    Raise a CliError with the process's error message. If `quiet` is True, show no progress.
+    If the process fails, raise a CliError with its error message. If `quiet` is True, show no progress.
     """
     command = [sys.executable, "-m", "corral.backup", "--do", do, "--data", str(data.path), *options]
     shows = not quiet and sys.stderr.isatty()

@@ -23,7 +23,7 @@ SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
 def check(data: DataFolder, deep: bool, as_json: bool, backup: Path | None) -> None:
     """Check the three databases. Also check that the file of every object and layer exists. Corral may run meanwhile.
 
-    With BACKUP, check a backup: a folder or a tar file. Nothing is changed. Exit code 1: something is damaged.
+    With BACKUP, check a backup: a folder or a tar file. Nothing is changed. The exit code is 1 if something is damaged.
     """
     options = ["--deep", "true"] if deep else []
     options += ["--backup", str(backup.absolute())] if backup is not None else []

@@ -25,7 +25,7 @@ Check = Callable[[DataFolder], Iterator[Finding]]
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON: check, level, found, advice.")
 def doctor(data: DataFolder, as_json: bool) -> None:
-    """Check driver, GPUs, disk, clock, ports and more, and advise what to fix. The exit code is 1 if Corral cannot work."""
+    """Check driver, GPUs, disk, clock, ports and more, and advise what to fix. The exit code is 1 if a check finds a failure."""
     findings = [(name, finding) for name, check in _checks().items() for finding in _examined(check, data)]
     if as_json:
         print_json([{"check": name, **asdict(finding)} for name, finding in findings])

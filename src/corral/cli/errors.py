@@ -1,7 +1,7 @@
 """Converts errors to one line on stderr, and defines the exit codes:
 
 0    success
-1 refused or failed; one line on stderr contains the reason
+1    refused or failed; one line on stderr contains the reason
 2    wrong usage (click's exit code)
 3    Corral is not running on this data folder
 124  `corral run --time`: the task was stopped at its time limit
@@ -41,7 +41,7 @@ class NotRunning(CliError):
 
 
 def error_line(error: Exception) -> str | None:
-    """Return one line for an error of the operating system or of botocore. Return None for any other error, because it is a bug."""
+    """Return one line for an error of the operating system or of an AWS client. Return None for any other error: it is a bug."""
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
     refused = sys.modules["corral.cli.lean_client"].ApiRefusal if "corral.cli.lean_client" in sys.modules else ()

@@ -1,7 +1,7 @@
 """`corral fleet`: draws a fleet, and the time line of its last scale-out.
 
-A fleet is an Auto Scaling group whose alarm watches an SQS queue. The tasks on its instances are the workers: they process the
-messages of the queue. `fleet_facts.py` reads the data.
+A fleet is an Auto Scaling group whose alarm watches an SQS queue. Each instance is a worker: the task on it processes messages of
+the queue. `fleet_facts.py` reads the data.
 """
 
 from __future__ import annotations

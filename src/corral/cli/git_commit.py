@@ -11,7 +11,8 @@ TIMEOUT_S = 1.0  # in a very large repository, git may need longer to find chang
 class GitCommit:
     """Runs git while `corral run` does other work. `read` returns the result: `abc1234`, or `abc1234+dirty` if files have changed.
 
-    It is empty if the folder is not in a git repository, or if git is not installed.
+    The result is empty if the folder is not in a git repository, or if git is not installed. If git needs longer than TIMEOUT_S to
+    find changed files, the result has no `+dirty`.
     """
 
     def __init__(self, folder: str) -> None:

@@ -25,12 +25,12 @@ from corral.cli.top import read_keys
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
 FIRST_PAUSE_S = 0.1  # the pause after a change. Each further pause is twice as long, up to the interval of refreshes
-EARLIER_MAX = 3  # runs that are shown next to the result
+EARLIER_MAX = 3  # how many earlier runs are shown next to the result
 LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
 
 
 def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> PipelineRun:
-    """Refresh the screen until the run has ended, or until the user presses q. Return the last state."""
+    """Show the run until it has ended, or until the user presses q. With `quiet`, print no progress. Return the last state."""
     earlier = earlier_times(endpoint, plan)
     refresh_s = AWS_REFRESH_S if is_aws(endpoint) else REFRESH_S
     try:
@@ -86,8 +86,11 @@ def _follow_in_lines(
 
 
 def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> None:
-    """Store the usage of each job when it has ended: ECS may no longer describe its instances when the run has ended."""
-    prices = Prices(endpoint)  # a new one: it has the prices of the instance types that have run so far
+    """Store the usage of each job as soon as the job has ended.
+
+    When the whole run has ended, ECS may no longer describe the instances on which the job ran.
+    """
+    prices = Prices(endpoint)  # read the prices again, because only instance types that have run have a price
     for job in state.jobs:
         if job.ended and job.id not in recorded:
             recorded.add(job.id)
@@ -107,7 +110,7 @@ def _say_that_it_continues(plan: PipelinePlan) -> None:
 
 
 def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes]:
-    """Return the times of the steps in the last run of the same pipeline, from the tags of its jobs."""
+    """Return the times of the steps in another run of the same pipeline: the last run with usage in the tags of its jobs."""
     for found in find_runs(endpoint, plan.pipeline.name):
         if found.run == plan.run:
             continue

@@ -103,8 +103,8 @@ def _resume_notifications(data: DataFolder) -> None:
 def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return all options: those of the command line, else those of the environment, else those of corral.toml, else the defaults.
 
-    Return those of corral.toml also separately. Raise an error if an option is not valid, or if the options cannot be stored in
-    corral.toml. Change nothing.
+    Also return separately the options that come from corral.toml. Raise an error if an option is not valid, or if the options
+    cannot be stored in corral.toml. Change nothing.
     """
     from corral.configuration.file import ConfigurationError, read_file, with_settings
     from corral.configuration.settings import UP, UP_OPTIONS

@@ -44,9 +44,9 @@ class Or(Struct, frozen=True):
 
 
 class AtLeast(Struct, frozen=True):
-    number: int  # the rule is true for at least this many of `alarms`
+    number: int  # the rule is true if it counts at least this many of `alarms`
     state: AlarmState
-    in_it: bool  # True: these alarms are in `state`; False: they are in another state
+    in_it: bool  # True: it counts the alarms that are in `state`; False: the alarms that are in another state
     alarms: tuple[str, ...]
 
 
@@ -78,7 +78,7 @@ def alarms_of(rule: AlarmRule) -> Iterator[str]:
 
 
 def evaluate_rule(rule: AlarmRule, state_of: Callable[[str], AlarmState | None]) -> bool:
-    """Return True if the rule is true. `state_of` returns None for an alarm that does not exist. Such an alarm is in no state."""
+    """Return whether the rule is true. `state_of` returns None for an alarm that does not exist. Such an alarm is in no state."""
     match rule:
         case Always(truth):
             return truth

@@ -1,4 +1,4 @@
-"""Decides which capacity a scaling policy wants when an alarm requests it, and when the policy is applied again.
+"""Decides which capacity a scaling policy wants after a request of an alarm, and when the policy is applied again.
 
 A request stays while the alarm stays in its state, and the policy is applied again once a minute, as on AWS. An interval of a
 minute begins when the policy changes the capacity. During the interval, a new value of the metric may select another step. This
@@ -57,7 +57,7 @@ class GroupCapacity(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """Why a simple policy must wait: a scaling activity is in progress, or the cooldown."""
+    """Why a simple policy must wait: a scaling activity is in progress, or the cooldown has not ended."""
 
     reason: str
     until_s: float | None = None  # None: until the activity ends
@@ -66,7 +66,7 @@ class Block(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     wanted: int | None  # the desired capacity that the policy wants; None if it wants none
     progress: Progress
-    again_s: float | None = None  # when to decide again, if nothing changes before
+    again_s: float | None = None  # when to decide again, if nothing changes earlier
     outcome: str | None = None  # why the policy was not applied; empty if it was applied; None if this is not known yet
     code: str = ""  # the code of AWS's NotScaledReason for this outcome, if there is one
 

@@ -1,8 +1,9 @@
-"""Backfill: decide whether a younger claim may use a reserved slot without a delay of the claim that reserves it.
+"""Backfill: decide whether a younger claim can use a reserved slot without delaying the claim that reserves it.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. The oldest claim that does not fit reserves a slot. If the tasks that hold what this claim
-lacks have time limits, the time at which the slot has room for the claim is known. This time is the opening of the slot.
+job that waits for capacity in a pool. Claims are sorted by rank: usually the oldest claim is the first, so "older" means a smaller
+rank. The oldest claim that does not fit reserves a slot. If the tasks that hold what this claim lacks have time limits, the time at
+which the slot has room for the claim is known. This time is the opening of the slot.
 
 A younger claim may use the slot now in two cases:
 
@@ -11,12 +12,12 @@ A younger claim may use the slot now in two cases:
 
 So the oldest claim starts at the opening, as it would without the younger claim. This algorithm is known as EASY backfill.
 
-A task without a time limit can end at any time. If its end could make room for the oldest claim before the opening, a younger claim
-must end before the earliest such time.
+A task without a time limit can end at any time. So a second time is computed: when would the slot have room for the oldest claim if
+all tasks without a time limit ended now? If this time is before the opening, a younger claim must end before it.
 
-All estimates err in favour of the oldest claim. A running task counts as ended at its time limit, although it may need its stop
-timeout. The time limit of a younger claim counts with its stop timeout and with the time of its start. A younger claim that shares
-a GPU counts as a claim that needs the whole GPU (`decide/shared_room.py`).
+All estimates err in favour of the oldest claim. A running task counts as ended at its time limit, although it may run on until its
+stop timeout ends. The stop timeout of a younger claim, and the time that its start takes, are added to its time limit. A younger
+claim that shares a GPU counts as a claim that needs the whole GPU (`decide/shared_room.py`).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from corral.model.placement import Ending, Opening, Placement, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
 
 START_S = 5.0  # how long a task may take from its placement to its start, which is when its time limit begins to count
-STEPS_PER_DOUBLING = 16  # longest times are rounded up: a pool has few different ones, and each is at most 1/16 too long
+STEPS_PER_DOUBLING = 16  # longest times are rounded up, so that a pool has few different ones; each is at most 1/16 too long
 LONGEST_S = 10 * 366 * 86_400.0  # a claim with a longer time limit counts as a claim without a time limit
 Free = tuple[int, int, int] | SharedRoom  # GPUs, CPU and memory; a SharedRoom if tasks share GPUs
-SLOTS_MAX = 500  # with tasks with time limits on more slots, openings are not computed, because this would take too long
+SLOTS_MAX = 500  # if more slots have tasks with time limits, no opening is computed, because it would take too long
 
 
 def longest_time_s(limit_s: float | None, stop_timeout_s: float) -> float | None:
@@ -156,7 +157,7 @@ def _time_of_shared_room(
 
 
 def _gpus(slot: Slot, ending: Ending) -> int:
-    """Return how many GPUs a task gives back to its slot. The slot does not get a GPU back that tasks may no longer use."""
+    """Return how many GPUs of a slot are free again when a task ends. A GPU that tasks may no longer use does not count."""
     gpu_ids, positions = ending.gpu_ids, slot.positions
     if len(gpu_ids) == 1:
         return gpu_ids[0] in positions

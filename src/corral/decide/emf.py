@@ -49,7 +49,7 @@ def batch_points(events: Iterable[tuple[int, str]], region: str, limit: int = BA
 
 
 def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]:
-    """Yield the datapoints in a log event. `event_ms` is used if the JSON contains no timestamp."""
+    """Yield the datapoints in a log event. `event_ms` is the time of the datapoints if the JSON contains no valid timestamp."""
     root = _object(message)
     metadata = root.get("_aws", root)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(MARK), list):

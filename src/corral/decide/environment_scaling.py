@@ -1,9 +1,9 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
-A demand is the number of GPUs, the CPU and the memory that a job needs. A line is a number of waiting jobs with equal demands. A
-multi-node job starts only when there is room for all its nodes. Its nodes may have different demands, and several nodes may run on
-one instance. A shape is a number of instances with equal free capacity. The cost of a decision depends on the number of lines and
-shapes, and not on the number of jobs and instances.
+A demand is the number of GPUs, the CPU and the memory that a job needs. In this module, a line is a set of waiting jobs with equal
+demands. A multi-node job starts only when there is room for all its nodes. Its nodes can have different demands, and several nodes
+can run on one instance. A shape is a set of instances with equal free capacity. The time that a decision takes depends on the
+number of lines and shapes, and not on the number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Bin:
         return room(self.gpus, self.all_gpus, self.cpu_units, self.memory_mib, demand)
 
     def part(self, demand: Demand, nodes: int, count: int) -> _Bin:
-        """Return `count` of these instances, after each of them got this many nodes."""
+        """Return `count` of these instances, after each of them got `nodes` nodes with this demand."""
         found: _Bin = _Bin.__new__(_Bin)
         found.gpus = 0 if demand.gpus == ALL_GPUS and nodes else self.gpus - nodes * max(0, demand.gpus)
         found.cpu_units = self.cpu_units - nodes * demand.cpu_units
@@ -223,7 +223,7 @@ def _choice(
 
 
 def _grow(packing: _Packing, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> None:
-    """Launch instances until the environment has its minimum, and the size that a user has asked for."""
+    """Launch instances until the environment has its minimum size and the size that a user has asked for."""
     one, wanted = Demand(cpu_units=CPU_UNITS), max(size.min_vcpus, min(size.asked, size.max_vcpus) if size.is_enabled else 0)
     for _ in range(CHOICES_MAX):
         missing = wanted - packing.vcpus
@@ -244,7 +244,7 @@ def _smallest(types: Sequence[TypeShape]) -> TypeShape | None:
 
 
 class IdleInstance(Struct, frozen=True):
-    """An instance without tasks that waiting jobs do not need."""
+    """An instance that has no tasks and that no waiting job needs."""
 
     id: str
     vcpus: int
@@ -253,11 +253,11 @@ class IdleInstance(Struct, frozen=True):
 
 class ScaleInPlan(Struct, frozen=True):
     terminate: tuple[str, ...]
-    again_s: float | None = None  # when the next idle instance may be terminated
+    again_s: float | None = None  # when to decide again, because more instances can be terminated then
 
 
 def plan_scale_in(idle: Sequence[IdleInstance], size: EnvironmentSize, delay_s: float, now_s: float, *, limit: int) -> ScaleInPlan:
-    """Return at most `limit` instances to terminate now. They were idle for the whole delay. The longest idle instance is first.
+    """Return at most `limit` instances to terminate now, which were idle for `delay_s`. The longest idle instance is first.
 
     The environment keeps its minimum number of vCPUs.
     """

@@ -67,7 +67,7 @@ def evaluate_key(
 
     For a key with very many versions, the caller may pass only the oldest ones. The caller then also passes the current version as
     `current`, and the number of versions that are newer than `versions` as `unseen`. In this case, the first of `versions` is not
-    evaluated. It became noncurrent when the next version was created, and the caller did not pass that next version.
+    evaluated. It became noncurrent when the next newer version was created, and the caller did not pass that version.
     """
     expire: LifecycleRule | None = None
     drop: list[str] = []

@@ -33,8 +33,8 @@ def gpus_for(slot: Slot, demand: Demand) -> tuple[str, ...]:
 def shared_gpu(slot: Slot, memory_mib: int) -> str | None:
     """Choose the GPU on which a task gets this much memory. Return None if no GPU of the slot has it.
 
-    Of the GPUs that are already shared, choose the GPU with the least memory left. Otherwise choose an idle GPU: of those with the
-    least memory that suffices, the GPU that leaves the other idle GPUs closest to each other.
+    Prefer a GPU that is already shared: of those with enough memory left, choose the GPU with the least. Otherwise choose an idle
+    GPU: of those with the least memory that suffices, choose the GPU that leaves the others closest to each other.
     """
     in_use = fullest_shared(slot, memory_mib)
     if in_use is not None:
@@ -46,7 +46,7 @@ def shared_gpu(slot: Slot, memory_mib: int) -> str | None:
 
 
 def fullest_shared(slot: Slot, memory_mib: int) -> tuple[int, str] | None:
-    """Return the shared GPU with the least memory left that suffices, and this memory. Return None if there is no such GPU."""
+    """Return how much memory is left on the fullest shared GPU with enough memory left, and the id of this GPU, or None."""
     suited = [(left_mib, slot.positions[gpu_id], gpu_id) for gpu_id, left_mib in slot.shared.items() if left_mib >= memory_mib]
     if not suited:
         return None
@@ -77,7 +77,7 @@ def closest_gpus(slot: Slot | None, gpu_ids: Sequence[str], count: int) -> tuple
 
 
 def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int]) -> list[tuple[str, ...]]:
-    """Split GPUs into shares. The GPUs of each share are close to each other. The largest share is chosen first."""
+    """Split GPUs into shares with these `counts`. The GPUs of each share are close to each other. The largest is chosen first."""
     left = list(gpu_ids)
     shares: dict[int, tuple[str, ...]] = {}
     by_size = sorted(range(len(counts)), key=lambda at: -counts[at])
@@ -89,8 +89,9 @@ def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int])
 
 @lru_cache(maxsize=4096)  # many hosts have the same links and the same free GPUs
 def closest_set(free: tuple[int, ...], count: int, links: Links) -> tuple[int, ...]:
-    """Return the set of devices whose members have the smallest total distance to each other.
+    """Return the set of `count` free devices that have the smallest total distance to each other.
 
+    A device is the index of a GPU in `links`.
     If several sets are equally close, prefer the set that leaves the other free devices closest to each other. So a group of linked
     devices is not split without need. If several sets are still equal, take the first. The result is exact if there are few
     possible sets. Otherwise `_grown` builds some sets device by device, and the result is never worse than the first `count` free

@@ -52,7 +52,7 @@ class CapacityRequest(Struct, frozen=True):
 
 class CapacityPlan(Struct, frozen=True):
     terminate: tuple[tuple[str, Why], ...] = ()
-    keep: tuple[str, ...] = ()  # instances that wait for busy tasks before they terminate, but are needed again
+    keep: tuple[str, ...] = ()  # instances that wait for busy tasks before they terminate (`TaskWait`), but are needed again
     missing: int = 0  # units to launch
     again_s: float | None = None  # when to plan again, if nothing changes earlier
 

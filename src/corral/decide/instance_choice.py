@@ -3,10 +3,11 @@
 A demand is the number of GPUs, the CPU and the memory that one job (or one node of a multi-node job) needs. The allocation strategy
 is a setting of the environment. It says which type is best:
 
-- BEST_FIT takes the type with the lowest price for each job, and waits if this machine has too few free GPUs for it.
-- BEST_FIT_PROGRESSIVE and SPOT_PRICE_CAPACITY_OPTIMIZED prefer types that can start now, and then the lowest price for each job.
-- SPOT_CAPACITY_OPTIMIZED prefers types that can start now, and then the order of the environment's types.
-- The strategies that end with ORDERED or PRIORITIZED use the order of the environment's types, as the user has given it.
+- BEST_FIT takes the type with the lowest price per job. If this machine has too few free GPUs for this type, the launch waits.
+- BEST_FIT_PROGRESSIVE and SPOT_PRICE_CAPACITY_OPTIMIZED prefer types for which enough GPUs are free now, and then the lowest price
+  per job.
+- SPOT_CAPACITY_OPTIMIZED, and the strategies that end with ORDERED or PRIORITIZED, prefer types for which enough GPUs are free now,
+  and then the order in which the user has listed the types.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def room_on(type_: TypeShape, demand: Demand) -> int:
 
 
 def kinds_of(demand: Demand) -> tuple[tuple[Demand, int], ...]:
-    """Return the demand of each kind of nodes that a job has, and their number. The largest kind is the first."""
+    """Return the demand of each kind of node of a job, and the number of such nodes. The largest kind is the first."""
     if not demand.nodes:
         return ((demand, 1),)
     return tuple(sorted(demand.nodes, key=lambda kind: (kind[0].gpus, kind[0].memory_mib, kind[0].cpu_units), reverse=True))
@@ -78,10 +79,10 @@ def fits_on(types: Sequence[TypeShape], demand: Demand) -> bool:
 def choose_type(
     types: Sequence[TypeShape], demand: Demand, jobs: int, strategy: str, *, vcpus_max: int, gpus_now: int
 ) -> TypeShape | None:
-    """Return the best type for waiting jobs with equal demands, or None if the demand fits on none of the types.
+    """Return the best type for waiting jobs with equal demands. Return None if no type within `vcpus_max` has room for a job.
 
-    `vcpus_max` is how many vCPUs the environment may still add. `gpus_now` is the largest number of GPUs that a launch could get
-    from this machine at once.
+    `vcpus_max` is how many vCPUs the environment may still add. `gpus_now` is how many GPUs a launch could get from this machine
+    without a wait.
     """
     fitting = [(room_on(each, demand), each) for each in types if each.vcpus <= vcpus_max]
     fitting = [(most, each) for most, each in fitting if most]

@@ -75,7 +75,7 @@ def _allowed(name: str, allowed: list[str] | None, excluded: list[str] | None) -
 
 @lru_cache(maxsize=1024)
 def _pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern of type names. `*` is the only wildcard. A pattern without a dot is for families: `m5*` or `m5a`."""
+    """Compile a pattern of type names. `*` is the only wildcard. A pattern without a dot, for example `m5*`, names families."""
     whole = text if "." in text else f"{text}.*"
     return re.compile("[^ ]*".join(map(re.escape, re.sub(r"\*+", "*", whole).split("*"))))
 

@@ -16,7 +16,7 @@ from corral.model.placement import Slot
 from corral.model.task import ALL_GPUS, Demand
 
 WITHOUT_LIMIT = 1 << 30  # the number of tasks that fit on an instance if they need no GPU, no CPU and no memory
-EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # of a group without instances: it needs none, or it needs instances
+EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # of a group without instances, if it needs none and if it needs some
 
 
 class GroupInstance(Struct, frozen=True):
@@ -76,7 +76,7 @@ class _Bin:
         return max(0, most) if most is not None else WITHOUT_LIMIT
 
     def taken(self, demand: Demand, tasks: int, count: int) -> _Bin:
-        """Return `count` of these instances, after each of them got this many tasks."""
+        """Return `count` of these instances, after each of them got `tasks` tasks with this demand."""
         after = _Bin(self.instance, count)
         after.gpus = 0 if demand.gpus == ALL_GPUS else self.gpus - tasks * demand.gpus
         after.cpu_units = self.cpu_units - tasks * demand.cpu_units
@@ -93,8 +93,8 @@ def _least(first: int | None, second: int) -> int:
 def needed_instances(instances: Sequence[GroupInstance], waiting: Iterable[WaitingTasks], new: GroupInstance | None) -> Need:
     """Return the instances that the running and waiting tasks need. `new` is an instance that the group would launch next.
 
-    Large tasks are packed first. A task that shares a GPU counts as a task that needs a whole GPU. The cost depends on the number
-    of different demands, and not on the number of waiting tasks.
+    Large tasks are packed first. A task that shares a GPU counts as a task that needs a whole GPU. The time that this
+    takes depends on the number of different demands, and not on the number of waiting tasks.
     """
     used, lines = {each.slot.id for each in instances if each.is_busy}, sorted(waiting, key=_size, reverse=True)
     least_gpus = min((tasks.demand.least_gpus for tasks in lines), default=0)
@@ -211,7 +211,7 @@ def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
     """Return the capacity for the needed instances, and for spare instances if the target is below 100 percent.
 
     If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now. The provider does not
-    revert a scale-in by a user or a policy: after it, only tasks that wait raise the capacity.
+    revert a scale-in by a user or a policy: after such a scale-in, only waiting tasks raise the capacity.
     """
     least = (group.present if need.launches else group.used) + need.launches * group.weight
     spare = ceil(need.instances * 100 / rules.target_percent) - need.instances

@@ -30,7 +30,7 @@ class MetricExtractor:
         self._matched: set[int] = set()  # minutes with an event that matches
 
     def points(self, events: Sequence[tuple[int, str]]) -> Iterator[Point]:
-        """Return the datapoints of events, given as (milliseconds, message). May be called several times for one batch."""
+        """Return the datapoints of events, given as (milliseconds, message). A batch can be passed in several calls."""
         for at_ms, message in events:
             if not self._pattern.matches(message):
                 self._unmatched.setdefault(at_ms // MINUTE_MS, at_ms)
@@ -43,7 +43,10 @@ class MetricExtractor:
                 yield Point(self._metric._replace(dimensions=dimensions), at_ms / 1000, value, self._unit)
 
     def defaults(self) -> Iterator[Point]:
-        """Return the filter's default value once for each minute without a match. Call this once, after all events of the batch."""
+        """Return the filter's default value once for each minute that has events, but none that matches.
+
+        Call this once, after all events of the batch.
+        """
         default = self._transformation.get("defaultValue")
         for minute, at_ms in self._unmatched.items() if default is not None else ():
             if minute not in self._matched:
@@ -53,7 +56,7 @@ class MetricExtractor:
 def _value(metric_value: str, found: Mapping[str, str]) -> float | None:
     """Return the value of metricValue, which is a number or names a field of the event, such as `$.size`.
 
-    Return None if the field is not a number. Such an event has no datapoint.
+    Return None if the field is not a number, or is too large. Such an event has no datapoint.
     """
     text = found.get(metric_value, "") if metric_value.startswith("$") else metric_value
     value = float(text) if as_number(text) is not None else inf
@@ -61,7 +64,7 @@ def _value(metric_value: str, found: Mapping[str, str]) -> float | None:
 
 
 def _dimensions(fields: Mapping[str, str], found: Mapping[str, str]) -> Dimensions | None:
-    """Return the dimensions of the datapoint. Return None if the event lacks a field that a dimension needs."""
+    """Return the dimensions of the datapoint. Return None if a field that a dimension needs is missing or too long."""
     values = {name: found.get(part, "") for name, part in fields.items()}
     if not all(0 < len(value) <= DIMENSION_VALUE_MAX for value in values.values()):
         return None

@@ -10,7 +10,7 @@ from corral.model.metric import Metric
 from corral.model.numbers import whole_number
 
 FUNCTIONS = {"AVG": "Average", "COUNT": "SampleCount", "MAX": "Maximum", "MIN": "Minimum", "SUM": "Sum"}
-SERIES_MAX = 500  # series that one query or search returns
+SERIES_MAX = 500  # the maximum number of series that one query or search returns
 OTHER = "Other"  # GROUP BY uses this value for a series that lacks the dimension
 TOKEN = re.compile(
     r"\s*(?:(?P<label>\"(?:[^\"\\]|\\.)*\")|(?P<text>'(?:[^'\\]|\\.)*')|(?P<word>[A-Za-z0-9_.]+)|(?P<sign>!=|<>|[(),=]))"

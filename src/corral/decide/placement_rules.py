@@ -33,17 +33,17 @@ def select(pool: Pool, rules: PlacementRules) -> Selection:
 
 
 def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
-    """Return the slots that match every memberOf constraint. This ignores the constraint distinctInstance."""
+    """Return the slots that match the Auto Scaling group and every memberOf constraint. Ignore the constraint distinctInstance."""
     return select(pool, replace(rules, distinct=False, strategy=(), group=""))
 
 
 def matching(rules: PlacementRules | None) -> Callable[[Slot], bool]:
-    """Return a function that says whether a slot matches every memberOf constraint."""
+    """Return a function that says whether a slot matches the Auto Scaling group and every memberOf constraint."""
     return (lambda slot: True) if rules is None else allows(replace(rules, distinct=False))
 
 
 def zone_of(scope: str) -> str:
-    """Return the availability zone of the slot of a host itself."""
+    """Return the availability zone of a host's own slot. `scope` is REGION/CLUSTER."""
     return f"{scope.partition('/')[0]}a"
 
 
@@ -178,8 +178,8 @@ def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen,
     """Yield the first slot of each shape for which `is_open` is true.
 
     Only `reserved` slots are reserved, so it is enough to try one more slot of each shape. A demand for all GPUs of a slot must try
-    each slot, because slots of one shape can differ in their total number of GPUs. A demand that shares a GPU must do so too,
-    because they can differ in the memory of their GPUs.
+    each slot, because slots of one shape can differ in their total number of GPUs. A demand that shares a GPU must try each slot,
+    too, because slots of one shape can differ in the memory of their GPUs.
     """
     tries_all = demand.gpus == ALL_GPUS or demand.gpu_memory_mib
     for ids in shapes:

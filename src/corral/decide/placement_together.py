@@ -98,7 +98,7 @@ def _largest_first(demand: Demand) -> list[int]:
 
 
 def _slots_for(pool: Pool, node: Demand, count: int, reservation: Reservation | None, used: dict[str, Demand]) -> list[str]:
-    """Return a slot for each of `count` equal nodes, or for fewer nodes if no more fit. Add them to `used`."""
+    """Return a slot for each of `count` equal nodes, or for fewer nodes if no more fit. Add what they use to `used`."""
     chosen: list[str] = []
     for slot_id in chain((_slot_for_all(pool, node, count, reservation, used),), _roomiest(pool, node)):
         if slot_id is None:

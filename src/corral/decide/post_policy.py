@@ -18,7 +18,7 @@ class ConditionNotMet(Exception):
 
 
 class MalformedCondition(Exception):
-    """A condition that cannot be parsed."""
+    """A condition of the policy cannot be parsed."""
 
 
 def check_fields(conditions: Sequence[Any], fields: Mapping[str, str]) -> tuple[int, int | None]:

@@ -15,7 +15,7 @@ class Conditions(Struct, frozen=True):
 def failed_condition(conditions: Conditions, etag: str, modified_at_s: float) -> str | None:
     """Return the header whose condition does not hold, or None if all hold.
 
-    If the request has an ETag condition, the date condition is ignored.
+    If-Match overrides If-Unmodified-Since, and If-None-Match overrides If-Modified-Since.
     """
     modified_s = int(modified_at_s)
     if conditions.if_match is not None:

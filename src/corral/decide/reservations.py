@@ -20,8 +20,8 @@ from corral.model.task import ALL_GPUS, Demand
 def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """Reserve the slot that lacks least for the claim.
 
-    If time limits say when a slot has room for the claim, reserve the slot that has room first. Also reserve the slot that lacks
-    least if it could have room before.
+    If time limits say when slots have room for the claim, reserve the slot that has room first. Then reserve the slot that lacks
+    least only if it could have room earlier.
 
     Return None if every connected slot is too small for the claim, even after its tasks have ended and EC2 instances have returned
     its GPUs.
@@ -50,7 +50,7 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
 
 
 def _near_gpus(slot: Slot, demand: Demand) -> int:
-    """Return how near the free GPUs of a slot are to what the demand needs. More is nearer."""
+    """Return how near the free GPUs of a slot are to what the demand needs. A larger number is nearer."""
     if demand.gpu_memory_mib:
         return min(most_gpu_memory(slot), demand.gpu_memory_mib)
     return min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus

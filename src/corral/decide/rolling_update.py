@@ -44,7 +44,7 @@ class Rollout(Struct, frozen=True):
     desired: int  # the desired capacity of the group after the update
     surge: int = 0
     expected: int = 0  # how many fresh instances the group has after the current batch
-    until_s: float | None = None  # when the wait for the signals of the current batch, or the pause after it, ends
+    until_s: float | None = None  # when the wait for the signals of the current batch ends, or the pause after the batch
     judged: tuple[str, ...] = ()  # fresh instances that have signalled, or should have
     failed: tuple[str, ...] = ()
     in_batch: bool = False
@@ -136,7 +136,7 @@ def _hold(
     signals: Mapping[str, str],
     now_s: float,
 ) -> RolloutStep | Rollout:
-    """Return the step of a batch that is not complete. If it is complete, return the rollout for the next batch."""
+    """Return the step of a batch that is not complete. If the batch is complete, return the rollout for the next batch."""
     starting = [member for member in fresh if member.state in LAUNCH_STATES]
     is_over = policy.waits_on_signals and rollout.until_s is not None and now_s >= rollout.until_s
     if (len(fresh) < rollout.expected or starting) and not is_over:

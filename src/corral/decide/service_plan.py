@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from corral.model.ecs_service import UNHEALTHY, ServiceTask, StoppedTask
 from corral.model.task import StopCode, TaskState
 
-SHORT_RUN_S = 60.0  # a task that runs for less than this time counts as failed
+SHORT_RUN_S = 60.0  # a failed task that ran at least this long does not count; it ends the row of failures before it
 DELAY_MAX_S = 15 * 60.0
-FAILURES_AT_ONCE = 1  # how many rounds of failures are replaced without a delay (see `next_start_s`)
+FAILURES_AT_ONCE = 1  # after this many rounds of failures, tasks are still replaced without a delay (see `next_start_s`)
 FAILURE_CODES = frozenset({StopCode.ESSENTIAL_EXITED.value, StopCode.FAILED_TO_START.value})
 STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, TaskState.RUNNING.value: 2}
 
@@ -48,9 +48,10 @@ def replica_plan(
     """Return the next step of a service with the strategy REPLICA, which keeps a number of tasks running.
 
     `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments, tasks on
-    draining instances and unhealthy tasks, within the percentages. It never stops `protected` tasks. `late` is the rank of tasks
-    that should stop after others, for example because they are busy; all other tasks have the rank 0. A failed deployment starts no
-    tasks: with `starts` False, tasks of older deployments and unhealthy tasks stop only if the service has more than it needs.
+    draining instances and unhealthy tasks, within the percentages. It never stops `protected` tasks. `late` has the ranks of tasks
+    that should stop after others, for example because they are busy (`services/leaving_tasks.py`). All other tasks have the rank 0.
+    A failed deployment starts no tasks: with `starts` False, tasks of older deployments and unhealthy tasks stop only if there are
+    too many tasks.
     """
     own = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
     current = [task for task in own if task.health != UNHEALTHY]
@@ -80,10 +81,10 @@ def daemon_plan(
 ) -> ServicePlan:  # fmt: skip
     """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
-    A task that waits for capacity has no instance yet. It counts as the task of an eligible instance without a task. The plan stops
-    unhealthy tasks and the tasks on `leaving` instances. It replaces tasks of older deployments within the percentages: the old
-    task of an instance stops before the new one starts. Tasks with a high rank in `late` stop last. A failed deployment starts no
-    tasks: with `starts` False, old and unhealthy tasks stay.
+    A task that waits for capacity has no instance yet. The plan treats it as if it were on an eligible instance that has no task.
+    The plan stops unhealthy tasks and the tasks on `leaving` instances. It replaces tasks of older deployments within the
+    percentages: the old task of an instance stops before the new one starts. Tasks with a high rank in `late` stop last. A failed
+    deployment starts no tasks: with `starts` False, old and unhealthy tasks stay.
     """
     current = [task for task in tasks if task.deployment == primary]
     old = [task for task in tasks if task.deployment != primary]
@@ -120,7 +121,7 @@ def _surplus(
 ) -> list[ServiceTask]:  # fmt: skip
     """Return the old tasks that a failed deployment stops: those on draining instances, and those above the desired count.
 
-    A task that is up counts as above the desired count only if the other tasks that are up are enough.
+    A task that is up counts as above the desired count only if at least the desired number of other tasks is up.
     """
     left = len(tasks) - len(excess) - desired
     up_left = sum(_up(tasks)) - sum(_up(excess)) - desired
@@ -139,8 +140,8 @@ def _up(tasks: Iterable[ServiceTask]) -> list[bool]:
 def _stop_order(tasks: Sequence[ServiceTask], protected: Collection[str], late: Mapping[str, int]) -> list[ServiceTask]:
     """Sort the unprotected tasks in the order in which they stop.
 
-    Tasks that do not run yet are first, and then tasks that are not healthy. Then tasks with a low rank in `late`, and tasks on the
-    instance with the most tasks of the service follow. Newer tasks are before older ones.
+    These criteria decide, the most important first: the task does not run yet; it is not healthy; its rank in `late` is low; its
+    instance has many tasks of the service; it is new.
     """
     left = [task for task in tasks if task.id not in protected]
     crowd = Counter(task.instance_id for task in left)  # instance → how many of its tasks are not sorted yet
@@ -158,7 +159,7 @@ def _oldest(tasks: Iterable[ServiceTask], late: Mapping[str, int]) -> list[Servi
 
 
 def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
-    """Count the failed tasks since the last task that ran for SHORT_RUN_S.
+    """Count the failed tasks since the last one that ran for at least SHORT_RUN_S.
 
     Ignore tasks that a caller or the service stopped, except tasks that failed their health checks.
     """
@@ -175,7 +176,7 @@ def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
 def next_start_s(newest_first: Sequence[StoppedTask], desired: int) -> float:
     """Return when the next task may start: at once after the first round of failures, then after 1, 2, 4 … seconds.
 
-    A round is as many failures as the service has tasks.
+    A round is as many failures as the desired count of the service.
     """
     rounds = ceil(failures_in_a_row(newest_first) / max(1, desired))
     if rounds <= FAILURES_AT_ONCE:

@@ -13,7 +13,7 @@ from corral.model.task import ALL_GPUS, Demand
 
 
 class SharedRoom:
-    """The free resources of a slot at a time, and the effect of tasks that end after it."""
+    """The free resources of a slot at one time, and the effect of tasks that end later."""
 
     def __init__(self, slot: Slot, endings: Sequence[Ending] | None = None) -> None:
         """Start with what is free now. With `endings`, start with what is free if only the tasks of these endings run."""
@@ -21,7 +21,7 @@ class SharedRoom:
         self.cpu_units, self.memory_mib = slot.cpu_units, slot.memory_mib
         self._idle = set(slot.gpus)
         self._left = dict(slot.shared)  # shared GPU → its memory that is not allocated
-        self._maybe_idle = 0  # leased GPUs that foreign processes use too: they are idle if the foreign processes end now
+        self._maybe_idle = 0  # leased GPUs that processes outside Corral use too: they are idle if these processes end now
         if endings is not None:
             self.cpu_units = slot.total.cpu_units - sum([ending.cpu_units for ending in endings])
             self.memory_mib = slot.total.memory_mib - sum([ending.memory_mib for ending in endings])
@@ -34,7 +34,7 @@ class SharedRoom:
             self._maybe_idle = slot.total.gpus - len(slot.positions)
 
     def end(self, ending: Ending) -> None:
-        """Add what a task returns. The slot does not get a GPU back that tasks may no longer use."""
+        """Add what is free again when a task ends. A GPU that tasks may no longer use does not count."""
         self.cpu_units += ending.cpu_units
         self.memory_mib += ending.memory_mib
         self._idle.update(gpu_id for gpu_id in ending.gpu_ids if gpu_id in self._slot.positions)

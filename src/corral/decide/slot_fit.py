@@ -2,7 +2,7 @@
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A demand is the number of GPUs, the CPU and the
 memory that a task needs. A claim is a task, an instance launch or a job that waits in a pool. A reservation keeps the free
-resources of some slots for an older claim.
+resources of some slots for an older claim, which is served first.
 """
 
 from __future__ import annotations

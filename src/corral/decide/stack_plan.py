@@ -25,8 +25,8 @@ CAN_BE_DELETED = frozenset(
         S.UPDATE_COMPLETE, S.UPDATE_FAILED, S.UPDATE_ROLLBACK_COMPLETE, S.UPDATE_ROLLBACK_FAILED, S.DELETE_FAILED,
     }
 )  # fmt: skip
-# The statuses of an operation that deletes resources → the status at its end without and with failures. A failed cleanup does not
-# fail the update: CloudFormation gives the resource up.
+# The status of an operation that deletes resources → (its status at the end if nothing failed, its status if a deletion failed). A
+# failed cleanup does not fail the update: CloudFormation gives the resource up.
 DELETING = {
     S.ROLLBACK_IN_PROGRESS: (S.ROLLBACK_COMPLETE, S.ROLLBACK_FAILED),
     S.DELETE_IN_PROGRESS: (S.DELETE_COMPLETE, S.DELETE_FAILED),
@@ -69,8 +69,8 @@ class Difference(Enum):
     """The action of an update on a resource."""
 
     NOTHING = "nothing"
-    RECORD = "record"  # the only changes are in attributes that have no effect until later, for example DeletionPolicy
-    METADATA = "metadata"  # only the metadata changed: the resource has an event, but nothing is done
+    RECORD = "record"  # only the row is written: the changed attributes have no effect until later, for example DeletionPolicy
+    METADATA = "metadata"  # only the metadata changed: it is stored with an event, and the resource stays as it is
     UPDATE = "update"
     REPLACE = "replace"
 
@@ -123,7 +123,7 @@ class Restoration(Enum):
 
     NOTHING = "nothing"
     DELETE = "delete"  # the update has created it
-    RECORD = "record"  # the update has not changed the resource itself
+    RECORD = "record"  # only the row is restored: the update has not changed the resource itself
     UPDATE = "update"  # restore the previous properties in place
     SWITCH = "switch"  # go back to the resource that was replaced, which still exists
 
@@ -143,9 +143,9 @@ def restoration(resource: StackResource) -> Restoration:
 def is_retained(resource: StackResource, *, on_create: bool) -> bool:
     """Whether a policy keeps the resource when its stack deletes it.
 
-    `on_create`: the operation that created the resource is rolled back. A leftover is a resource whose logical id
-    now belongs to another resource. If the leftover is the old resource of a replacement, its UpdateReplacePolicy decides. If it is
-    the new resource of a replacement that was rolled back, it is not retained.
+    `on_create` is True if the operation that created the resource is rolled back. A leftover is a resource whose logical id now
+    belongs to another resource. If the leftover is the old resource of a replacement, its UpdateReplacePolicy decides. If it is the
+    new resource of a replacement that was rolled back, it is not retained.
     """
     if resource.leftover:
         return not resource.is_new and resource.version.update_replace_policy == "Retain"
@@ -205,7 +205,7 @@ def signal_policy(creation_policy: Mapping[str, Any]) -> SignalPolicy:
 
 
 def count_signals(signals: Mapping[str, str], count: int, percent: int = 100, *, expired: bool = False) -> tuple[SignalRule, str]:
-    """Decide whether a resource has enough signals. Return also the reason of a failure, in CloudFormation's words."""
+    """Decide whether a resource has enough signals. Also return why it has failed, in CloudFormation's words, or why it waits."""
     successes = sum(status == "SUCCESS" for status in signals.values())
     failures = len(signals) - successes
     needed = -(-count * percent // 100)  # rounded up

@@ -3,10 +3,11 @@
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
 job that waits for capacity in a pool. The line of a pool is all its claims, oldest first.
 
-An estimate assumes that each task ends at its time limit, and that no older claim arrives. It gives each claim the first room that
-the claims before it leave. A task without a time limit counts as a task that never ends. The start of a claim that shares a GPU is
-unknown. If the start of a claim is unknown, the starts of the claims after it are unknown, too. Estimates are computed when a user
-reads them, so they cost nothing otherwise.
+An estimate assumes that each task ends at its time limit, and that no claim arrives that is served before the others. It gives each
+claim the first room that the claims before it leave. A task without a time limit counts as a task that never ends. The start is
+unknown for a claim that shares a GPU, for a multi-node job, and for a claim whose placement rules depend on other tasks. The starts
+of the claims after a claim with an unknown start are unknown, too. The exception is a claim that fits on no slot: the others do not
+wait for it. Estimates are computed only when a user reads them.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Plan:
                 self._free[-1] = gpus, cpu_units, memory_mib
 
     def first_room_s(self, demand: Demand, longest_s: float) -> float:
-        """Return the first time from which the slot has room for the demand as long as it needs it. Return inf if there is none."""
+        """Return the first time from which the slot has room for the demand for `longest_s`. Return inf if there is none."""
         gpus, cpu_units, memory_mib = self._needed(demand)
         since_s = inf
         for time_s, free in zip(self._times, self._free):

@@ -95,7 +95,7 @@ def _total(summary: Summary) -> float:
 
 
 def _percentile(summary: Summary, percent: float) -> float:
-    """Return the smallest value for which at least `percent` percent of the samples are less or equal."""
+    """Return the smallest value to which at least `percent` percent of the samples are less or equal."""
     if percent <= 0:
         return summary.minimum
     rank, seen = percent / 100.0 * _total(summary), 0.0

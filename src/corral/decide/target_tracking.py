@@ -1,8 +1,8 @@
 """Computes the capacity that a target tracking policy wants. The metric is assumed to be inversely proportional to the capacity.
 
 A policy has two alarms. The alarm for a scale-out enters ALARM if the metric is above the target. The alarm for a scale-in enters
-ALARM if the metric is below SCALE_IN_LEVEL of the target. After a scale-in, the expected peak of the metric is below
-SCALE_IN_LEVEL, too. So a scale-in does not cause a scale-out, and the capacity does not oscillate under a constant or noisy load.
+ALARM if the metric is below SCALE_IN_LEVEL of the target. After a scale-in, the expected peak of the metric is not above
+this level. So a scale-in does not cause a scale-out, and the capacity does not oscillate under a constant or noisy load.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def scaled_out(capacity: int, value: float, target: float) -> int | None:
 
 
 def scaled_in(capacity: int, value: float, target: float) -> int:
-    """Return the smallest capacity at which the metric stays low. It is the current capacity if the metric is not low now.
+    """Return the smallest capacity at which the metric does not exceed SCALE_IN_LEVEL of the target.
 
-    `value` is the largest value of the time in which the metric was low, measured as for a scale-out.
+    `value` is the largest recent value of the metric. If it is not below this level, return the current capacity.
     """
     low = target * SCALE_IN_LEVEL
     if target <= 0 or value >= low:

@@ -1,8 +1,9 @@
 """Termination policies: decides which instance of an Auto Scaling group a scale-in terminates.
 
-The candidates are the instances in the zones with the most instances. If some of them have no busy tasks, only these are left. Then
-the policies of the group are applied one after the other, until one candidate is left. If several candidates are left after the
-last policy, AWS chooses one at random. Corral chooses the oldest one, so that the same state always gives the same decision.
+The candidates are the instances in the zones with the most instances. If some of them have no busy tasks, only these are left. (A
+task is busy while it is protected, or while messages that it received are in flight.) Then the policies of the group are applied
+one after the other, until one candidate is left. If several candidates are left after the last policy, AWS chooses one at random.
+Corral chooses the oldest one, so that the same state always gives the same decision.
 """
 
 from __future__ import annotations

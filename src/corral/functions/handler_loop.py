@@ -1,9 +1,9 @@
 """Loads the code of a Lambda function, and runs its handler for each event that arrives on a socket.
 
-A message has four bytes with the length of its content, and the content. For each invocation, the server sends two messages: a
-request as JSON, and the event. The process responds with two messages: a description of the invocation as JSON, and the result.
-Before its first response, the process sends one more message as JSON: the time that it took to load the code. Standard output and
-standard error go to the server, which writes them to the log of the function.
+A message is four bytes with the length of its content, followed by the content. For each invocation, the server sends two messages:
+a request as JSON, and the event. The process responds with two messages: a description of the invocation as JSON, and the result.
+Before its first response, the process sends one more message as JSON: the time that it took to load the code, or `{}` if the code
+cannot be loaded. Standard output and standard error go to the server, which writes them to the log of the function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 class MobileIdentity:
-    """The member `identity` of the context. Only mobile applications have one."""
+    """The member `identity` of the context. Its fields are None, because only mobile applications send an identity."""
 
     cognito_identity_id = None
     cognito_identity_pool_id = None
@@ -72,6 +72,8 @@ class RecordFormat(logging.Formatter):
 
 
 class LoadFailed(Exception):
+    """The handler cannot be loaded, or its event or result is not valid JSON. `type_` is the error type that AWS reports."""
+
     def __init__(self, type_: str, message: str, trace: list[str] | None = None) -> None:
         super().__init__(message)
         self.type = type_
@@ -159,7 +161,7 @@ def _failure(error: BaseException, request_id: str) -> bytes:
 
 
 def _trace(error: BaseException) -> list[str]:
-    """The frames of an exception, without the frames of this file and of importlib."""
+    """Return the formatted frames of an exception, without the frames of this file and of importlib."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
     return traceback.format_list(own)

@@ -38,7 +38,7 @@ class Criteria(Struct, frozen=True):
 
 
 class AlarmEvaluation(Struct, frozen=True):
-    """The state that an alarm should have, and the datapoints from which it was computed."""
+    """The state that an alarm should have, and the datapoints from which this state was computed."""
 
     state: AlarmState | None  # None: the state does not change
     points: tuple[tuple[float, float], ...] = ()  # the evaluated datapoints, oldest first
@@ -93,9 +93,9 @@ class ScalingRequest(Struct, frozen=True):
 
     policy: str  # ARN
     state: AlarmState
-    period_value: float | None  # value of the newest window that has ended
-    newest_value: float | None  # value of the newest second; None if another client publishes the metric
-    peak_value: float | None = None  # value of the second that breaches most in the last period; None as for `newest_value`
+    period_value: float | None  # value of the newest window that has ended; scale-in of target tracking: of the highest window
+    newest_value: float | None  # value of the newest second; target tracking: the average of the newest seconds; None: not known
+    peak_value: float | None = None  # value of the second that breaches most in the last period; None: not known
     threshold: float = 0.0
     since_s: float = 0.0  # when the alarm entered its state
     whole: bool = True  # False if only single seconds have caused the state: the complete windows would give another state
@@ -108,12 +108,12 @@ class Progress(Struct, frozen=True):
     """What a scaling policy has done with a request.
 
     A policy is applied once in each interval of a minute. Within the interval, a new value changes the adjustment of the interval,
-    and does not add to it. So `out_base` and `in_base` have the values of the beginning of the interval.
+    and does not add to it. So `out_base` and `in_base` are capacities at the beginning of the interval.
     """
 
     since_s: float | None = None  # `since_s` of the request; None if the request is new
     at_s: float | None = None  # the beginning of the interval; None if the policy was not applied yet
     out_base: int = 0  # the capacity that a scale-out is added to
     in_base: int = 0  # the capacity that a scale-in is subtracted from
-    told: str | None = None  # what the history of the alarm says: an error, empty for a success, None if it says nothing yet
+    told: str | None = None  # what the alarm's history says about the request: an error, empty for a success, None: nothing yet
     noted: str = ""  # the code of the last scaling activity that says why nothing was done

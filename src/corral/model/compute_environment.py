@@ -2,7 +2,7 @@
 
 A managed environment of the kind EC2 or SPOT has its own ECS cluster, and one Auto Scaling group for each instance type that its
 jobs use. Corral launches and terminates these instances. The jobs of a Fargate environment run on this machine, as Fargate tasks
-do. An unmanaged environment has a cluster too, but its owner adds the instances.
+do. An unmanaged environment has a cluster too, but users add the instances.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ComputeEnvironment(Struct, frozen=True):
     max_vcpus: int
     desired_vcpus: int  # the vCPUs of the instances that run or start
     kind: str  # EC2, SPOT, FARGATE, FARGATE_SPOT, or empty for an unmanaged environment
-    # The environment in the form of DescribeComputeEnvironments, and members that begin with "_". Do not change it: it is shared.
+    # The environment in the form of DescribeComputeEnvironments, and members that begin with "_". Do not change this object: all
+    # readers of the environment get the same object.
     document: dict[str, Any]
 
     @property
@@ -43,7 +44,7 @@ class ComputeEnvironment(Struct, frozen=True):
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether the scheduler may place jobs: the environment is ENABLED, and its status allows it."""
+        """Whether the scheduler may place jobs in the environment: it is ENABLED, and its status is VALID or UPDATING."""
         return self.state == ENABLED and self.status in (VALID, UPDATING)
 
     @property

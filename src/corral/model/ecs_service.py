@@ -112,7 +112,7 @@ class TaskSet(Struct, frozen=True):
     stability_at_s: float = 0.0
 
     def desired(self, of_service: int) -> int:
-        """Return the number of tasks. As in ECS, it is rounded up."""
+        """Return the desired count of the task set, given that of the service. As in ECS, it is rounded up."""
         return ceil(of_service * self.scale / 100)
 
 
@@ -131,7 +131,7 @@ class EcsService(Struct, frozen=True):
     is_steady: bool = False  # the event "has reached a steady state" was written after the last change
     problem: str = ""  # the last problem that an event reported; empty when the service is steady
     deleted_at_s: float | None = None
-    paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
+    paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later transaction continues
     rollout: str = ""  # the id of the newest ServiceRollout
     completed: Deployment | None = None  # the last deployment that was completed: a failed rollout returns to it
     task_sets: tuple[TaskSet, ...] = ()
@@ -167,7 +167,7 @@ def service_key(region: str, cluster: str, name: str) -> str:
 
 
 class TaskCount(Struct, frozen=True):
-    """The number of tasks of a deployment whose desired status is RUNNING, in total and by state."""
+    """How many tasks of a deployment have the desired status RUNNING, in total and by their last status."""
 
     total: int = 0
     running: int = 0  # RUNNING
@@ -193,7 +193,7 @@ class ServiceTask(Struct, frozen=True):
 
 
 class StoppedTask(Struct, frozen=True):
-    """A task that is stopping or has stopped. Failed tasks delay the next start."""
+    """A task that is stopping or has stopped. After several failed tasks, the service delays its next start."""
 
     stop_code: str | None
     created_at_s: float

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 # Xids of NVIDIA's catalogue that need a reset, a reboot or another GPU. No task gets a GPU with such an Xid. Most other Xids are
-# errors of the application (13, 31, 43, 45, 68, 109), which end with it. Others are notes of the driver: 63 and 94 lead to a
-# pending row remap, which Corral reads from the driver.
+# errors of an application (13, 31, 43, 45, 68, 109), and are over when the application has ended. Others are notes of the driver:
+# 63 and 94 lead to a pending row remap, and Corral asks the driver for pending remaps.
 HARDWARE_XIDS = {
     46: "the GPU stopped processing",
     48: "an uncorrectable memory error",

@@ -14,7 +14,7 @@ CONTINUE, ABANDON = "CONTINUE", "ABANDON"
 ON_DEMAND, SPOT = "on-demand", "spot"
 CONFIGURATION, TEMPLATE = "configuration", "template"
 DELETING = "Delete in progress"
-DRAINED = "_drained"  # a member of a group's settings: the sizes before a stack has drained the group for its successor
+DRAINED = "_drained"  # a member of a group's settings: the sizes before a stack drained the group to replace it by another group
 ENVIRONMENT = "_environment"  # a member of a group's settings: the name of the Batch compute environment that owns the group
 PROCESSES = (
     "Launch",
@@ -36,7 +36,7 @@ class LifecycleState(StrEnum):
     PENDING_WAIT = "Pending:Wait"  # the instance waits for lifecycle hooks
     IN_SERVICE = "InService"
     STANDBY = "Standby"
-    TERMINATING_WAIT = "Terminating:Wait"  # the instance waits for busy tasks, and then for lifecycle hooks
+    TERMINATING_WAIT = "Terminating:Wait"  # the instance waits for busy tasks (`TaskWait`), and then for lifecycle hooks
     TERMINATING = "Terminating"  # the instance shuts down
     TERMINATING_PROCEED = "Terminating:Proceed"  # the instance shuts down, and its lifecycle hooks have ended
 
@@ -80,7 +80,7 @@ class TaskWait(Struct, frozen=True):
     """An instance that its group has chosen to terminate waits for its tasks (`services/leaving_tasks.py`)."""
 
     since_s: float
-    is_surplus: bool  # the group chose it in a scale-in, and takes it back if it needs the capacity again
+    is_surplus: bool  # the group chose the instance in a scale-in, and keeps it if it needs the capacity again
     drained: bool  # the group has set the container instance to DRAINING
     drains: bool = False  # managed draining: the instance waits until all its tasks have ended, except daemon tasks
 
@@ -100,7 +100,7 @@ class Group(Struct, frozen=True):
     replacement_causes: tuple[str, ...] = ()  # one cause for each instance that the next launches replace
     failures: int = 0  # failed launches in a row
     retry_at_s: float | None = None  # no launch before this time
-    paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later one continues
+    paced_at_s: float | None = None  # when a transaction reached its limit of changes; a later transaction continues
     scaled_at_s: float | None = None  # when the last scaling activity ended, which is when a cooldown begins
     cooldown_s: float | None = None  # the cooldown of the last applied policy; None means the group's default
     policy_desired: int | None = None  # the desired capacity after the last decision on scaling policies; None if there was none
@@ -125,11 +125,11 @@ class Member(Struct, frozen=True):
     type: str
     zone: str
     activity: str = ""  # the id of the activity in progress
-    weight: int = 1  # how many capacity units the instance counts
+    weight: int = 1  # how many units of capacity the instance counts for
     market: str = ON_DEMAND
     source: LaunchSource = LaunchSource()
     protected: bool = False  # the instance is protected from scale-in
-    unhealthy: str = ""  # why the instance is unhealthy, in the words of activities; empty if it is healthy
+    unhealthy: str = ""  # why the instance is unhealthy, as scaling activities word it; empty if it is healthy
     in_service_at_s: float | None = None
     impaired_since_s: float | None = None  # the host of the instance has not reported since then
     actions: dict[str, LifecycleAction] = field(default_factory=dict)  # name of the hook → its action
@@ -181,12 +181,12 @@ class InstanceRefresh(Struct, frozen=True):
 
 
 def scaling_key(region: str, owner: str) -> str:
-    """Return the key of the reconciler that applies scaling policies. The owner is what they scale, for example a group."""
+    """Return the key of the reconciler that applies scaling policies. `owner` is what the policies scale, for example a group."""
     return f"scaling:{region}/{owner}"
 
 
 def provider_key(region: str, group: str) -> str:
-    """Return the key of the reconciler that scales a group for its capacity provider. A group without a provider needs no work."""
+    """Return the key of the reconciler that scales a group for its capacity provider. Without a provider, it does nothing."""
     return f"capacity-provider:{region}/{group}"
 
 

@@ -15,7 +15,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 @lru_cache(maxsize=1024)
 def http_date(seconds: int) -> str:
-    """Format a time for a header. It is cached, because many objects of a bucket were written in the same seconds."""
+    """Format a time for a header. The results are cached, because many objects of a bucket were written in the same second."""
     at = time.gmtime(seconds)
     date = f"{DAYS[at.tm_wday]}, {at.tm_mday:02} {MONTHS[at.tm_mon - 1]} {at.tm_year:04}"
     return f"{date} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"

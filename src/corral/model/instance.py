@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.model.task import Demand
 
-HOST_POOL = "hosts"  # the pool of the hosts' own instances; tasks, Fargate tasks and instance launches are placed there
+HOST_POOL = "hosts"  # the pool of the hosts' own instances; Fargate tasks, other tasks and instance launches are placed there
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
 GROUP_TAG = "aws:autoscaling:groupName"
@@ -28,7 +28,7 @@ class InstanceState(StrEnum):
     PENDING = "pending"  # waits for GPUs and has no host yet
     RUNNING = "running"
     STOPPING = "stopping"  # gets no new tasks, and keeps its GPUs until its last task has ended
-    STOPPED = "stopped"  # has no host, no GPUs and no slot; `start` makes it pending again
+    STOPPED = "stopped"  # has no host, no GPUs and no slot; StartInstances makes it pending again
     SHUTTING_DOWN = "shutting-down"  # like STOPPING, but TERMINATED follows
     TERMINATED = "terminated"
 
@@ -81,7 +81,7 @@ class Instance(Struct, frozen=True):
     group: str = ""  # the name of its Auto Scaling group; empty: none
     joins: str = ""  # the ECS cluster in its user data; the instance joins when it runs and the cluster exists
     launched_at_s: float | None = None  # when it last became running
-    launch_reason: str = ""  # why it was launched; only for people
+    launch_reason: str = ""  # why it was launched, as a text for people
     end_reason: str = ""  # why it was stopped or terminated; empty: it was not
 
     @property
@@ -112,11 +112,11 @@ def cluster_pool(region: str, cluster: str) -> str:
 def host_instance_id(host_id: str) -> str:
     """Return the id of a host's own instance.
 
-    It differs from the host's id, so that one cannot be used for the other by mistake.
+    This id differs from the id of the host, so that code that confuses the two ids fails.
     """
     return blake2b(host_id.encode(), digest_size=16, person=b"instance").hexdigest()
 
 
 def ec2_id(instance_id: str) -> str:
-    """Return the id of an instance in EC2's format, `i-` and 17 digits."""
+    """Return the id of an instance in EC2's format, `i-` and 17 hexadecimal digits."""
     return f"i-{instance_id[:17]}"

@@ -31,11 +31,11 @@ class LineKey(Struct, frozen=True):
     share: str  # empty in a FIFO queue
     demand: Demand  # of one job; the amounts of a multi-node job are those of its largest node
     resources: tuple[tuple[str, int], ...] = ()  # the consumable resources of one job: name and quantity
-    by_image: bool = False  # the image sets NVIDIA_VISIBLE_DEVICES: jobs wait for one GPU, and get all free GPUs of an instance
+    by_image: bool = False  # the image sets NVIDIA_VISIBLE_DEVICES: a job waits for one GPU, and gets all free GPUs of its instance
 
 
 class WaitingLine(Changeable, frozen=True):
-    """A line with at least one job. The jobs are only rows, so the memory does not grow with their number."""
+    """A line with at least one job. Only the first job is in memory, so a long line needs no more memory than a short one."""
 
     id: int
     key: LineKey
@@ -89,5 +89,5 @@ class ShareUse(Struct, frozen=True):
     """The use of capacity by one share of a queue. `decide/job_order.py` computes it."""
 
     held: float = 0.0  # the vCPUs of its jobs that run now
-    used: float = 0.0  # vCPU seconds until `at_s`, decayed
+    used: float = 0.0  # vCPU seconds until `at_s`; use of an earlier time counts less
     at_s: float = 0.0

@@ -18,7 +18,7 @@ DIMENSION_VALUE_MAX = 1024  # characters
 LARGEST_VALUE = 2.0**360  # CloudWatch accepts values from -LARGEST_VALUE to LARGEST_VALUE
 OLDEST_S = 14 * DAY_S  # CloudWatch accepts datapoints up to this age
 AHEAD_S = 2 * HOUR_S  # CloudWatch accepts datapoints up to this far in the future
-# Resolution in seconds → how long samples are stored with it.
+# Resolution in seconds → how long samples are stored with this resolution.
 RETENTION_S = {1: 3 * HOUR_S, 60: 15 * DAY_S, 300: 63 * DAY_S, 3600: 455 * DAY_S}
 UNITS = (
     "None", "Seconds", "Microseconds", "Milliseconds", "Bytes", "Kilobytes", "Megabytes", "Gigabytes", "Terabytes", "Bits",

@@ -2,7 +2,8 @@
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
 job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. In this module, a line
-is the claims of a pool that have equal demands and equal time limits. A withheld GPU is a GPU that tasks may not get.
+is the claims of a pool that have equal demands and equal time limits. Claims are sorted by rank: usually the oldest claim is the
+first, so "older" means a smaller rank. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Slot(Struct):
     running: int = 0  # number of tasks in state RUNNING
     pending: int = 0  # number of tasks in state PENDING
     registered_at_s: float = 0.0
-    lent: int = 0  # GPUs of a host that other instances own now
+    lent: int = 0  # the number of GPUs of a host that other instances own now
     instance_group: str = ""  # the name of its Auto Scaling group; empty: none
     gpu_memory: dict[str, int] = field(default_factory=dict)  # the memory in MiB of each GPU of the instance, also of withheld GPUs
     # GPUs that tasks share → their memory in MiB that is not allocated to a task. They are in `positions`, and not in `gpus`.
@@ -106,7 +107,7 @@ class Unplaceable(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """The resources that a placed task with a time limit holds, and the time at which its time limit ends.
+    """The resources that a placed task with a time limit holds, and when its time limit ends.
 
     The time limit counts from the start of the task. Until the task has started, it counts from the placement.
     """
@@ -125,7 +126,7 @@ class Opening(Struct, frozen=True):
     slot_id: str
     at_s: float
     earliest_s: float  # the slot cannot have room for the claim before this time, even if all tasks without a time limit end now
-    spare: Demand  # what is free on the slot at `at_s`, less what the claim needs
+    spare: Demand  # what is free on the slot at `at_s`, minus what the claim needs
 
 
 class Reservation(Struct, frozen=True):
@@ -212,7 +213,7 @@ class Pool(FreeSlots, Protocol):
     lines_with_limits: int  # number of lines whose claims have a time limit
 
     def sharing(self) -> Iterable[str]:
-        """Return the ids of the slots that have GPUs which tasks share."""
+        """Return the ids of the slots on which tasks share GPUs."""
         ...
 
     def groups_by_held(self) -> Iterable[SlotGroup]:

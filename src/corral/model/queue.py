@@ -127,13 +127,14 @@ class QueueMessage(NamedTuple):
 class MessageState(NamedTuple):
     """The part of a message that changes with each receive (table `place`)."""
 
-    visible_ms: int | None  # the message is in flight or delayed until this time
+    visible_ms: int | None  # the message is hidden until this time; None: a message of a FIFO queue that was never hidden
     receives: int
     received_ms: int | None
     group_id: str | None  # only in a FIFO queue
     task_id: str | None  # the task that received it last
 
     def is_in_flight(self, now_ms: int) -> bool:
+        """Whether a message that was received is in flight. Do not call this for a message that was never received."""
         return self.visible_ms is not None and self.visible_ms > now_ms
 
 

@@ -1,8 +1,9 @@
 """Tasks in the run queue: tasks whose queue options (`model/run_options.py`) must be known after their launch.
 
-A claim is a place in line for the capacity of a pool. A task in the run queue gets a claim only when nothing holds it back: a hold,
-a time, tasks and arrays that it waits for, or the limit of its array. A chain is a task and the tasks that replace it after its
-failures (requeues). Other tasks wait for the end of the whole chain. The id of a chain is the id of its first task.
+A claim is an entry in the waiting list of a pool. A task in the run queue gets a claim only when nothing holds it back. Four things
+can hold it back: the tag `corral:hold`, a time, tasks and arrays that it waits for, and the limit of its array. A chain is a task
+and the tasks that replace it after failures (requeues). A task that waits for a task of a chain waits for the end of the whole
+chain. The id of a chain is the id of its first task.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from corral.model.task import Changeable
 
 
 class QueueState(StrEnum):
-    WAITING = "waiting"  # held, too early, or other tasks have not ended
+    WAITING = "waiting"  # it is held, its time has not come, or tasks that it waits for have not ended
     READY = "ready"  # only the limit of its array holds it back
-    ADMITTED = "admitted"  # got its claim: waits for capacity, or runs
+    ADMITTED = "admitted"  # it got its claim: it waits for capacity, or runs
 
 
 class QueuedRun(Changeable, frozen=True):
@@ -32,7 +33,7 @@ class QueuedRun(Changeable, frozen=True):
     index: int = 0  # the index in its array
     requeues: int = 0  # how many more tasks may follow in the chain
     attempt: int = 0  # the number of earlier tasks in the chain
-    roams: bool = False  # its claim may move to another pool of its cluster
+    roams: bool = False  # its claim can move to another pool of its cluster
 
 
 class RunArray(Changeable, frozen=True):
@@ -64,9 +65,9 @@ class RunArray(Changeable, frozen=True):
 
 
 class EndNotice(Changeable, frozen=True):
-    """The end of a chain or an array, kept until all tasks that wait for it are informed.
+    """The end of a chain or an array, stored until all tasks that wait for this end are informed.
 
-    It also announces the failure of a member before its array has ended.
+    A notice can also report the failure of a member before its array has ended.
     """
 
     needed: str  # the id of a chain, or array:KEY

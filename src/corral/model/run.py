@@ -165,9 +165,9 @@ class Hello(Struct, frozen=True):
     memory_mib: int
     gpus: list[GpuDevice]
     runs: list[Observed]
-    runtime: str = "process"  # the agent's value of --runtime; the core compares it in the same manner
+    runtime: str = "process"  # the agent's value of --runtime; the core compares it in the same way
     docker: str = ""  # name and version of the container engine; empty: the host has none
-    excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same manner
+    excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same way
     links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
     # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class GpuSample(Struct, frozen=True):
     foreign: list[Foreign] = field(default_factory=list)
     sm_clock_mhz: int | None = None
     memory_reserved_mib: int = 0  # memory that the driver reserves, which is neither used nor free
-    last_xid: int = 0  # the last error of the driver since the agent started, also of applications; 0: none
+    last_xid: int = 0  # the last Xid (error) since the agent started, also one that an application caused; 0: none
 
 
 class Report(Struct, frozen=True):
@@ -256,7 +256,7 @@ class Measured(Struct, frozen=True):
 
 
 class Execute(Struct, frozen=True):
-    """A command that the host runs with the environment, folder and GPUs of a living run. It is ended when the run ends."""
+    """A command that the host runs with the environment, folder and GPUs of a living run. The command ends when the run ends."""
 
     session_id: str
     run: RunSpec

@@ -82,7 +82,7 @@ class StackVersion(Struct, frozen=True):
     description: str = ""
     parameters: dict[str, str] = field(default_factory=dict)  # name → value, as given or as the default of the template
     values: dict[str, Any] = field(default_factory=dict)  # name → what Ref returns: a string, or a list of strings
-    resolved_ssm: dict[str, str] = field(default_factory=dict)  # name → the value of the SSM parameter that the value names
+    resolved_ssm: dict[str, str] = field(default_factory=dict)  # name → the value of the SSM parameter that `parameters` names
     no_echo: tuple[str, ...] = ()  # the names of parameters whose values are not shown
     capabilities: tuple[str, ...] = ()
     tags: dict[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Stack(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The key of the reconciler, and of `tx.changed` whenever the status changes or an event is written."""
+        """The key of the reconciler. `tx.changed` also gets this key, when the status changes or an event is written."""
         return f"stack:{self.id}"
 
     def but(self, **changes: Any) -> Self:
@@ -135,7 +135,7 @@ class Stack(Struct, frozen=True):
 
 
 class ResourceVersion(Struct, frozen=True):
-    """One version of a resource: its declaration with all values resolved, and what exists."""
+    """One version of a resource: its declaration with all values resolved, and the id and attributes of what was created."""
 
     type: str
     properties: dict[str, Any] = field(default_factory=dict)  # without the members that begin with "_"
@@ -162,7 +162,7 @@ class StackStep(Struct, frozen=True):
     started_at_s: float
     old: ResourceVersion | None = None  # UPDATE: the version before; CREATE: the version that the new resource replaces
     is_rollback: bool = False
-    has_run: bool = False  # the type's function `create`, `update` or `delete` was called; the step waits until it is settled
+    has_run: bool = False  # the type's `create`, `update` or `delete` was called; the step ends when its `settled` says so
     handed: str = ""  # the token of a hand-over: another lane runs the step
     received: dict[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: signals of SignalResource
     memory: dict[str, Any] = field(default_factory=dict)  # what the type remembers between two calls
@@ -191,7 +191,7 @@ class StackResource(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The key among the resources of the stack."""
+        """The key that distinguishes the resource from the other resources of the stack."""
         return f"{self.logical_id}/{self.leftover}" if self.leftover else self.logical_id
 
     @property

@@ -1,4 +1,4 @@
-"""Reasons why a run ended. Both hosts and the core use these texts.
+"""Reasons why a run ended. The agents of hosts use these texts, and so does the core.
 
 This module imports nothing, because the spawner imports it and must stay small.
 """

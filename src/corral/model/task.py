@@ -47,7 +47,7 @@ class PlacementRules(Struct, frozen=True):
 
     scope: str  # region/cluster; `task:group` in an expression refers to tasks of this cluster
     member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
-    distinct: bool = False  # True: each task of `group` must run on a different host
+    distinct: bool = False  # True: each task of `group` must run on a different container instance
     # The steps of the strategy, such as (spread, instanceId), (binpack, memory), (random, ""). The first step is the most
     # important.
     strategy: tuple[tuple[str, str], ...] = ()
@@ -57,17 +57,17 @@ class PlacementRules(Struct, frozen=True):
 
 
 class Demand(Struct, frozen=True):
-    """The resources that a task or an instance launch needs on one host. Waiting tasks with equal demands form one queue."""
+    """The resources that a task or an instance launch needs on one instance. Some records also use it for the size of a slot."""
 
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
     rules: PlacementRules | None = None  # None: any container instance is allowed, and the best fit is chosen
-    # Of a multi-node job: what each kind of node needs, and the number of such nodes. All nodes start at the same time. Then the
-    # other fields have the largest amounts that one node needs.
+    # Only for a multi-node job: what each kind of node needs, and the number of such nodes. All nodes start at the same time. The
+    # other fields then have the largest amounts that one node needs.
     nodes: tuple[tuple[Demand, int], ...] = ()
     # 0: whole GPUs. Otherwise the task shares one GPU with other tasks, `gpus` is 1, and this is the memory that it needs on the
-    # GPU. Of the size of a slot: the memory of its largest GPU.
+    # GPU. In the size of a slot, this is the memory of the largest GPU.
     gpu_memory_mib: int = 0
 
     @property
@@ -77,7 +77,7 @@ class Demand(Struct, frozen=True):
 
     @property
     def least_gpus(self) -> int:
-        """The minimum number of GPUs that a host must have."""
+        """The minimum number of GPUs that a slot must have in total."""
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
@@ -172,7 +172,7 @@ class Task(Changeable, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name that the user has chosen, which is in a tag, or the family of the task definition."""
+        """The name that the user has chosen (NAME_TAG). Without such a tag, the family of the task definition."""
         for tag in self.details.get("tags", ()):
             if tag["key"] == NAME_TAG and tag.get("value"):
                 return str(tag["value"])

@@ -93,8 +93,8 @@ class DockerApi:
                 connection.writer.close()
                 if not reused:
                     raise EngineGone(f"the Docker engine at {self.host} closed the connection") from error
-                # The engine closed the idle connection, so try another one. It may have executed the request before. Executing a
-                # request twice is safe: see docker_engine.py.
+                # The engine closed the idle connection, so try another one. The engine may have executed the request before it
+                # closed the connection. Executing a request twice is safe: see docker_engine.py.
             except BaseException:
                 connection.writer.close()
                 raise

@@ -1,4 +1,7 @@
-"""Remove the containers, networks and volumes of ended tasks. Some of them may belong to tasks that an earlier agent started."""
+"""Remove the containers, networks and volumes of ended tasks. Some of them may belong to tasks that an earlier agent started.
+
+A pause container does nothing. It owns the network of a task (`docker_task_resources.py`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
 STOPPED_KEPT_MAX = 20  # if there are more ended containers, the oldest are removed earlier
 RESOURCES_KEPT_S = 10.0  # the volumes and the network of a task are kept this long, because its next container may need them
 CLEAN_EVERY_S = 1.0
-COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed
+COLLECT_AGAIN_S = 10.0  # search again after this time: the engine may create late containers for an agent that was killed
 
 log = logging.getLogger("corral.node")
 
@@ -73,7 +76,7 @@ class DockerCleanup:
             await self._resources.drop_volumes(task_id)
 
     async def _collect(self) -> None:
-        """Remove late containers. An earlier agent requested them, and the engine created them after this agent had listed all."""
+        """Remove containers that an earlier agent requested, but that did not exist yet when this agent listed its containers."""
         there = await self._resources.list_containers()
         await self._resources.take_over(there)
         for listed in there:

@@ -123,7 +123,7 @@ class DockerLauncher:
             await started(run, about, pause)
 
     async def _with_gpus(self, run: DockerRun, spec: RunSpec) -> RunSpec:
-        """If the image sets NVIDIA_VISIBLE_DEVICES, request GPUs from the core and wait for its order with the ids of the GPUs."""
+        """If the image sets NVIDIA_VISIBLE_DEVICES, request GPUs from the server and wait for the order with their ids."""
         try:
             image = await self._images.find(spec.image)
         except EngineError:
@@ -187,7 +187,8 @@ class DockerLauncher:
     async def _resolve_conflict(self, run: DockerRun, name: str) -> ContainerInfo | None:
         """Handle the case that a container with this name already exists.
 
-        Remove it if its run was forgotten. Otherwise an earlier agent created it, so return its description.
+        Remove it if its run was forgotten. Otherwise an earlier agent created it, so return its description. Return None if the
+        caller must try to create the container again.
         """
         forgotten = self._runs.forgotten.pop(run.run_id, None)
         if forgotten is not None:
@@ -199,7 +200,7 @@ class DockerLauncher:
                 return about
         except EngineError:
             pass
-        await asyncio.sleep(RETRY_S)  # the engine is still creating the container, or removes it before it has started
+        await asyncio.sleep(RETRY_S)  # the engine is still creating the container, or is removing a container that never ran
         return None
 
     def _create_context(self, spec: RunSpec, pause: ContainerInfo | None) -> CreateContext:
@@ -269,7 +270,7 @@ def has_started(about: ContainerInfo) -> bool:
 
 
 async def either(first: Awaitable[Any], second: Awaitable[Any]) -> bool:
-    """Wait until one of the two is done. Return whether the first is done."""
+    """Wait until one of the two is done. Return whether the first is done. The second is cancelled, but a future `first` is not."""
     waiting = [asyncio.ensure_future(each) for each in (first, second)]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -3,7 +3,7 @@
 A run is one container of a task. The agent forgets a run after the server has acknowledged the end of the run.
 
 `<run>.run`     exists until the run is forgotten; contains the labels of its container, for use while the engine is unavailable
-`<run>.start`   exists from the moment before the agent requests the start of the container
+`<run>.start`   is created just before the agent requests the start of the container
 `<run>.mark`    the position up to which the engine's log has been copied to the output file of the run (docker_logs.py)
 """
 
@@ -29,7 +29,7 @@ CONTAINER_LOST = "the Docker engine no longer knows this container"
 
 
 class DockerRun(Struct, eq=False):
-    """The state of one run, until the core has acknowledged its end."""
+    """The state of one run, until the server has acknowledged its end."""
 
     known: Known
     record: RunRecord
@@ -73,7 +73,7 @@ class DockerRuns:
         self._clock = clock
         self.changed: Changed = lambda _: None
         self.by_id: dict[str, DockerRun] = {}
-        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # ids of forgotten runs whose containers still exist → since when
+        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # run id → (run, time), if the container still exists
 
     def unfinished(self) -> Iterator[str]:
         """Yield the ids of runs that may not have ended."""
@@ -106,7 +106,7 @@ class DockerRuns:
         return _modified_at_s(self._folder / f"{run_id}.run") or self._clock.now_s()
 
     def request_start(self, run_id: str) -> None:
-        """Record that the container may run from now on. A later agent needs this record if the container was removed."""
+        """Record that from now on the container may be running. A later agent needs this record if the container was removed."""
         (self._folder / f"{run_id}.start").touch(mode=0o600)
 
     def withdraw_start(self, run_id: str) -> None:

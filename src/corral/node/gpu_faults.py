@@ -26,7 +26,7 @@ class GpuFaults:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """GPU id → the fault. A GPU that has fallen off the bus is included, although the restarted agent cannot list it."""
+        """GPU id → the fault. After a restart of the agent, this includes GPUs that the driver does not list any more."""
         return self._texts
 
     def add(self, gpu_id: str, xid: int) -> None:

@@ -18,8 +18,8 @@ NVSWITCH_MODELS = {"B200", "H200", "H100", "A100", "A100-80GB"}
 CUBE_MESH_MODELS = {"V100", "V100-32GB"}
 TWO_ON_A_BOARD = {"M60", "K80"}
 
-# The number of NVLinks between eight V100, as in p3.16xlarge: two fully connected groups of four, and a link from each GPU to its
-# counterpart in the other group.
+# The number of NVLinks between eight V100, as in p3.16xlarge: two fully connected groups of four, and one or two links from each
+# GPU to its counterpart in the other group.
 _CUBE_MESH = (
     (0, 1, 1, 2, 2, 0, 0, 0),
     (1, 0, 2, 1, 0, 2, 0, 0),

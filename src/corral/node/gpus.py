@@ -62,7 +62,7 @@ class Gpus(Protocol):
         ...
 
     def health(self) -> GpuHealth:
-        """Return the errors that the driver has reported since the last call, and the faults that last."""
+        """Return the errors that the driver has reported since the last call, and the faults that exist now."""
         ...
 
 
@@ -185,7 +185,11 @@ class SimulatedGpus:
         return GpuHealth()  # simulated GPUs fail only by `corral gpu fail`
 
     def _measure(self, sessions: Collection[int], pids: Iterable[int]) -> dict[int, Use]:
-        """Return the CPU cores and the memory that each session, and each process outside of them, used since the last sample."""
+        """Return pid → the CPU cores that were used since the last sample, and the memory that is used now.
+
+        `sessions` are the pids of runs. The use of a run includes all processes of its session. The other `pids` are single
+        processes.
+        """
         now = _boot_s()
         elapsed_s = max(now - self._sampled_boot_s, 0.001)
         use = {pid: Use(0.0, 0.0) for pid in pids}

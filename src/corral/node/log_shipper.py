@@ -35,7 +35,7 @@ REPORT_MAX_BYTES = 256 * 1024  # the maximum number of bytes of output in a repo
 REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in about 20 ms, while other requests wait
 REPORT_MAX_FILES = 5_000  # at most this many files are read for one report
 SHARE_MIN_BYTES = 32 * 1024  # each run may use this much of a report, even if there are many runs
-BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # a run with more unshipped output is reported as ended before its output is shipped
+BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # if a run ends with more unshipped output, its end is reported before its output is shipped
 BURST_BYTES = OUTPUT_MAX_BYTES  # output of a run up to this cost is shipped at full speed, and none of it is dropped
 RATE_BYTES_PER_S = 1024 * 1024  # the rate of a living run after its burst: one full batch of PutLogEvents per second
 RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # the rate of all runs together that have used up their burst
@@ -67,7 +67,8 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
 
     An incomplete last line is not used yet, unless it is too long or `final` is true. Empty lines are skipped, because CloudWatch
     refuses empty messages. Docker's awslogs driver skips them too. Of several progress lines without a newline between them, only
-    the newest is used. If `progress_due` is false and no newline follows it, it is not used yet.
+    the newest is used. If `progress_due` is false, this line is used only if a newline follows it, or if
+    `final` is true.
     """
     texts: list[str] = []
     at = 0
@@ -123,7 +124,7 @@ def _utc(at_s: float) -> str:
 def cut_output(path: Path, offset: int, max_cost: float) -> None:
     """Drop the output after the offset, except its newest part.
 
-    This part costs at most `max_cost`. Empty lines also have a cost.
+    This part costs about `max_cost`. Empty lines also have a cost.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -169,7 +170,7 @@ class OutputTail(Struct):
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
     cost_per_byte: float = 1.0  # the cost of the last chunk divided by its length
-    progress_at_s: float = float("-inf")  # when the last progress line was read that was shipped
+    progress_at_s: float = float("-inf")  # when the last shipped progress line was read
     is_after_return: bool = False  # the byte before `offset` is a carriage return
     quiet_size: int = -1  # the size of the file when it ended with an incomplete progress line
     quiet_at_s: float = 0.0  # when the file had this size for the first time
@@ -259,6 +260,7 @@ class LogShipper:
     def chunks(self) -> list[LogChunk]:
         """Return the next chunks to ship, at most one per run, within the limits of a report."""
         now_s = self._clock.now_s()
+        # A progress line is due. If `due_s` is too far in the future, the clock was set back.
         for run_id in [each for each, due_s in self._progress.items() if not now_s < due_s <= now_s + PROGRESS_S]:
             self._ready[run_id] = None
         chunks = []
@@ -306,7 +308,7 @@ class LogShipper:
             used = len(data)
         if is_all and not (texts or dropped or tail.ended):
             self._held.discard(run_id)
-            return None, 0  # these lines are skipped together with the next line that is shipped
+            return None, 0  # nothing to ship yet; empty lines are skipped together with the next line that is shipped
         cost = used + EVENT_BYTES * len(texts)
         tail.allowance -= cost
         if used:

@@ -3,8 +3,8 @@
 host.json       the host's id
 agent.lock      held by the agent; contains its pid
 agent.log       the agent's log
-core.sock       the socket on which the core accepts agents
-sessions.sock   the socket on which the core accepts the relays of ExecuteCommand sessions
+core.sock       the socket on which the server accepts agents
+sessions.sock   the socket on which the server accepts the relays of ExecuteCommand sessions
 sessions/<id>   the lock file of a session; the lock is held while a process of the session is alive
 checks.lock     the lock file of all health checks
 spawner.lock    held by the spawner; contains its pid
@@ -15,8 +15,8 @@ starting        an empty file; its modification time shows whether the process o
 cgroups         the paths of the folders that contain the cgroups of runs, one per line
 output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
 work/<run>      the default working directory of a run
-containers/     <run>.run: the labels of the container of a run; <run>.mark: how much of its log has been copied to its output
-gpu_faults.json the faults of GPUs that a reset or a reboot must clear
+containers/     files of the runs that are containers (docker_runs.py)
+gpu_faults.json the faults of GPUs that last until a reboot, or until a user declares that the GPU works again (gpu_faults.py)
 images.json     the images that Corral pulled, and when they were last used
 spare/          emptied files and folders of ended runs, for reuse
 trash/          files and folders that are being removed
@@ -33,7 +33,7 @@ LISTEN_BACKLOG = 16
 
 
 def make(folder: Path) -> None:
-    """Create missing folders and log files. Only their owner may read them, because environments and outputs contain secrets."""
+    """Create missing folders and log files. Only their owner can read them, because environments and outputs contain secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("output", "work", "sessions", "spare", "trash"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)

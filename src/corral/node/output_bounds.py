@@ -2,8 +2,8 @@
 
 A run is one container of a task on this host. The agent ships its output: it sends the output to the server. The oldest output is
 dropped if a run writes faster than its output is shipped, or if its output is not shipped at all. The dropped bytes become a hole
-in the file, so no offset changes. The agent limits the files that it ships. The spawner (`output_guard.py`) limits the files of all
-living runs that are processes, even while no agent runs.
+in the file, so no offset changes. The agent limits the files that it ships. A child of the spawner (`output_guard.py`) limits the
+files of all living runs that are processes, even while no agent runs.
 """
 
 from __future__ import annotations

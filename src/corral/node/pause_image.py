@@ -41,7 +41,7 @@ def program(architecture: str) -> bytes:
 
 def layer(architecture: str) -> bytes:
     """Return a tar archive with the program, for `docker import`."""
-    import tarfile  # not at the top: most agents never build this image, and an agent runs on every host all the time
+    import tarfile  # imported here to save memory, because most agents never build this image
 
     data = program(architecture)
     archive = io.BytesIO()

@@ -96,7 +96,10 @@ def encode_launch(launch: Launch) -> msgspec.Raw:
 
 
 def restart_wait_s(last_s: float, lived_s: float) -> float:
-    """Return how long to wait before a new spawner is started. The wait is 0, unless the last spawner died early."""
+    """Return how long to wait before a new spawner is started. The wait is 0, unless the last spawner died early.
+
+    `last_s` is the last such wait. `lived_s` is how long the last spawner was connected.
+    """
     return 0.0 if lived_s > RESTART_MAX_S else min(max(2 * last_s, RESTART_MIN_S), RESTART_MAX_S)
 
 

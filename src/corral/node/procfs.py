@@ -167,7 +167,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def why_silent(pid: int | None) -> str:
-    """Explain why a process of Corral does not respond, if a signal has stopped it. The text is a part of an error message."""
+    """Return the end of an error message about a process of Corral that does not respond: its pid, and whether it is stopped."""
     if pid is None:
         return ""
     return f": process {pid} is stopped; continue it with `kill -CONT {pid}`" if is_stopped(pid) else f" (process {pid})"

@@ -1,6 +1,8 @@
 """Build the agent's reports to the core. A report contains changed runs, log chunks and GPU samples.
 
-A run is one container of a task on this host. When a client sees a stopped task, it must be able to read its whole log. So the end
+A run is one container of a task on this host. The core is the part of the server that stores all state.
+
+When a client sees a stopped task, it must be able to read its whole log. So the end
 of a run with logs is reported only when all of its output is in the same report or in an acknowledged report. Until then the run is
 reported as alive. This also applies to the message `hello`, because runs that a hello reports as ended are forgotten after the
 core's welcome, together with their output.
@@ -31,7 +33,7 @@ class ReportBuilder:
         self._observe = observe
         self._shipper = shipper
         self._changed: dict[str, None] = {}
-        self._ending: dict[str, None] = {}  # ids of runs that have ended but are reported as alive until their output is shipped
+        self._ending: dict[str, None] = {}  # ids of ended runs whose end is reported when all of their output is shipped
         self._health: dict[str, Health] = {}  # run id → result of its health check, until the end of the run is reported
         self._samples: list[GpuSample] = []
         self._samples_matter = False
@@ -110,7 +112,7 @@ class ReportBuilder:
         return Report(runs, logs, samples, faults=None if faults is None else dict(faults))
 
     def acknowledged(self, report: Report, ack: Ack) -> list[str]:
-        """Process an acknowledgement. Return the runs that may be forgotten now."""
+        """Process an acknowledgement. Return the runs that can be forgotten now."""
         self._shipper.acknowledged(report.logs, ack.shipped)
         over = []
         for observed in report.runs:
@@ -121,7 +123,7 @@ class ReportBuilder:
                 self._shipper.forget(observed.run_id)
                 over.append(observed.run_id)
             else:
-                self._ending[observed.run_id] = None  # the core did not store the last chunk of the run
+                self._ending[observed.run_id] = None  # report the end again when the core has stored all output
         return over
 
     def _with_health(self, observed: Observed) -> Observed:

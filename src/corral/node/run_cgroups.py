@@ -8,10 +8,10 @@ cgroup. A child process starts in the cgroup of its parent, so every process of 
 limit is set only after the spawner has left. Otherwise the kernel could kill the spawner if the run exceeds the limit at once. The
 CPU share is set a little later, because short runs do not need one.
 
-With cgroups version 2, a run has one folder. If this user may not use the controllers memory and cpu, the cgroup only lists the
-processes. With version 1, a run has two folders with the same name: one in the hierarchy of the controller memory, and later one in
-the hierarchy of cpu. If version 2 is also mounted, its folder lists the processes, because that is faster. Otherwise the folder of
-memory lists them.
+With cgroups version 2, a run has one folder. If this user has no permission for the controllers memory and cpu, the cgroup only
+lists the processes. With version 1, a run has two folders with the same name: one in the hierarchy of the controller memory, and
+later one in the hierarchy of cpu. If version 2 is also mounted, its folder lists the processes, because that is faster. Otherwise
+the folder of memory lists them.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class RunCgroups:
 
 
 def open_cgroups(data: Path, root: str = ROOT) -> RunCgroups | None:
-    """Create the cgroups of the spawner of this data folder. Return None if this user may not create cgroups.
+    """Create the cgroups of the spawner of this data folder. Return None if this user cannot create cgroups.
 
     The paths of their folders are stored in a file, so that a later spawner can remove leftover cgroups.
     """

@@ -1,4 +1,4 @@
-"""The spawner's journal. Whenever a run changes, the whole run is appended as a JSON line, so the last line has its state.
+"""The spawner's journal. Whenever a run changes, the whole run is appended as a JSON line, so the last line of a run has its state.
 
 The journal is not synced to disk. It is needed only while the processes of the runs may be alive, and no process survives a power
 failure. After a power failure, the boot id in the first line of the journal differs from the boot id of the machine. Then every
@@ -58,7 +58,10 @@ def replay(path: Path, boot_id: str) -> Replay:
 
 
 def last_record(path: Path, run_id: str) -> SpawnedRun | None:
-    """Return the last record of a run in the journal of a living spawner. Return None if there is none or the run was forgotten."""
+    """Return the last record of a run in the journal of a living spawner. Return None if there is none.
+
+    If the run was forgotten, there is no record, or the record says that the run has ended.
+    """
     try:
         text = path.read_bytes()
     except FileNotFoundError:

@@ -18,7 +18,7 @@ PAUSE_ROUNDS = 10
 
 
 def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, list[int]]:
-    """Return run id → the pids of its processes.
+    """Return run id → the pids of its processes. `outputs` maps the path of an output file to its run.
 
     A process of a run holds the lock of the run's output file, has the variable RUN_VARIABLE in its environment, or is in the run's
     cgroup.
@@ -50,7 +50,7 @@ def is_same_process(run: SpawnedRun) -> bool:
 
 
 def pause(run: SpawnedRun, *, but_not: int) -> None:
-    """Stop the processes of a run, until `resume` or SIGKILL. Without a cgroup, stop only its process group."""
+    """Stop the processes of a run, except `but_not`, until `resume` or SIGKILL. Without a cgroup, stop only its process group."""
     if run.group is None:
         _signal_group(run, signal.SIGSTOP)
         return

@@ -15,7 +15,7 @@ from corral.node.spawner_protocol import Launch, SpawnedRun
 
 class SpawnerCgroups:
     def __init__(self, cgroups: RunCgroups | None, runs: dict[str, SpawnedRun]) -> None:
-        """`cgroups` is None if this user may not create cgroups."""
+        """`cgroups` is None if this user cannot create cgroups."""
         self._cgroups = cgroups
         self._runs = runs
         self._inside: str | None = None  # id of the run in whose cgroup the spawner currently is

@@ -50,8 +50,8 @@ class SpawnerClients:
     def _process_unread(self) -> None:
         """Process the unread messages of all clients before the state is sent to a new client.
 
-        Otherwise the last orders of a dead agent could start a run after the new agent has reported to the core that this run does
-        not exist.
+        Otherwise the last orders of a dead agent could start a run after the new agent has reported to the server that this run
+        does not exist.
         """
         for client in list(self.by_fd.values()):
             self.receive(client)

@@ -13,7 +13,7 @@ from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks,
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
-    """Return a reconciler that imports its module on the first call. So the server does not load services that are never used."""
+    """Return a reconciler that imports its module on the first call. So the server does not load modules that it never needs."""
 
     found: Reconciler | None = None
 

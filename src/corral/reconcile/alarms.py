@@ -1,11 +1,11 @@
-"""Evaluates metric alarms: when a datapoint arrives, and when a window ends.
+"""The reconciler `alarm` evaluates metric alarms, when a datapoint arrives and when a window ends, and composite alarms.
 
 A window is one period of an alarm. An alarm whose windows are all empty is not evaluated. A new datapoint schedules an evaluation
 at the end of its window. From then on, the alarm is evaluated at the end of every window, until all its windows are empty again.
 
 Corral publishes its own metrics once a second. An alarm on such metrics is also evaluated on the newest second. The alarm enters
-ALARM as soon as the newest second or the whole period breaches the threshold. The alarm leaves ALARM when the period does not
-breach and no second of the period breaches.
+ALARM as soon as the newest second or the whole windows breach the threshold. The alarm leaves ALARM when the whole windows do not
+breach the threshold, and no second of the last period does.
 
 An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window.
 
@@ -46,7 +46,7 @@ from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricSta
 from corral.telemetry import MetricStore
 
 NEWEST_MAX_AGE_S = 10  # older seconds are not evaluated; an idle GPU is sampled every five seconds
-WINDOW_TEXTS = {  # sentences for StateReason that name the evaluated window; empty if the alarm has only one kind of window
+WINDOW_TEXTS = {  # the part of StateReason that says what was evaluated; empty if the alarm is evaluated only on whole windows
     "": "",
     "period": " Evaluated on the period of {period_s} seconds.",
     "newestSecond": " Evaluated on the newest second.",
@@ -111,7 +111,7 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
 
 
 def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint]) -> float | None:
-    """Return the value of the newest window with data. Without such a window, the last value in this state is still valid."""
+    """Return the value of the newest window with data. Without such a window, repeat the value of the last request."""
     newest = next((value for _, value in reversed(windows) if value is not None), None)
     return newest if newest is not None else last_period_value(tx, alarm)
 
@@ -162,7 +162,7 @@ def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> 
         reason = newest_second_reason(at_s, value, config.criteria)
         alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
     if alarm.state is not AlarmState.ALARM and breaches(seconds[at_s], config.criteria):
-        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # then the average has only this second, if no value follows
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # without a newer value, the average is then this value
     tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
         update_newest_value(tx, alarm, value, _measured_s(tx, config, seconds))
@@ -298,10 +298,10 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
 
 
 def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
-    """Return the values of the last `target_tracking_out_s` seconds, whose average decides about a scale-out.
+    """Return the values of the last `target_tracking_out_s` seconds. Their average decides about a scale-out.
 
-    If these seconds have no data, the newest second is returned, because Corral does not publish an unchanged value again at once.
-    There is no value if the newest second is before the newest complete window.
+    If these seconds have no data, return the newest second with data, because Corral does not publish an unchanged value again at
+    once. Return no values if this second is before the newest complete window.
     """
     newest_s = _newest_second(tx, config)
     if newest_s is None:
@@ -332,7 +332,10 @@ def _recent_seconds(tx: Tx[MetricStore]) -> int:
 
 
 def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datapoint]) -> float | None:
-    """Return the value for a scale-in: the largest value of all windows. It is None if the newest window has no data."""
+    """Return the value for a scale-in: the largest value of all windows, and with the fast timing also of parts of the windows.
+
+    Return None if the newest window has no data.
+    """
     known = [value for _, value in windows[-config.criteria.periods :] if value is not None]
     if windows[-1][1] is None:
         return None

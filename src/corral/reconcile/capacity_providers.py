@@ -45,7 +45,7 @@ from corral.store import Store
 
 STOPS_MAX = 20  # tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction continues
-RETRY_S = 15.0  # the time until the launch is checked again, if no launch would help a waiting task
+RETRY_S = 15.0  # the time until the group's next launch is checked again, if a waiting task would not fit on the new instance
 
 
 def reconcile_provider(tx: Tx[Store], key: str) -> None:
@@ -97,7 +97,7 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
 
 
 def _is_lowered(provider: GroupProvider, group: Group, members: list[Member], state: ScalingState) -> bool:
-    """Whether a user or a policy has lowered the desired capacity, and the group still terminates instances for it."""
+    """Whether a user or a policy has lowered the desired capacity, and the group still has to terminate instances."""
     was_lowered = state.is_lowered or (state.desired is not None and group.desired < state.desired)
     return was_lowered and not provider.protects and capacity_of(members) > group.desired
 
@@ -166,7 +166,7 @@ def _cause(provider: GroupProvider, need: Need) -> str:
 
 
 def _stop_late_tasks(tx: Tx[Store], provider: GroupProvider, state: ScalingState, again: list[float]) -> ScalingState:
-    """Stop the tasks that have waited for the longest time allowed, a limited number at a time."""
+    """Stop the tasks that have waited longer than the setting `provisioning_wait_s` allows, a limited number at a time."""
     limit_s, stopped = tx.settings.scaling.provisioning_wait_s, 0
     for pool in (cluster_pool(provider.region, cluster) for cluster in provider.clusters):
         for demand in [tasks.demand for tasks in waiting_tasks(tx, provider) if tasks.pool == pool]:

@@ -1,9 +1,10 @@
 """The reconciler `environment` scales a compute environment: it launches instances for waiting jobs and terminates idle instances.
 
 It runs when the number of waiting jobs in one of the environment's queues changes, when a job ends, when an instance of the
-environment changes, and when an instance has been idle for the time of the setting `environment_in_s`. A generation is a set of the
-environment's Auto Scaling groups with equal settings. After an infrastructure update, the reconciler terminates the instances of
-the old generation. If the environment is being deleted, it terminates all instances, and then deletes the groups and the cluster.
+environment changes, and when an instance has been idle for as long as the setting `environment_in_s` says. A generation is the set
+of the environment's Auto Scaling groups that have the same settings. After an infrastructure update, the reconciler terminates the
+instances of the old generation. If the environment is being deleted, the reconciler terminates all instances, and then deletes the
+groups and the cluster.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def reconcile_environment(tx: Tx[Store], key: str) -> None:
 
 
 def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
-    """Run the reconcilers of the later environments of the same queues, because this environment became full or has room again."""
+    """Reconcile the environments that follow this one in its queues, because this environment became full or has room again."""
     for queue in queues_of_environment(tx, environment.region, environment.name):
         after = queue.environments[queue.environments.index(environment.name) + 1 :]
         for name in after:
@@ -85,7 +86,7 @@ def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
 def _scale(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present, again: list[float], limit: int
 ) -> EnvironmentState:
-    """Launch and terminate instances. Then `here.vcpus` is the size that the environment will have."""
+    """Launch and terminate instances. Update `here.vcpus` to the size that the environment will have."""
     plan, types = plan_of(tx, environment, state, here)
     state = replace(state, is_full=plan.is_full, unfit=", ".join(amounts(demand) for demand in plan.unfit[:3]))
     if environment.status != INVALID:
@@ -115,7 +116,7 @@ def _launch(
 
 
 def _failure(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> str:
-    """Return why the last launch of a group failed, while the group tries again."""
+    """Return why the last launch failed, if a group retries a failed launch. Otherwise return an empty text."""
     for name in state.groups.values():
         group = tx.store.groups.get(environment.region, name)
         if group is not None and group.failures and group.desired:
@@ -186,7 +187,10 @@ def _scale_in(
 
 
 def _holds_empty_instances(here: Present) -> bool:
-    """Whether an environment has instances with GPUs that run no job, while launches wait: a multi-node job needs all of them."""
+    """Whether an environment has empty instances with GPUs while it launches more instances.
+
+    This happens if a multi-node job needs both, because such a job starts only when there is room for all its nodes.
+    """
     is_launching = any(shape.is_starting and ids for shape, ids in zip(here.shapes, here.ids, strict=True))
     return is_launching and any(shape.is_empty and shape.all_gpus and not shape.is_starting for shape in here.shapes)
 
@@ -288,7 +292,7 @@ def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 
 
 def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, vcpus: int = 0) -> None:
-    """Write the status of an environment and the vCPUs that it has. A job that fits on no type does not change the status."""
+    """Write the status of an environment, its reason, and the vCPUs. A job that fits on no type changes only the reason."""
     # Create and update requests check a VALID environment, so only an INVALID environment is checked here.
     problem = problem_of(tx, environment) if environment.status == INVALID else ""
     status = INVALID if problem else UPDATING if state.old else VALID

@@ -34,7 +34,11 @@ PRE_SCALE_UP, POST_SCALE_UP = "PRE_SCALE_UP", "POST_SCALE_UP"
 
 
 def check_rollout(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
-    """Start a new rollout, or end one that was stopped or has failed. Return whether the service may start and stop tasks."""
+    """Start a new rollout, or end a rollout that was stopped or has failed.
+
+    Return the service, and whether it may start and stop tasks of the new deployment. It may not while the rollout is
+    paused before it starts tasks (PRE_SCALE_UP).
+    """
     rollout = current_rollout(tx, service)
     if rollout is None or not rollout.is_ongoing:
         return service, True
@@ -60,7 +64,10 @@ def check_rollout(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]
 
 
 def try_complete(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
-    """Complete the deployment of a service whose tasks all run. Return False while its bake time lasts or it is paused."""
+    """Complete the deployment of a service whose tasks all run. Return the service, and whether the deployment is complete.
+
+    It is not complete while its bake time lasts or while it is paused, or if a pause timed out and the deployment failed.
+    """
     rollout = current_rollout(tx, service)
     if rollout is None or not rollout.is_ongoing:
         return complete_rollout(tx, service, None), True
@@ -74,14 +81,14 @@ def try_complete(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
 
 
 def _count(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) -> ServiceRollout:
-    """Update the failures of a rollout. `healthy_count` reads all tasks, so it is called only if there are failures to count."""
+    """Update the failures of a rollout. `healthy_count` reads all tasks, so it is called only if there are new failures."""
     failed = tx.store.ecs_services.failed_count(service, SHORT_RUN_S)
     healthy = healthy_count(tx, service) if failed > rollout.forgiven else rollout.healthy
     return count_failures(rollout, failed, healthy)
 
 
 def _shown(rollout: ServiceRollout, counted: ServiceRollout) -> ServiceRollout:
-    """Keep the failures that caused a rollback visible."""
+    """During a rollback, show the number of failures that caused the rollback."""
     return counted.but(failures=rollout.failures) if rollout.is_rollback else counted
 
 
@@ -93,7 +100,7 @@ def _fail_by_alarm(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) 
 
 
 def _bakes(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) -> bool:
-    """Return whether the bake time still lasts. By default, the bake time is the longest window of the alarms."""
+    """Return whether the bake time still lasts. By default, the bake time is as long as the longest window of the alarms."""
     minutes, watches = rollout.configuration.get("bakeTimeInMinutes"), bool(alarm_names(rollout.configuration))
     if watches and rollout.ignored_alarms is None:
         return True  # the states of the alarms are not known yet

@@ -1,7 +1,7 @@
 """The reconciler `group` launches and terminates instances until an Auto Scaling group has its desired capacity.
 
-A member is an instance of a group. Each run first updates the members from their instances, then continues an instance refresh,
-and then launches and terminates.
+A member is the record that a group has of one of its instances. Each run of the reconciler first updates the members from their
+instances, then continues an instance refresh, and then launches and terminates instances.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAITING_MAX = 20  # at most this many launches of one group wait for GPUs at the
 PACE_S = 0.001  # the time until the next transaction continues
 ACTIVITIES_MAX = 100
 DRAIN_MAX_S = 48 * 3600.0  # how long an instance with managed draining waits for its tasks, as on AWS
-IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
+IMPAIRED_MAX_S = 120.0  # how long the host of an instance may be silent (the instance is impaired) before the instance is replaced
 
 
 def reconcile_group(tx: Tx[Store], key: str) -> None:
@@ -70,7 +70,7 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         return
     again += _scale(tx, group, members)
     current = tx.store.groups.get(region, name)
-    if owner and (current is None or current.paced_at_s != tx.now_s):  # in the other case, a later run marks the key
+    if owner and (current is None or current.paced_at_s != tx.now_s):  # a paced group runs again, and then marks this key
         tx.mark(environment_key(region, owner))
     tx.changed(f"group:{key}")
     tx.mark(provider_key(region, name))
@@ -131,7 +131,7 @@ def _follow(
 def _follow_task_wait(
     tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float], draining: ManagedDraining
 ) -> Member:
-    """Continue the termination of an instance when its tasks are idle, or when the wait has reached its limit."""
+    """Continue the termination of an instance when its tasks are idle, or when the time limit of the wait has passed."""
     drained_s, instance = wait.since_s + DRAIN_MAX_S, tx.store.instances.get(member.instance_id)
     if wait.drains and tx.now_s < drained_s and instance is not None and draining.is_awaited(instance):
         again.append(drained_s)
@@ -164,7 +164,7 @@ def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instan
 
 
 def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
-    """Return the result of a member's lifecycle hooks, or None while they still wait."""
+    """Return the result of a member's lifecycle hooks, or None while the member still waits for a hook."""
     result, at_s = verdict(member.actions.values(), tx.now_s)
     again += [at_s] if at_s is not None else []
     return result
@@ -321,7 +321,8 @@ def _refresh(
 ) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
     """Continue the instance refresh of the group, if one is active.
 
-    Return the launch source, the instances to replace now, the surge (extra units), and all instances that are not replaced yet.
+    Return the launch source, the instances to replace now, the surge (by how many units the group may exceed its desired
+    capacity), and all instances that are not replaced yet.
     """
     own = {member: group.settings[member] for member in SOURCES if member in group.settings}
     none: frozenset[str] = frozenset()
@@ -383,7 +384,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
 
 
 def drop_old_activities(tx: Tx[Store], _: str) -> None:
-    """Drop activities that ended more than six weeks ago, a limited number at a time."""
+    """Delete activities that ended more than six weeks ago, a limited number at a time."""
     if tx.store.groups.drop_activities(tx.now_s - activities.SHOWN_S, ACTIVITIES_MAX) == ACTIVITIES_MAX:
         tx.due("activities:", tx.now_s)
     elif (oldest_s := tx.store.groups.oldest_activity_s()) is not None:

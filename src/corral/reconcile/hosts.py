@@ -1,4 +1,4 @@
-"""Hosts that stop reporting."""
+"""The reconciler `host` finds hosts that have stopped reporting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.store import Store
 
 
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
-    """Mark a host as silent if it has not reported for a while.
+    """Record that a host is silent if it has not reported for SILENT_S seconds.
 
     A silent host gets no new work. Its tasks keep their GPUs, because their processes can still be alive.
     """

@@ -11,10 +11,7 @@ ROWS_MAX = 100  # images and layers of a deleted repository that one batch delet
 
 
 def clear_deleted_repositories(tx: Tx[Store], _: str) -> None:
-    """Delete a batch of the images and layers of deleted repositories.
-
-    Deleting ten thousand images at once would delay requests.
-    """
+    """Delete some images and layers of deleted repositories. To delete ten thousand images at once would delay requests."""
     contents, is_more = tx.store.images.clear_deleted_repository(ROWS_MAX)
     release(tx, contents)
     if is_more:

@@ -1,4 +1,4 @@
-"""Completes the stop or termination of instances after their last task, and drops old terminated instances.
+"""Completes the stop or termination of instances after their last task has ended, and deletes old rows of terminated instances.
 
 `reconcile_daemons` is here and not in `ecs_services.py`, so that a server without services does not load that module.
 """
@@ -21,7 +21,10 @@ def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
 
 
 def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
-    """Drop instances that ended more than SHOWN_S ago, and instance-hours older than USAGE_SHOWN_S, a limited number at a time."""
+    """Delete instances that were terminated more than SHOWN_S ago, and instance-hours older than USAGE_SHOWN_S.
+
+    One transaction deletes a limited number of both.
+    """
     dropped = tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX)
     hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)
     if max(dropped, hours) >= ROWS_MAX:

@@ -18,7 +18,7 @@ CHECK_S = 60.0  # the interval in which the reasons are computed again, because 
 
 
 def reconcile_limits(tx: Tx[Store], key: str) -> None:
-    """Cancel the jobs of a queue whose time limit has ended. Schedule the next run for the end of the next time limit.
+    """Cancel the jobs of a queue that have reached a time limit. Check again when the next job reaches its limit, or after CHECK_S.
 
     The time is counted while a job is the first of its line and waits for the reason that the time limit names. If the reason
     changes, the time begins again at zero.

@@ -13,7 +13,7 @@ from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key
 from corral.store import Store
 
 JOBS_PER_TRANSACTION = 50
-AGAIN_S = 1.0  # the interval in which a queue that is being deleted is checked for jobs that have not ended
+AGAIN_S = 1.0  # the time between two checks whether all jobs of a queue that is being deleted have ended
 REASON = "JobQueue deleted"
 
 

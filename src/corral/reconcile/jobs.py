@@ -2,7 +2,7 @@
 
 `job` updates a job from its tasks. `job-array` adds the children of an array, and checks or stops them. `job-dependents` checks the
 jobs that depend on ended jobs. `jobs` deletes old jobs. To check a job is to make it RUNNABLE, or to end it, if the jobs that it
-depends on have ended. Each run handles a limited number of jobs, because an array may have 10,000 children and a job may have any
+depends on have ended. Each call handles a limited number of jobs, because an array may have 10,000 children and a job may have any
 number of dependent jobs. Later transactions handle the rest.
 """
 

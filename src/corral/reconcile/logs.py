@@ -15,7 +15,7 @@ BYTES_MAX = 8 * 1024 * 1024
 
 
 def purge_logs(tx: Tx[LogStore], _: str) -> None:
-    """Delete the next batch of events of deleted groups and streams. Deleting millions of events at once would delay requests."""
+    """Delete the next batch of events of deleted groups and streams. To delete millions of events at once would delay requests."""
     if tx.store.purge(ROWS_MAX, BYTES_MAX):
         tx.due("purge:", tx.now_s)
 
@@ -37,6 +37,6 @@ def expire_events(tx: Tx[LogStore], _: str) -> None:
 
 
 def sweep_shipments(tx: Tx[LogStore], _: str) -> None:
-    """Delete the records about the output that hosts have sent, a week after the last output of the run."""
+    """Delete shipments a week after the last output of their run. A shipment says how much output of a run is stored."""
     dropped = tx.store.drop_shipments(round((tx.now_s - SHIPMENT_RETENTION_S) * 1000), ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)

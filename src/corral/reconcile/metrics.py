@@ -8,7 +8,7 @@ from corral.telemetry import MetricStore
 from corral.telemetry.rollup import roll_up
 
 ROLL_UP_EVERY_S = 300.0
-ROWS_MAX = 100  # rows per batch; a row holds one minute of samples, and a batch takes a few milliseconds
+ROWS_MAX = 100  # rows that one transaction rolls up, in a few milliseconds; a row has sixty time steps of a series
 EXPIRE_HISTORY_EVERY_S = 6.0 * HOUR_S
 HISTORY_RETENTION_S = 30.0 * DAY_S  # the same as on CloudWatch
 ITEMS_MAX = 500

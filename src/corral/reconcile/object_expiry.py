@@ -33,10 +33,10 @@ def expire_due(tx: Tx[Store], _: str) -> None:
 
 
 def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
-    """Schedule the next batch of keys and uploads in a bucket whose rules have changed."""
+    """Schedule the evaluation of the next keys and uploads in a bucket whose rules have changed."""
     number = int(bucket_id)
     found = tx.store.expiries.walk(number, EVALUATIONS_MAX)
-    if found is None:  # the bucket was deleted
+    if found is None:  # no scan is in progress, for example because the bucket was deleted
         return
     at_s = tx.now_s if lifecycle.enabled_rules(tx, number) else None
     for target in found:

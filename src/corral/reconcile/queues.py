@@ -18,12 +18,13 @@ from corral.store import Store
 
 ROWS_MAX = 250  # rows per batch: about 5 ms of work
 MOVED_MAX = 100  # moved messages per batch: about 5 ms of work
-# The pause between two batches, so that rows that expire one by one are deleted together. Requests ignore expired rows.
+# The shortest time until rows that have not expired yet are checked again. So rows that expire one by one are deleted together.
+# Requests ignore expired rows.
 PAUSE_S = 1.0
 
 
 def clear_piles(tx: Tx[Store], _: str) -> None:
-    """Delete a batch of the messages of purged and deleted queues. Deleting a million messages at once would delay requests."""
+    """Delete some messages of purged and deleted queues. To delete a million messages at once would delay requests."""
     if tx.store.queues.clear_pile(ROWS_MAX):
         tx.due("piles:", tx.now_s)
 

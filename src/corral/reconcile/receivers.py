@@ -69,7 +69,7 @@ def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
 
 
 def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
-    """Write a line of Corral itself to the log stream of a run."""
+    """Write a message from Corral itself, not from the program, to the log stream of a run."""
     known = tx.store.shipment(payload["run"])
     stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
     if stream is not None:

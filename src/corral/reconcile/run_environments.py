@@ -12,7 +12,7 @@ S3 = "s3.amazonaws.com"
 
 
 def delete_unused_object(tx: Tx[Store], key: str) -> None:
-    """Delete an object if no task uses it and its time is over."""
+    """Delete an object if no unfinished task refers to it, and the time until which it is kept has passed."""
     found = tx.store.run_environments.get(key)
     if found is None:
         return

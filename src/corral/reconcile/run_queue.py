@@ -1,10 +1,10 @@
-"""Reconcilers of the run queue: tasks that their tags hold back, as the docstring of `services/ecs/run_queue.py` lists.
+"""Reconcilers of the run queue (`services/ecs/run_queue.py`).
 
-`run` requeues an ended task or removes it from the queue. `run-end` informs the tasks that wait for an ended chain or array.
-`array` admits the next members of an array. `run-times` admits tasks whose time has come. `run-arrays` deletes old arrays. A chain
-is a task and the tasks that replace it after failures. To admit a task is to give it a claim: a place in line for capacity. Each
-run of a reconciler handles a limited number of tasks, because any number of tasks can wait for one task. Later transactions
-handle the rest.
+`run` admits a task that nothing holds back. It replaces an ended task, or removes it from the queue. `run-end` informs the tasks
+that wait for an ended chain or array. `array` admits the next members of an array. `run-times` admits tasks whose time has come.
+`run-arrays` deletes old arrays. A chain is a task and the tasks that replace it after failures. To admit a task is to give it a
+claim: a place in line for capacity. Each call of a reconciler handles a limited number of tasks, because any number of tasks can
+wait for one task. Later transactions handle the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from corral.services.ecs.run_queue import ARRAYS, TIMES, array_reconciler, settl
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-ADMITTED_MAX = 20  # tasks that one run admits or stops: about 5 ms of work
+ADMITTED_MAX = 20  # tasks that one call of a reconciler admits or stops: about 5 ms of work
 ARRAYS_KEPT_S = 30.0 * DAY_S  # the tags corral:after and corral:after-any can name an array for this time after its end
 ARRAYS_MAX = 500
 SWEEP_EVERY_S = 3600.0
@@ -67,7 +67,7 @@ def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None
 
 
 def _announce(tx: Tx[Store], end: EndNotice) -> None:
-    """Inform the waiting tasks in a later transaction, because a failure can stop a long row of tasks that wait for each other."""
+    """Inform the waiting tasks in a later transaction, because a failure can stop many tasks, one after the other."""
     tx.store.run_waits.add_end(end)
     tx.due(f"run-end:{end.needed}", tx.now_s)
 

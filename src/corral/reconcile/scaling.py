@@ -1,7 +1,7 @@
 """The reconciler `scaling` applies the scaling policies that alarms request.
 
 A policy can be an action of an alarm. While the alarm stays in the state of this action, it keeps a request to the policy. The
-owner of a policy is what the policy scales: an Auto Scaling group or an ECS service. Each run decides about all requests to the
+owner of a policy is what the policy scales: an Auto Scaling group or an ECS service. Each call decides about all requests to the
 policies of one owner. As on AWS, the largest wanted capacity is used. The result of a request is sent to the metrics lane, for the
 history of the alarm.
 """
@@ -50,7 +50,7 @@ class Policies(Protocol):
         """Set the desired capacity. `cause` names the alarm and the policy."""
 
     def not_scaled(self, policy: Document, verdict: Verdict, cause: str) -> None:
-        """Record why nothing was done, if AWS has a code for it. This is called once for each reason."""
+        """Record why nothing was done. This is called once for each reason for which AWS has a code."""
 
 
 def reconcile_scaling(tx: Tx[Store], key: str) -> None:
@@ -89,7 +89,10 @@ def _of_request(progress: Progress, request: ScalingRequest) -> Progress:
 
 
 def _agreed(owned: Policies, decided: list[Decided]) -> list[Decided]:
-    """Drop the scale-ins of target tracking policies, unless all these policies that may scale in want one, as on AWS."""
+    """Drop the scale-ins that target tracking policies want, unless all target tracking policies that may scale in want one.
+
+    This is the same as on AWS.
+    """
     tracking = {arn for arn, policy in owned.policies.items() if owned.tracks_in(policy)}
     scales_in = {
         request.policy

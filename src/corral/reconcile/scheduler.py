@@ -21,7 +21,7 @@ from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
 Grant = Callable[[Tx[Store], Claim, Placement], None]
-GRANTS_MAX = 100  # claims per batch: about 5 ms of work
+GRANTS_MAX = 100  # claims that one call serves: about 5 ms of work
 JOB_COST = 5  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
 
 
@@ -31,14 +31,14 @@ def _batch(module: str) -> ModuleType:
     return import_module(f"corral.services.batch.{module}")
 
 
-# Kind of claim → the function that gives the capacity to such a claim. Jobs have another function.
+# Kind of claim → the function that gives the capacity to such a claim. `_serve` adds the function for jobs.
 GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
-    """Serve the claims of a pool. First serve the pools that waiting jobs prefer to this pool.
+    """Serve the claims of a pool. First serve the pools that jobs which wait in this pool prefer to it.
 
-    A job queue has an order of compute environments. A job prefers the pool of an earlier environment.
+    A job queue has an order of compute environments, and a job prefers the pool of an earlier environment.
     """
     left = GRANTS_MAX
     order: dict[str, None] = {}
@@ -51,7 +51,7 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 
 
 def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
-    """Serve at most `left` claims of a pool. Return how many more claims may be served in this batch."""
+    """Serve at most `left` claims of a pool. Return how many more claims may be served now."""
     if not tx.store.job_lines.in_pool(pool_name):
         return _grant(tx, pool_name, left, GRANTS)
     dispatch = _batch("dispatch")

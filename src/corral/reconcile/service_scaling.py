@@ -1,4 +1,4 @@
-"""Scaling policies of ECS services that alarms request. `reconcile/scaling.py` calls this module."""
+"""The rules for requests of alarms to the scaling policies of ECS services, and reconcilers of scheduled actions and activities."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ServicePolicies:
 
 
 def _repeat_s(settings: Settings) -> float:
-    """Return how often a policy may be applied.
+    """Return the shortest time between two scalings by a policy, in seconds.
 
     With the fast timing of alarms, a policy uses the metric of the last `target_tracking_out_s` seconds. All these seconds must be
     after the start of the tasks that the policy added last.
@@ -115,7 +115,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
 
 
 def follow_activity(tx: Tx[Store], key: str) -> None:
-    """End the activity of a scalable target when its service runs as many tasks as wanted."""
+    """End the activity of a scalable target when its service runs as many tasks as desired."""
     activities.follow_activity(tx, key)
 
 

@@ -1,4 +1,4 @@
-"""The reconciler `spot-interruption` terminates a spot instance when the time of its notice is over."""
+"""The reconciler `spot-interruption` terminates a spot instance at the time that its interruption notice gives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from corral.store import Store
 
 
 def end_interrupted_instance(tx: Tx[Store], instance_id: str) -> None:
-    """Terminate an instance and its tasks. Its group replaces it, unless a compute environment decides how many it needs."""
+    """Terminate an instance and its tasks. Then its Auto Scaling group, if it has one, launches another instance.
+
+    The group of a compute environment does not, because the environment decides how many instances it needs.
+    """
     instance = tx.store.instances.get(instance_id)
     at_s = instance.details.get(INTERRUPTED_AT) if instance is not None else None
     if instance is None or at_s is None or instance.state is not InstanceState.RUNNING:

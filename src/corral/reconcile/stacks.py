@@ -80,7 +80,7 @@ def reconcile_step(tx: Tx[Store], name: str) -> None:
 
 
 def drop_deleted_stacks(tx: Tx[Store], _: str) -> None:
-    """Delete the rows of stacks that were deleted 90 days ago."""
+    """Delete the rows of stacks that were deleted more than 90 days ago."""
     first = tx.store.stacks.first_deleted()
     if first is None:
         return
@@ -172,13 +172,16 @@ def _has_failed(tx: Tx[Store], stack: Stack) -> bool:
 
 
 def _failed(stack: Stack, resource: StackResource, *statuses: ResourceStatus) -> bool:
-    """Whether a step of the present operation has failed with one of these statuses. Without statuses, any failure counts."""
+    """Whether a step of the present operation has failed with one of `statuses`. Without `statuses`, with any status of failure."""
     is_failed = resource.status in statuses if statuses else resource.status.value.endswith("_FAILED")
     return is_failed and resource.operation == stack.operation
 
 
 def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
-    """End an operation that has failed: roll back, or leave the stack as it is. Steps in other lanes must end before."""
+    """End an operation that has failed: roll back, or leave the stack as it is. If steps still run in other lanes, wait for them.
+
+    Return True if the rollback can begin at once, in another transaction.
+    """
     late = stack.status is StackStatus.CREATE_IN_PROGRESS and timed_out(stack.started_at_s, stack.timeout_minutes, tx.now_s)
     failure = failure or stack.failure or (TIMED_OUT if late else "")
     if failure != stack.failure:
@@ -209,7 +212,7 @@ def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
 
 
 def _complete(tx: Tx[Store], stack: Stack, work: StackWork) -> bool:
-    """End a creation or an update whose steps are complete."""
+    """End a creation or an update whose steps are complete. Return True if the stack must be reconciled again at once."""
     ref, get_att = references(tx.store.stacks.resources(stack.id))
     try:
         outputs = tuple(
@@ -289,7 +292,11 @@ def _restore_one(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 
 
 def _delete(tx: Tx[Store], stack: Stack) -> bool:
-    """Begin the next deletions: of a stack, of a creation that is rolled back, or of what an update no longer needs."""
+    """Begin the next deletions of resources. Return True if more can begin at once, in another transaction.
+
+    The resources are deleted because the stack is deleted, because its creation is rolled back, or because it no longer needs them
+    after an update.
+    """
     if stack.is_held:
         return False
     resources = tx.store.stacks.resources(stack.id)
@@ -360,7 +367,7 @@ def _give_up(tx: Tx[Store], stack: Stack, failed: list[str]) -> Stack:
 
 
 def _leave_over(tx: Tx[Store], stack: Stack) -> bool:
-    """Mark replaced resources as leftovers, which must be deleted, a few in each transaction. Return True if there are more."""
+    """Add leftovers: rows of replaced resources, which must be deleted. Return True if a later transaction must add more."""
     changed = [row for row in tx.store.stacks.resources(stack.id).values() if not row.leftover and _is_unfinished(stack, row)]
     for row in changed[:ROWS_MAX]:
         before = row.before

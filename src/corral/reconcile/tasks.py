@@ -15,7 +15,7 @@ SWEEP_EVERY_S = 60.0
 STOPPED_TASKS_S = 3600.0  # ECS shows a stopped task for an hour
 DAY_S = 86_400.0
 ROWS_MAX = 500
-RECORDS_MAX = 200  # the deletion of a record changes a random page of the index of ids
+RECORDS_MAX = 200  # less than ROWS_MAX, because the deletion of a record changes a random page of the index of ids
 
 
 def reconcile_task(tx: Tx[Store], task_id: str) -> None:

@@ -53,7 +53,7 @@ from corral.store import Store
 from corral.telemetry import LogStore
 
 AGENT_MESSAGE_MAX_BYTES = 64 * 1024 * 1024
-ORDERS_BYTES = 4 * 1024 * 1024  # the approximate size of a message; more orders are sent as several messages
+ORDERS_BYTES = 4 * 1024 * 1024  # the approximate maximum size of a message; more orders are sent as several messages
 MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
@@ -72,7 +72,7 @@ log = logging.getLogger("corral")
 class AgentConnection:
     """The connection to one agent.
 
-    Orders are sent in the order of their commits. A start order is sent after the log stream of its run was opened.
+    Orders are sent in the sequence of their commits. A start order is sent after the log stream of its run was opened.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, hello: Hello, heard_s: float) -> None:
@@ -314,7 +314,7 @@ class Agents:
         return [start.spec for start in starts if start.spec.run_id not in refused]
 
     async def _refuse(self, refused: Mapping[str, str], connection: AgentConnection) -> None:
-        """Store that runs have failed, because they cannot be ordered. `refused` maps a run id to the reason."""
+        """Store that runs have failed, because their start cannot be ordered. `refused` maps a run id to the reason."""
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
@@ -437,7 +437,7 @@ def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str
 
 
 def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec]) -> Iterator[dict[str, Any]]:
-    """Split orders into messages of bounded size. Stops are in the last message, because they may refer to earlier starts."""
+    """Split orders into messages of bounded size. Stops are in the last message, because some may be for runs in `starts`."""
     part, size = list[msgspec.Raw](), 0
     for start in starts:
         if part and size + len(start) > ORDERS_BYTES:

@@ -1,9 +1,10 @@
 """Authentication: finds the caller of a request by its credentials. All kinds of credentials are checked in this module.
 
 The kinds are: a signature with an access key (of the root user or of a session), the signed policy of a browser form, the password
-of the registry, the token for `/metrics`, and the two secrets of a task. Corral issues all credentials except the root user's key
-as sealed tokens (`services/sessions.py`). A sealed token contains all facts that the check needs, so no check reads a database. The
-credentials of a task expire when the task stops. The root user can revoke all sessions.
+of the registry, the token for `/metrics`, and the two secrets of a task. No check reads a database, because Corral derives every
+secret except the root user's key from a key of its own (`services/sessions.py`). The tokens of sessions and the passwords of the
+registry also contain the caller and the expiry time. The credentials of a task expire when the task stops. The root user can revoke
+all sessions.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from typing import Protocol
 from corral.errors import ApiError, ServiceUnavailable
 
 CONNECTIONS_MAX = 4000
-OVERFLOW = 64  # connections above the maximum that still get an error response
+OVERFLOW = 64  # so many new connections above the maximum stay open, and their requests get an error response
 FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
 UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # the total of bodies and incomplete heads, over all connections
 WAITING_MAX = 64  # requests that may wait until memory for their body is free
 WAIT_MAX_S = 20.0
 UNVERIFIED_BYTES_PER_S = 100 * 1024 * 1024  # the rate at which large unverified bodies are received, over all connections
-# After a body of at least this size, free memory is returned to the system.
+# After unverified requests have taken at least this much memory, free memory is returned to the system.
 TRIM_MIN_BYTES = 16 * 1024 * 1024
 TRIM_AFTER_S = 1.0
 
@@ -39,7 +39,7 @@ class UnverifiedMemory:
         self._next_at_s = 0.0
 
     async def pace(self, size: int) -> None:
-        """Wait as long as the rate limit requires after this number of received bytes.
+        """Wait until the rate limit allows more bytes. `size` is the number of bytes that were just received.
 
         Without this limit, clients that send fast would block the event loop.
         """
@@ -169,7 +169,7 @@ def raise_open_files_limit() -> tuple[int, int]:
 
 
 def connections_allowed() -> int:
-    """Return the maximum number of connections: half of the files that this process may open."""
+    """Return the maximum number of connections: half of the files that this process may open, at most CONNECTIONS_MAX."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
 

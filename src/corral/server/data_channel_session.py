@@ -1,9 +1,9 @@
 """One session of the data channel, on the server's side.
 
-The server numbers its messages and buffers each of them until it is acknowledged. AWS's plugin drops messages that arrive before it
-is ready, without an acknowledgement. So the oldest unacknowledged message is sent again after a while. When too many bytes are
-unacknowledged, the server reads no more output of the command. The command then blocks, as with any slow terminal. Input is
-acknowledged when the relay has accepted it.
+The server numbers its messages and buffers each of them until it is acknowledged. AWS's session-manager-plugin drops messages that
+arrive before it is ready, without an acknowledgement. So the oldest unacknowledged message is sent again after a while. When too
+many bytes are unacknowledged, the server reads no more output of the command. The command then blocks, as with any slow terminal.
+Input is acknowledged when the relay, which is the process on the host that runs the command, has accepted it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class DataChannelSession:
             self._resending.cancel()
         if not self._response.done():
             self._response.set_exception(Disconnected())
-            # Mark the exception as retrieved, because no task may await it.
+            # Mark the exception as retrieved. Possibly nothing awaits it, and asyncio would then log a warning.
             self._response.exception()
         if self._relay is not None:
             self._relay.close()  # this ends the pending read

@@ -65,7 +65,7 @@ def parse_file(text: str) -> dict[str, str]:
 
 
 def _json_string(text: str) -> str:
-    """Return the string that JSON represents. A value that is not a JSON string is returned unchanged."""
+    """Return the value of a JSON string. A text that is not a JSON string is returned unchanged."""
     try:
         return msgspec.json.decode(text, type=str)
     except (msgspec.DecodeError, UnicodeError):

@@ -28,7 +28,7 @@ class Exposition:
             return
         self._head(name, about, "histogram")
         for labels, histogram in histograms:
-            counts, so_far = list(histogram.counts), 0  # another thread may add values meanwhile
+            counts, so_far = list(histogram.counts), 0  # a copy, because another thread may add values meanwhile
             for bound, count in zip([*map(_number, histogram.bounds), "+Inf"], counts):
                 so_far += count
                 self._lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {so_far}")

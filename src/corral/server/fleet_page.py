@@ -1,6 +1,7 @@
 """The page `/_corral/fleet` for `corral fleet`: when messages arrived in an empty queue, and which tasks hold messages.
 
-SQS does not report these facts. The server keeps them in memory, for the last tasks and messages since its start.
+SQS does not report these facts. The arrivals, and the time of the first receive of each task, are only in memory: the server has
+them since its start, and only the latest of them.
 """
 
 from __future__ import annotations

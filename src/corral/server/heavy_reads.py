@@ -27,7 +27,7 @@ THREADS = 4
 SLOW_MAX = 2  # the maximum number of slow reads that run at the same time; the other threads serve quick reads
 QUICK_MAX_S = 0.02  # the CPU time that a quick read may use
 WATCH_S = 0.25  # a read that takes longer than this ends if its client disconnects
-WAITING_MAX = 200  # the maximum number of slow reads that wait for a thread
+WAITING_MAX = 200  # the maximum number of slow reads that wait for one of these SLOW_MAX turns
 
 ThrottlingException = api_error("ThrottlingException")
 Step = Callable[[], None]
@@ -133,7 +133,7 @@ class HeavyReads:
             heavy.answer.set_exception(error)
 
     def _start_waiting(self, finished_caller: str | None = None) -> None:
-        """Start the next read of each caller that has no slow read, as long as more slow reads may run."""
+        """Start the next waiting read of each caller that has no slow read, until SLOW_MAX slow reads run."""
         with self._lock:
             if finished_caller is not None:
                 self._slow_callers.remove(finished_caller)

@@ -217,7 +217,7 @@ class HttpProtocol(asyncio.Protocol):
     # The bytes since the last byte of a head or body: chunk extensions, trailers, and line breaks between requests.
     _other_bytes = 0
     _upgrading: aws.Request | None = None  # the request for a websocket
-    _seconds = 0  # the time since the head began to arrive, or since the last response
+    _seconds = 0  # the time since the last head began to arrive, without the time in which requests were served
     _age_s = 0
     _url = b""
     _header_count = 0
@@ -314,7 +314,7 @@ class HttpProtocol(asyncio.Protocol):
             self._upgrading = request  # data_received opens the websocket
             return
         if is_upgrade and ("transfer-encoding" in self._headers or self._headers.get("content-length", "0") != "0"):
-            # The parser would pass on the body as bytes of the protocol in the header Upgrade, not as the body of this request.
+            # The parser would treat the body as bytes of the protocol in the header Upgrade, not as the body of this request.
             raise NotServed("Corral serves HTTP/1.1 and websockets only: send this request without the header Upgrade.")
         if len(self._requests) >= REQUESTS_MAX:
             raise NotServed(f"The connection has {REQUESTS_MAX} requests without a response.")
@@ -439,7 +439,7 @@ class HttpProtocol(asyncio.Protocol):
         )
 
     def _open_websocket(self, request: aws.Request) -> None:
-        """Let the protocol of a websocket take over the connection. It authenticates its client."""
+        """Let the protocol of a websocket take over the connection. This protocol authenticates the client."""
         self._limits.disconnected(self)
         self.open.connections.discard(self)
         self._parser = None

@@ -39,7 +39,7 @@ class InsightsWriter:
         self._logs = logs
         self._agents = agents
         self._clock = clock
-        self._before: dict[str, Usage] = {}  # attempt id → the measurement of the last minute
+        self._before: dict[str, Usage] = {}  # attempt id (the id of a run on its host) → the measurement of the last minute
 
     async def run(self) -> None:
         while True:
@@ -52,9 +52,9 @@ class InsightsWriter:
                 log.exception("the Container Insights events of this minute are missing")
 
     async def write(self) -> None:
-        """Write the events of this minute. If no cluster has this setting, this is only one query."""
+        """Write the events of this minute. If no cluster has Container Insights, this method makes only one query."""
         clusters: list[InsightsCluster] = await self._state.submit(_clusters, read_only=True)
-        pieces: list[tuple[InsightsCluster, list[str]]] = []  # the ids of running tasks
+        pieces: list[tuple[InsightsCluster, list[str]]] = []  # the ids of running tasks, at most PIECE in each list
         for cluster in clusters:
             ids: list[str] = await self._state.submit(partial(running_task_ids, cluster=cluster), read_only=True)
             pieces += [(cluster, ids[at : at + PIECE]) for at in range(0, len(ids), PIECE)]

@@ -24,12 +24,12 @@ from corral.server.lanes import Lane
 from corral.server.small_blob_writer import CommitBlob, SmallBlobWriter
 from corral.server.socket_reader import SocketReader
 
-# A body up to this size that arrived at once is written together with other such bodies.
+# A body up to this size is written together with other such bodies.
 SMALL_MAX_BYTES = 64 * 1024
 BATCH_BYTES = 512 * 1024  # the approximate number of bytes that a thread writes at a time
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # the number of bytes that may be received while the threads are busy
 PULLED_MIN_BYTES = 1024 * 1024  # threads read a longer body directly from the socket
-# Corral reads the rest of a refused body up to this size, so that the connection can be used again.
+# Corral reads the rest of a refused body if the whole body has at most this size, so that the connection can be used again.
 REST_MAX_BYTES = aws.BODY_MAX_BYTES
 REST_MAX_S = 30.0  # the maximum time for the rest of a refused body
 # If a body is refused while a thread reads it, up to this number of remaining bytes is read and discarded.
@@ -42,7 +42,7 @@ UNPACED_MAX_BYTES = 1024 * 1024
 # A body up to this size does not wait for memory, because the number of connections limits the total.
 UNCOUNTED_MAX_BYTES = 16 * 1024
 WRITE_THREADS = 8
-DIGEST_THREADS = 4  # digest threads never block; the write threads wait for them
+DIGEST_THREADS = 4  # separate threads, because the write threads wait for digests
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
 
 T = TypeVar("T")
@@ -318,7 +318,7 @@ async def whole_body(
     """Return the whole body of a request that must be complete before it can be verified. Its maximum size is `max_bytes`.
 
     Also return the memory that was taken for the body. The caller gives this memory back after it has verified the request. No
-    memory is taken for a small body, and for a body that has arrived together with the head.
+    memory is taken for a small body, or for a body that has arrived together with the head.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > max_bytes):

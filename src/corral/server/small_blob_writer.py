@@ -34,7 +34,7 @@ class PendingBlob(Struct, eq=False):
 
 
 class SmallBlobWriter:
-    """Writes blobs in batches. Many concurrent writes need only one hand-over to the thread and one sync."""
+    """Writes blobs in batches. Many concurrent writes wake the thread only once, and need only one sync."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs

@@ -1,4 +1,4 @@
-"""Reads large bodies from the socket to a file in threads, without the event loop. `response_sender` does the reverse."""
+"""Reads large bodies from the socket to a file in threads, without the event loop. `response_sender.py` does the reverse."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class SocketReader:
     def _end(self, writer: BlobWriter) -> tuple[StoredBlob, dict[str, str]]:
         """Complete the blob. Raise an error if the signature or the trailers of the body are not valid."""
         writer.flush()  # while the other thread computes the last digests
-        for _ in range(BUFFERS):
+        for _ in range(BUFFERS):  # all buffers are free when all digests are computed
             self._free.get()
         if self._failure is not None:
             raise self._failure

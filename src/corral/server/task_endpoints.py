@@ -1,4 +1,4 @@
-"""The endpoints that containers call without a signature: credentials of the role, metadata version 4, and task protection.
+"""The endpoints that containers call without a signature: credentials of the role, metadata, and task protection.
 
 Their URLs are in the environment of the container (`services/ecs/run_spec.py`). The credentials endpoint also requires the token of
 the task. The other URLs contain a secret. All of them become invalid when the task ends.
@@ -141,7 +141,10 @@ class MetadataRequest(TaskExchange, eq=False):
         return _refusal(error)
 
     async def _spot_notice(self, member: str) -> aws.Response:
-        """Return the notice of the interruption of the task's instance, as EC2's instance metadata do. Without a notice: 404."""
+        """Return the notice that the spot instance of the task will be interrupted, as EC2's instance metadata does.
+
+        `member` names the member of the notice to return. If it is empty, return the whole notice. Raise NotFound if there is none.
+        """
         run_id = self.run_id
 
         def load(tx: Tx[Store]) -> dict[str, str] | None:

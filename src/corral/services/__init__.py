@@ -32,12 +32,14 @@ class Service(Struct, frozen=True):
     # that other programs depend on. All other operations need a policy in the program's role.
     open_to_containers: frozenset[str] = frozenset()
     heavy: frozenset[str] = frozenset()  # long reads; they run in another thread, on a read-only connection
-    quick: frozenset[str] = frozenset()  # reads of a few rows, which run without waiting for the lane (S3 only)
+    # Reads of a few rows, which run without waiting for the lane (S3 only). They have no snapshot: each statement may see another
+    # commit.
+    quick: frozenset[str] = frozenset()
     # Operation → the check before the body is stored as a blob. If the check returns None, there is no body to store.
     admit: Mapping[str, Admit] = field(default_factory=dict)
     # Operation → the objects in S3 to which the request refers by URL. Their bytes become parameters, before `prepare` runs.
     fetch: Mapping[str, Fetch] = field(default_factory=dict)
-    # Operation → slow work that needs no store. It runs in another thread, before the handler.
+    # Operation → slow work that needs no database. It runs in another thread, before the handler.
     prepare: Mapping[str, Prepare] = field(default_factory=dict)
     # Operation → the function that splits a request that is too large for one command.
     pieces: Mapping[str, Split] = field(default_factory=dict)

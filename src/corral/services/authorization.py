@@ -1,7 +1,7 @@
 """Authorization of programs in containers: the policies of their role decide which operations they may perform.
 
 Credentials are `confined` if they belong to a task that runs in containers, or to a session that such a task created. Policies
-apply only to confined credentials. They do not apply to the root user, to sessions of the root user, and to tasks that run as
+apply only to confined credentials. They do not apply to the root user, to sessions of the root user, or to tasks that run as
 processes of this machine: a process could read the root key anyway.
 """
 

@@ -1,6 +1,6 @@
-"""Messages from the agents of hosts: hello, heartbeats, reports about runs, and reports about GPUs in use.
+"""Messages from the agents of hosts: hello, heartbeats, reports about runs, and reports about GPUs that are in use or have failed.
 
-A run is one container of a task on a host.
+A run is one container of a task on a host. When a container restarts, it is a new attempt of the same run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ UNKNOWN_TO_HOST = "the host no longer knows this run"
 def hello(tx: Tx[Store], message: Hello) -> None:
     """Apply the report of a host that has connected. Then send the orders for every run that the host should have.
 
-    A host reports every run that it has started since it booted. If it does not report a run, it has not started the run, and the
-    start is ordered again. There are two exceptions. The run is lost if the host has rebooted, or has reported the run as running
-    before. The run ends without a start if its task must stop.
+    A host reports every run that it has started since it booted. So if a run is missing in the report, the host has not started the
+    run, and the start is ordered again. There are two exceptions. If the host has rebooted, or has earlier reported the run as
+    running, the run is lost. If the task of the run must stop, the run ends without a start.
     """
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)
@@ -106,8 +106,8 @@ def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreig
 def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
     """Store which GPUs have failed, and why. No task is placed on these GPUs.
 
-    `faults` has all faults of the host: GPU id → reason. The logs of tasks that have a failed GPU get a line about it. Auto Scaling
-    groups may replace instances with a failed GPU.
+    `faults` has all faults of the host: GPU id → reason. If a GPU has a new fault, the logs of its tasks get a line with the fault.
+    An Auto Scaling group can replace an instance with a failed GPU.
     """
     changed = tx.store.hosts.put_faults(host_id, faults, tx.now_s)
     if not changed:
@@ -129,7 +129,7 @@ def gpu_key(gpu_id: str) -> str:
 
 
 def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[Observed]:
-    """Add the fault of its GPU to the report of a run that has ended with an error and without a reason."""
+    """If a run has ended with an error and without a reason, and one of its GPUs has a fault, set this fault as the reason."""
     ended = [observed for observed in runs if observed.stopped_at_s is not None and observed.exit_code and not observed.reason]
     faults = tx.store.hosts.faults(host_id) if ended else {}
     if not faults:
@@ -152,7 +152,7 @@ def _wake_pools(tx: Tx[Store], host_id: str) -> None:
 
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
-    """The end to record for a run that its host does not report; None if the host still has to start the run."""
+    """Return the end to record for a run that its host does not report. Return None if nothing has to be recorded."""
     if run.state is RunState.STOPPED or run.waits:
         return None
     if rebooted:

@@ -1,8 +1,8 @@
 """Instances: launch, stop, start, reboot and terminate them, and let them join ECS clusters.
 
-EC2, Auto Scaling and ECS call these functions, and `reconcile/instances.py` calls `finish`. Every change of the state, the cluster
-or the group of an instance ends with a call of `_changed`. This function wakes the requests that wait for the instance, and runs
-the reconcilers of the group and of DAEMON services.
+Services, such as EC2 and Auto Scaling, and reconcilers call these functions. Every change of the state, the cluster or the group of
+an instance ends with a call of `_changed`. This function wakes the requests that wait for the instance, and runs the reconcilers of
+the group and of DAEMON services.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TERMINATED = "the instance was terminated"  # why tasks of an instance were stop
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
-HOST_SIZES = "host-sizes"  # the key that changes when a host connects or changes
+HOST_SIZES = "host-sizes"  # `Tx.changed` gets this key when a host connects or changes
 ENDS_MAX = 20  # instances of one request whose termination is completed in one transaction
 PACE_S = 0.01  # the time until the next of these transactions
 USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
@@ -65,7 +65,7 @@ def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
     """Return None if a host has enough GPUs for the instance. Otherwise return a message that says how to change the type."""
     if any(total.gpus >= request.gpus for total in tx.store.fleet.pool(HOST_POOL).totals()):
         return None
-    most = tx.store.hosts.most_gpus()  # GPUs that a user holds count too
+    most = tx.store.hosts.most_gpus()  # unlike `totals`, this includes GPUs that a user holds
     if most is None or most >= request.gpus:
         return None
     has = f"{_gpus(most)} ({tx.store.fleet.pool(HOST_POOL).free_gpus} free)"
@@ -113,7 +113,7 @@ def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -
 
 
 def _run(tx: Tx[Store], instance: Instance, placement: Placement) -> Instance:
-    """Give a pending instance its GPUs. The instance joins its cluster, and waiting tasks may be placed on it."""
+    """Give a pending instance its GPUs. The instance joins its cluster, and the scheduler can place tasks on it."""
     joined = instance.joins if instance.joins and is_active_cluster(tx, instance.region, instance.joins) else ""
     launched = tx.store.instances.launch(instance.but(cluster=joined), placement, tx.now_s)
     if launched.pool is not None:
@@ -229,7 +229,10 @@ def set_status(tx: Tx[Store], instance: Instance, status: str) -> None:
 
 
 def deregister(tx: Tx[Store], instance: Instance) -> None:
-    """Remove an instance from its cluster after its tasks have ended. It keeps its GPUs. A stop and a start let it join again."""
+    """Stop the tasks of an instance. When they have ended, the instance leaves its cluster.
+
+    The instance keeps its GPUs. After a stop and a start, it joins the cluster again.
+    """
     tx.store.instances.set_status(instance.id, "INACTIVE")
     for task in tx.store.tasks.on(instance.id):
         begin_stop(tx, task, StopCode.TERMINATION, DEREGISTERED)
@@ -249,7 +252,7 @@ def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
 def host_changed(tx: Tx[Store], host_id: str) -> None:
     """Notify the groups of a host's instances, because the host has connected, has changed or no longer reports.
 
-    Also reconcile the capacity providers of waiting tasks: which instances they can launch depends on the hosts. Compute
+    Also reconcile the capacity providers of waiting tasks, because the hosts limit which instances a provider can launch. Compute
     environments that cannot launch an instance watch the key HOST_SIZES.
     """
     tx.changed(HOST_SIZES)

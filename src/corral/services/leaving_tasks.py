@@ -20,7 +20,7 @@ from corral.model.task import TaskState
 from corral.store import Store
 from corral.store.messages import HeldMessages
 
-NAMED_MAX = 3  # tasks that one text names
+NAMED_MAX = 3  # the maximum number of tasks that `named` describes
 
 
 class BusyTask(Struct, frozen=True):
@@ -93,7 +93,7 @@ def choose(tx: Tx[Store], task_ids: Iterable[str], key: str) -> None:
 
 
 def withdraw(tx: Tx[Store], task_ids: Iterable[str], key: str) -> None:
-    """Undo `choose`, because the tasks do not have to stop. Their waiting long polls may receive messages again."""
+    """Undo `choose`, because the tasks do not have to stop. Their waiting long polls can receive messages again."""
     for task_id in task_ids:
         tx.store.tasks.leaving.drop(task_id, key)
         tx.changed(wait_key(task_id))

@@ -1,7 +1,7 @@
 """The metrics that Corral itself publishes: queues, clusters, services and GPUs.
 
-GPU metrics have the names that NVIDIA's DCGM uses. They are published in the namespace `Corral/GPU`, and in the namespace to which
-the CloudWatch agent writes the metrics that it scrapes from NVIDIA's exporter on ECS.
+GPU metrics have the names that NVIDIA's DCGM uses. They are published in two namespaces: `Corral/GPU` and COLLECTOR_NAMESPACE. On
+ECS, the CloudWatch agent reads metrics from NVIDIA's exporter and writes them to COLLECTOR_NAMESPACE.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
 
 
 class GpuReading(Struct, frozen=True):
-    """A sample of a GPU, and the series that it belongs to: of the GPU, of its clusters, of its tasks and of their services.
+    """A sample of a GPU, and the metric series that get this sample: those of the GPU, its clusters, its tasks and their services.
 
     Several tasks can share a GPU. The driver measures only the whole GPU, so each of these tasks gets this measurement.
     """
@@ -163,7 +163,7 @@ def _percentages(cores: float, memory_bytes: float, all_cores: float, all_memory
 
 
 def _specified(task: Task, cluster_cores: float, cluster_memory_bytes: int) -> tuple[float, int]:
-    """CPU cores and bytes of memory in the task definition. If one is not specified, the capacity of the cluster counts."""
+    """CPU cores and bytes of memory in the task definition. The capacity of the cluster replaces a value that is not specified."""
     return (
         task.demand.cpu_units / CPU_UNITS_PER_CORE or cluster_cores,
         task.demand.memory_mib * MIB or cluster_memory_bytes,

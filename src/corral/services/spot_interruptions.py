@@ -1,7 +1,7 @@
 """Interruptions of spot instances. `corral spot interrupt` takes a spot instance away, as EC2 does when it needs the capacity.
 
-The instance gets a notice first, two minutes before it is terminated. Programs on the instance can read the notice from the
-metadata endpoint of their task, and its ECS container instance gets no new tasks.
+The instance gets a notice first, by default two minutes before it is terminated. Programs on the instance can read the notice from
+the metadata endpoint of their task. After the notice, ECS places no new tasks on the instance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored-only resources: Corral stores, describes, updates and deletes these resources, but they have no other effect.
+"""Resources that Corral stores as documents. Most of them are stored only: Corral stores and describes them, and nothing more.
 
 A `ServiceStyle` has the conventions of a service: errors, pages and tags. A `ResourceType` declares one type of resource: its id,
 its members, and its operations. `handlers(type)` returns these operations. Operations that a declaration cannot express are
@@ -41,7 +41,7 @@ class ServiceStyle(Struct, frozen=True):
     tags_member: str = "Tags"  # the member for tags in documents and in requests that tag a resource
     # Returns the tags in a create request.
     given_tags: Callable[[str, Params], list[dict[str, str]]] = lambda type_, params: params.get("Tags", [])
-    token_reused: Callable[[], ApiError] | None = None  # the error if another request used the same token
+    token_reused: Callable[[], ApiError] | None = None  # the error if a different request has already used the token
     regional: bool = True
 
 

@@ -1,6 +1,7 @@
 """Tags: the rules that all AWS services share. Each service declares its own names, errors and texts as `TagRules`.
 
 A service stores tags as a dict of key to value. `read` converts the list in a request, `to_list` makes the list for a response.
+The parameters `members` are further members of the error about too many tags.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class TagRules(Struct, frozen=True):
     any_character: bool = False
     keys_ignore_case: bool = False  # in IAM, `Team` and `team` are the same key
     reserved_values: bool = False  # in ECS, values must not begin with aws:
-    error_members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # S3: {"TagKey": "key"}
+    # Further members of an error about one tag. S3 has {"TagKey": "key"}.
+    error_members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def read(self, tags: Iterable[Mapping[str, str]], **members: Any) -> Tags:
         """Check the tags of a request and return them. A tag without a value gets an empty value."""

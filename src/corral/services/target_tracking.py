@@ -107,7 +107,7 @@ def metric_of(tracked: Tracked, configuration: Document) -> dict[str, Any]:
 
 
 def _query(given: Document) -> Document:
-    """Return a MetricDataQuery of CloudWatch. Target tracking may omit the period of a metric, which is then a minute."""
+    """Return a MetricDataQuery of CloudWatch. If the policy has no period for a metric, the period is a minute."""
     if "MetricStat" not in given:
         return given
     return {**given, "MetricStat": {"Period": PERIOD_S, **given["MetricStat"]}}

@@ -1,8 +1,8 @@
 """Descriptions of recorded tasks, for `/_corral/history`.
 
 A description has the members of ECS's DescribeTasks, so that commands can treat recorded tasks as ECS's tasks. It also has the
-command, the folder and the name of the task, its times in seconds, and the use of its GPUs. The command and the folder are in the
-task definition. If the definition was deleted, they are null.
+command, the folder and the name of the task, its times in seconds, and the use of its GPUs. The command and the folder come from
+the task definition. If the definition was deleted, the description does not have them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GIT_TAG = "corral:git"  # the tag with the commit of the folder when the task wa
 def history_page(tx: Tx[Store], wanted: HistoryFilter, limit: int, *, latest: bool = False) -> dict[str, Any]:
     """Return the newest matching tasks. With `latest`, return only the newest task of each name.
 
-    If the name is not a glob, this task has the member `sameName`, the number of tasks with this name.
+    If `wanted.name` is not a glob, this task has the member `sameName`: the number of matching tasks with this name.
     """
     history = tx.store.tasks.history
     if latest:

@@ -1,6 +1,6 @@
-"""Queries about blobs in a state.db. Backups and checks use them, outside the process of the server.
+"""Queries about blobs in a state.db, mainly for `corral backup`, `corral restore` and `corral check`.
 
-A blob is a file with bytes of an object or image layer. A content is a list of blobs.
+A blob is a file with bytes of an object or image layer. A content is a list of blobs. A content without references is garbage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class BlobRow(Struct, frozen=True):
 
 
 def live_blobs(state: sqlite3.Connection) -> Iterator[BlobRow]:
-    """The blobs whose files must exist, sorted by name. Garbage is omitted: its files are deleted before its rows."""
+    """The blobs whose files must exist, sorted by name.
+
+    The blobs of garbage are left out, because their files are deleted before their rows.
+    """
     rows = state.execute(
         "SELECT blob, content_part.size, checksums, digest FROM content_part JOIN content ON content.id = content_part.content "
         "LEFT JOIN (SELECT content, min(digest) AS digest FROM layer GROUP BY content) AS layers ON layers.content = content.id "
@@ -36,7 +39,7 @@ def live_blobs(state: sqlite3.Connection) -> Iterator[BlobRow]:
 
 
 def live_total(state: sqlite3.Connection) -> tuple[int, int]:
-    """The number and the total size in bytes of the live blobs."""
+    """The number and the total size in bytes of the blobs that `live_blobs` returns."""
     number, size = state.execute(
         "SELECT count(*), coalesce(sum(size), 0) FROM content_part JOIN content ON content.id = content_part.content WHERE refs > 0"
     ).fetchone()
@@ -69,7 +72,7 @@ def never_had_blobs(path: Path) -> bool:
 def forget_boots(path: Path) -> None:
     """Make all hosts in a restored state.db appear rebooted.
 
-    Then the runs that a host does not report count as lost. Without this, they would be started again.
+    Then Corral treats runs that a host does not report as lost. Otherwise it would start these runs again.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as state:
         state.execute("UPDATE host SET boot_id = '', connected = 0")

@@ -27,13 +27,13 @@ CLAIMS = (  # every claim with the resources that it needs
 
 
 class Claims:
-    """The claims in the state store. The rank alone decides the order of a queue."""
+    """The claims in the state store."""
 
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._database = database
         self._fleet = fleet
         self._waiting: dict[tuple[str, str], tuple[str, Claim]] = {}  # kind and id → pool and claim
-        self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, oldest first
+        self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, sorted by rank
 
     def rebuild(self) -> None:
         for row in self._database.execute(CLAIMS).fetchall():
@@ -69,7 +69,7 @@ class Claims:
         self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
 
     def change_rank(self, claim: Claim, rank: Rank) -> None:
-        """Move a claim to another place in its queue."""
+        """Change the rank of a claim, so that it is served earlier or later."""
         pool, roams = self._waiting[claim.kind, claim.id][0], self.roams(claim.kind, claim.id)
         self.remove(claim.kind, claim.id)
         self.add(pool, claim._replace(rank=rank), roams=roams)

@@ -49,9 +49,9 @@ class Clusters:
         )
 
     def left_behind(self, region: str) -> list[str]:
-        """Return the clusters that have tasks but no row. This machine was a member of these clusters, and has left them.
+        """Return the clusters that have tasks but no row.
 
-        The query makes one index look-up per cluster.
+        The host was in these clusters (`corral up --cluster`), and has left them. The query makes one index look-up per cluster.
         """
         rows = self._database.execute(
             "WITH RECURSIVE used (cluster) AS (SELECT min(cluster) FROM task WHERE region = ?1 UNION ALL "
@@ -104,7 +104,7 @@ class Clusters:
         return bool(self.tasks_on(region, name, provider, 1))
 
     def tasks_on(self, region: str, name: str, provider: str, limit: int) -> list[str]:
-        """Return tasks that were started with this capacity provider and have not stopped. Tasks that are stopping are last."""
+        """Return ids of tasks that were started with this capacity provider and have not stopped. Tasks that must stop are last."""
         sql = (
             "SELECT id FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
             "AND json_extract(details, '$.capacityProviderName') = ? ORDER BY desired = 'STOPPED' LIMIT ?"

@@ -1,4 +1,7 @@
-"""The number of tasks of each deployment, in memory. So a service does not have to read all its tasks at each change."""
+"""The number of tasks of each deployment, in memory.
+
+So the reconciler of a service does not have to read all tasks of the service at each change.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _Key = tuple[str, str, str, str]  # region, cluster, deployment, state
 
 
 class DeploymentCounts:
-    """Counts the tasks that should run. `Tasks` reports each change; a rollback undoes it."""
+    """Counts the tasks whose desired status is RUNNING. `Tasks` reports each change of a task. A rollback undoes the change."""
 
     def __init__(self, database: Database) -> None:
         self._journal = database.journal
@@ -27,7 +30,7 @@ class DeploymentCounts:
             self._counts.update({(region, cluster, by, state): count for region, cluster, by, state, count in rows})
 
     def of(self, service: EcsService) -> dict[str, TaskCount]:
-        """Deployment → the number of its tasks that should run. Deployments without such tasks are left out."""
+        """Deployment → the number of its tasks whose desired status is RUNNING. Deployments without such tasks are left out."""
         found: dict[str, TaskCount] = {}
         for deployment in service.deployments:
             waiting, pending, running = (

@@ -62,7 +62,7 @@ class EcsServices:
     def listed(
         self, region: str, cluster: str, after: str, limit: int, strategy: str | None = None, launch_type: str | None = None
     ) -> list[str]:
-        """Return the names of services that were not deleted. A limit of -1 means no limit."""
+        """Return the names greater than `after` of services that were not deleted, sorted. A limit of -1 means no limit."""
         rows = self._execute(
             "SELECT name FROM ecs_service WHERE region = ? AND cluster = ? AND name > ? AND status = 'ACTIVE' "
             f"AND strategy = coalesce(?, strategy) AND coalesce({LAUNCH_TYPE}, '') = coalesce(?, {LAUNCH_TYPE}, '') "
@@ -179,7 +179,7 @@ class EcsServices:
         )
         return [(number, _decode(document, type=ServiceRollout)) for number, document in rows]
 
-    # Tasks of services. `started_by` is the id of the deployment, and each query uses its index.
+    # Tasks of services. `started_by` is the id of the deployment of a task. Most queries use the index of this column.
 
     def tasks(self, service: EcsService) -> list[ServiceTask]:
         """Return the tasks of all deployments, except tasks that are stopping or have stopped."""
@@ -212,7 +212,10 @@ class EcsServices:
         return int(self._execute(sql, values).fetchone()[0])
 
     def failed_count(self, service: EcsService, short_run_s: float) -> int:
-        """Count the failed tasks of the primary deployment: they ended within `short_run_s`, or failed their health checks."""
+        """Count the failed tasks of the primary deployment.
+
+        These tasks failed to start, ended within `short_run_s` of their start, or failed their health checks.
+        """
         row = self._execute(
             "SELECT count(*) FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' AND started_by = ? "
             "AND (stopped_reason = ? OR (stop_code IN ('EssentialContainerExited', 'TaskFailedToStart') "
@@ -245,7 +248,10 @@ class EcsServices:
         return row is not None
 
     def has_unhealthy(self, service: EcsService) -> bool:
-        """Return whether a container of the service is unhealthy. The index has only the unhealthy containers, which are few."""
+        """Return whether an essential container of the service is unhealthy, in a task whose desired status is RUNNING.
+
+        The query uses an index that has only the unhealthy containers, which are few.
+        """
         row = self._execute(
             "SELECT 1 FROM run CROSS JOIN task ON task.id = run.task_id WHERE run.health = 'UNHEALTHY' AND run.state != 'STOPPED' "
             "AND run.essential AND task.desired = 'RUNNING' AND task.region = ? AND task.cluster = ? AND task.task_group = ? "
@@ -274,7 +280,7 @@ class EcsServices:
         return int(row[0]), row[1]
 
     def stopped_since(self, service: EcsService, since_s: float) -> int:
-        """Count the tasks of all deployments that ran and stopped after this time."""
+        """Count the tasks of all deployments that stopped after this time. Tasks that never started are not counted."""
         marks = ", ".join("?" * len(service.deployments))
         row = self._execute(
             "SELECT count(*) FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' "
@@ -284,10 +290,10 @@ class EcsServices:
         return int(row[0])
 
     def still_stopping(self, service: EcsService) -> bool:
-        """Return whether a placed task of the service is still stopping. Tasks of deployments that are no longer shown count too.
+        """Return whether a placed task of the service has not stopped yet.
 
-        The query reads the placed tasks of all instances, which are few. Because of the `+`, SQLite does not read all tasks of the
-        cluster.
+        Tasks of deployments that are no longer shown are included. The query reads the placed tasks of all instances, which are
+        few. Because of the `+`, SQLite does not read all tasks of the cluster.
         """
         row = self._execute(
             "SELECT 1 FROM task WHERE instance_id > '' AND state IN ('PENDING', 'RUNNING') AND +region = ? AND +cluster = ? "

@@ -1,4 +1,4 @@
-"""The schedule for lifecycle rules. Each key or upload has one row with the time of its next evaluation."""
+"""The schedule for lifecycle rules of S3. Each key and each upload to which rules apply has a row with its next evaluation time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Expiries:
         self._database.execute("DELETE FROM expiry_walk WHERE bucket = ?", (bucket_id,))
 
     def _next_keys(self, bucket_id: int, after: bytes, limit: int) -> list[bytes]:
-        """The next keys. Each key needs one index look-up, even if it has many versions."""
+        """The next keys after the key `after`. Each key needs one index look-up, even if it has many versions."""
         found = list[bytes]()
         sql = "SELECT min(key) FROM object_version WHERE bucket = ? AND key > ?"
         while len(found) < limit:

@@ -58,7 +58,10 @@ class LambdaFunctions:
         return int(self._database.execute("SELECT count(*) FROM invocation WHERE state = ?", (state.value,)).fetchone()[0])
 
     def requeue_running(self, now_s: float) -> None:
-        """Queue the asynchronous invocations that ran when Corral ended. Delete the others: their clients have disconnected."""
+        """Queue the asynchronous invocations that ran when Corral ended.
+
+        Delete the synchronous invocations, because their clients have disconnected.
+        """
         self._database.execute("DELETE FROM invocation WHERE is_async = 0")
         self._database.execute("UPDATE invocation SET state = 'queued', due_at = ? WHERE state = 'running'", (now_s,))
 

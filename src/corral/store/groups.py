@@ -20,7 +20,8 @@ _REFRESH = msgspec.json.Decoder(InstanceRefresh)
 class Groups:
     """The part of the state store (`Store`) with Auto Scaling groups.
 
-    The members of all groups are also in memory, because each step of a large group needs them.
+    A member is the record that a group has of one of its instances. The members of all groups are also in memory, because each run
+    of the reconciler `group` needs all members of its group.
     """
 
     def __init__(self, database: Database) -> None:
@@ -140,9 +141,9 @@ class Groups:
     def activities(
         self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
     ) -> list[tuple[int, ScalingActivity]]:
-        """Return activities of a group, or of all groups, with their numbers.
+        """Return activities of a group, or of all groups, with their numbers. The newest activity is first.
 
-        The newest is first. All numbers are below `before`.
+        If `before` is given, return only activities with smaller numbers.
         """
         where = ["region = ?", f"ended_at IS {'NOT ' if ended else ''}NULL"]
         values: list[str | int] = [region]
@@ -156,7 +157,10 @@ class Groups:
         return [(number, _ACTIVITY.decode(record)) for number, record in self._execute(sql, (*values, limit))]
 
     def ended_since(self, region: str, name: str, since_s: float) -> list[ScalingActivity]:
-        """Return the activities of a group that ended after this time. Because of the `+`, SQLite reads only recent activities."""
+        """Return the activities of a group that ended after this time.
+
+        Because of the `+`, SQLite uses the index on the time, and so it reads only recent activities.
+        """
         sql = "SELECT record FROM scaling_activity WHERE ended_at > ? AND +region = ? AND +name = ?"
         return [_ACTIVITY.decode(record) for (record,) in self._execute(sql, (since_s, region, name))]
 

@@ -13,8 +13,8 @@ from corral.model.placement import Links
 from corral.model.run import Foreign, GpuDevice, GpuFault, Hello
 from corral.store.instances import Instances
 
-# The driver no longer lists a real GPU that has fallen off the bus. After a restart, the agent does not report such a GPU, but the
-# fault of the GPU is still stored.
+# The condition for failed GPUs. The driver does not list a real GPU that has fallen off the bus. So after a restart, the agent does
+# not report this GPU, but it has failed nevertheless.
 FAILED = "fault != '' AND (present = 1 OR simulated = 0)"
 HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
 
@@ -27,7 +27,7 @@ class Hosts:
         self._instances = instances
 
     def put(self, hello: Hello, now_s: float, cluster: str = DEFAULT_CLUSTER, instance_type: str = HOST_TYPE) -> None:
-        """Store the content of a host's hello: size, boot id and GPUs.
+        """Store the content of a hello, the first message of an agent: the size, the boot id and the GPUs of its host.
 
         A GPU that the host no longer has is marked as not present. Tasks cannot get it.
         """
@@ -167,7 +167,7 @@ class Hosts:
         return {gpu_id: GpuFault(text, at_s, owner) for gpu_id, text, at_s, owner in rows}
 
     def failed_instances(self) -> dict[str, str]:
-        """Instance id → the failed GPU of the instance, and why it failed."""
+        """Instance id → a failed GPU of the instance, and why it failed."""
         rows = self._database.execute(f"SELECT owner, id, fault FROM gpu WHERE {FAILED} ORDER BY id DESC")
         return {owner: f"{gpu_id}: {fault}" for owner, gpu_id, fault in rows}
 
@@ -184,7 +184,7 @@ class Hosts:
         return changed
 
     def holders(self, host_id: str) -> dict[str, list[str]]:
-        """GPU id → ids of the tasks that lease the GPU. A GPU that is not shared has one."""
+        """GPU id → ids of the tasks that lease the GPU. A leased GPU that is not shared has one task."""
         rows = self._database.execute(
             "SELECT DISTINCT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
             "JOIN run ON run.id = lease.run_id WHERE gpu.host_id = ? ORDER BY lease.gpu_id, run.task_id",

@@ -102,7 +102,7 @@ class RegistryImages:
         return [_image(row) for row in self._database.execute(sql, (repository_id, after, limit))]
 
     def names(self, repository_id: int, after: tuple[int, str], limit: int, tagged: bool | None = None) -> list[ImageName]:
-        """One entry per tag of each image, and one entry for an image without tags. Only entries after `after` are listed."""
+        """One entry per tag of each image, and one entry for an image without tags. All entries are after (number, tag) `after`."""
         sql = (
             "SELECT number, image.digest, ifnull(tag, '') AS name FROM image LEFT JOIN image_tag ON image = number "
             f"WHERE image.repository = ? AND number >= ? AND (number, name) > (?, ?){TAGGED[tagged]} ORDER BY number, name LIMIT ?"
@@ -205,7 +205,10 @@ class RegistryImages:
         return found
 
     def drop_unused_layers(self, before_s: float, limit: int) -> list[int]:
-        """Remove up to `limit` layers that became unused before `before_s`. Return their `content` rows."""
+        """Remove up to `limit` layers that became unused before `before_s`.
+
+        Return their `content` rows, as `clear_deleted_repository` does.
+        """
         rows = self._database.execute(
             "SELECT repository, digest FROM repository_layer WHERE unused_since <= ? ORDER BY unused_since LIMIT ?",
             (before_s, limit),

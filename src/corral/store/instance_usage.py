@@ -1,6 +1,6 @@
 """SQL of the table `instance_usage`, the ledger of instance-hours for `corral cost`.
 
-Each row is a period in which one instance ran with the same group.
+Each row is a period in which one instance ran and belonged to one Auto Scaling group, or to none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class UsageTotal(Struct, frozen=True):
     """The sums of all instances of one type in one group or stack."""
 
     region: str
-    name: str  # the name of the group or the stack; empty for instances without a group and a stack
+    name: str  # the name of the group or of the stack; empty: the instances have none
     type: str
     instances: int
     billed_s: float
-    spot_s: float  # the part of `billed_s` of spot instances
-    gpu_s: float
+    spot_s: float  # the part of `billed_s` that spot instances ran
+    gpu_s: float  # billed seconds times the number of GPUs
 
 
 class InstanceUsage:
@@ -59,7 +59,7 @@ class InstanceUsage:
         )
 
     def totals(self, by: Literal["group_name", "stack"], since_s: float, now_s: float) -> list[UsageTotal]:
-        """Return the usage since a time, by region, by group or stack, and by type."""
+        """Return the usage since `since_s`: one total for each combination of region, type, and group (or stack: see `by`)."""
         rows = self._execute(
             f"SELECT region, {by}, type, count(DISTINCT instance_id), sum(seconds), sum(seconds * (market = 'spot')), "
             f"sum(seconds * gpus) FROM ({_SECONDS}) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
@@ -68,7 +68,7 @@ class InstanceUsage:
         return [UsageTotal(*row) for row in rows.fetchall()]
 
     def instances(self, since_s: float, now_s: float) -> int:
-        """Return the number of instances that ran since a time."""
+        """Return the number of instances that ran after `since_s`."""
         sql = f"SELECT count(DISTINCT instance_id) FROM ({_SECONDS})"
         (count,) = self._execute(sql, {"since_s": since_s, "now_s": now_s}).fetchone()
         return int(count)
@@ -86,7 +86,8 @@ class InstanceUsage:
         ).rowcount
 
 
-# Selects the periods that end after `since_s`, and adds the seconds of each after `since_s`. Each half uses an index.
+# Selects the periods that end after `since_s`. The column `seconds` has the part of each period after `since_s`. Each half of the
+# query uses an index.
 _SECONDS = (
     "SELECT *, max(0.0, :now_s - max(began_at, :since_s)) AS seconds FROM instance_usage "
     "WHERE billed_until IS NULL AND :since_s < :now_s "

@@ -1,7 +1,8 @@
 """SQL of the dependencies between AWS Batch jobs.
 
 A dependency has a row while the dependent job waits. A notice is a row about an ended job whose dependent jobs were not all checked
-yet. Notices exist because a job may have any number of dependent jobs, and one transaction checks only some of them.
+yet. To check a job is to make it RUNNABLE, or to end it, if the jobs that it needs have ended. Notices exist because any number of
+jobs can depend on a job, and one transaction checks only some of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class JobDependencies:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
         self._journal = database.journal
-        self._free: dict[int, None] = {}  # jobs on which no job depends. This cache saves a query for each ended child of an array
+        self._free: dict[int, None] = {}  # a cache of jobs on which no job depends; saves a query for each ended child
 
     def add(self, dependent: int, needed: Iterable[tuple[int, int]]) -> None:
         """Write the dependencies of a job.
@@ -51,7 +52,7 @@ class JobDependencies:
         self._executemany("DELETE FROM job_dependency WHERE needs = ? AND position = ? AND dependent = ?", rows)
 
     def notify(self, job: int, position: int) -> bool:
-        """Add a notice if the job has dependent jobs. Return whether it is the only notice."""
+        """Add a notice if other jobs depend on an ended job or child. Return whether the new notice is the only one."""
         if job in self._free:
             return False
         where, values = _matching(job, position)
@@ -76,7 +77,7 @@ class JobDependencies:
         return [number for (number,) in self._execute(sql, (*values, notice.after, limit))]
 
     def proceed(self, notice: Notice, after: int) -> None:
-        """Write that the dependent jobs up to the number `after` were checked."""
+        """Record that the dependent jobs up to the number `after` were checked."""
         self._drop_met(notice, after)
         self._execute("UPDATE job_notice SET after = ? WHERE number = ?", (after, notice.number))
 
@@ -99,7 +100,10 @@ class JobDependencies:
 
 
 def _matching(job: int, position: int) -> tuple[str, tuple[int, ...]]:
-    """Return the SQL condition for the dependencies that a notice concerns, and its values. A job may be checked twice."""
+    """Return the SQL condition for the dependencies that a notice concerns, and its values.
+
+    Several notices can concern the same dependency. Then the dependent job is checked several times, which does no harm.
+    """
     if position == WHOLE:
         return "needs = ? AND position != ?", (job, N_TO_N)
     if position == UNEXPANDED:

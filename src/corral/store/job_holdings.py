@@ -1,8 +1,8 @@
-"""SQL of holdings. A holding is a record of the vCPUs and consumable resources that a running Batch job uses.
+"""SQL of holdings. A holding is a record of the vCPUs and consumable resources that the current attempt of a Batch job uses.
 
-A holding begins when a job is dispatched, and ends with the attempt. A share is the set of jobs of a fair share queue that have the
-same share identifier. Holdings, and their sums per compute environment, share and consumable resource, are also in memory, because
-each dispatch needs them.
+A holding begins when the job is dispatched, and ends with the attempt. A share is the set of jobs of a fair share queue that have
+the same share identifier. Holdings, and their sums per compute environment, share and consumable resource, are also in memory,
+because each dispatch needs them.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class JobHoldings:
             self.set_share(region, queue, share, None)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the data in memory, for tests: it is derived from rows."""
+        """Return the data in memory that is derived from rows, for tests."""
         shares = {queue: dict(uses) for queue, uses in self._shares.items()}
         return {"held": dict(self._held), "vcpus": dict(self._vcpus), "in use": dict(self._in_use), "shares": shares}
 

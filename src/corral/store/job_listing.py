@@ -1,4 +1,4 @@
-"""SQL of lists of AWS Batch jobs. Each list uses an index, so that a page costs the same for any number of jobs."""
+"""SQL of lists of AWS Batch jobs. Most lists use an index, so that a page costs the same for any number of jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHILD_COLUMNS = (
     "terminated"
 )
 COLLATIONS = {"name": " COLLATE NOCASE", "definition": ""}
-WINDOW = 1000  # jobs that a search for a prefix reads
+WINDOW = 1000  # the most jobs that one search for a prefix reads
 LAST = "\U0010ffff"  # sorts after every character of a name
 Cursor = tuple[float, ...]
 
@@ -37,7 +37,7 @@ class JobListing:
         name: str | None = None, definition: str | None = None, revision: int | None = None, before_s: float | None = None,
         after_s: float | None = None,
     ) -> list[ListedJob]:  # fmt: skip
-        """Return the jobs of a queue that match one filter, newest first. Only `share` may be combined with a state."""
+        """Return the jobs of a queue that match one filter, newest first. Only the filter `share` may be combined with `state`."""
         if share is not None:
             return self._by_share(region, queue, share, state, after, limit)
         if name is not None:
@@ -51,9 +51,10 @@ class JobListing:
         return self._by_time(region, queue, after, limit, before_s, after_s)
 
     def with_resource(self, region: str, name: str, before: int, window: int) -> tuple[list[int], int]:
-        """Return the numbers of the jobs whose spec may contain a consumable resource, newest first, and where to continue.
+        """Return numbers of jobs that may need a consumable resource, newest first, and the value of `before` for the next call.
 
-        Only `window` jobs with a smaller number than `before` are read. The second result is 0 if no older job exists.
+        The method searches for the name in the text of the spec, so the caller must check each job. It reads at most `window` jobs
+        of the region, with smaller numbers than `before`. The second result is 0 if the oldest job was read.
         """
         sql = (
             "SELECT job.number, instr(job_spec.document, ?) > 0 FROM job JOIN job_spec ON job_spec.number = job.spec "
@@ -75,7 +76,7 @@ class JobListing:
     def _by_time(
         self, region: str, queue: str, after: Cursor, limit: int, before_s: float | None, after_s: float | None
     ) -> list[ListedJob]:  # fmt: skip
-        """Return the jobs that were created before or after a time, newest first."""
+        """Return the jobs that were created before `before_s` and after `after_s`, newest first. None means no limit."""
         values: tuple[Any, ...]
         where, values = (
             "created_at < ? AND created_at > ?",
@@ -92,10 +93,10 @@ class JobListing:
     def matching(
         self, region: str, queue: str, column: str, prefix: str, after: Cursor, limit: int, *, window: int = WINDOW
     ) -> tuple[list[ListedJob], Cursor]:  # fmt: skip
-        """Return jobs whose name or definition begins with a prefix, newest first, and the cursor of the next page, or ().
+        """Return jobs whose name or definition begins with a prefix, newest first, and the cursor of the next page.
 
-        `column` is `name` or `definition`. If many jobs match, one call reads only `window` jobs, so a page may be
-        short or empty.
+        The cursor is () after the last page. `column` is `name` or `definition`. If more than `window` jobs match, one call reads
+        only `window` jobs, so a page may be short or empty.
         """
         name = f"{column}{COLLATIONS[column]}"
         where, values = f"region = ? AND queue = ? AND {name} >= ? AND {name} < ?", (region, queue, prefix, prefix + LAST)
@@ -128,7 +129,7 @@ class JobListing:
         return [_listed(row, (row[0],)) for row in rows]
 
     def children(self, parent: Job, state: JobState, after: Cursor, limit: int) -> list[ListedJob]:
-        """Return the children of an array or the nodes of a job in a state, by index. An array has at most 10,000 children."""
+        """Return the children or nodes of a job that are in a state, sorted by index. The query reads all, at most 10,000."""
         first = int(after[0]) + 1 if after else 0
         rows = self._execute(
             f"SELECT {CHILD_COLUMNS} FROM job_child WHERE job = ? AND state = ? AND position >= ? ORDER BY position LIMIT ?",

@@ -26,7 +26,7 @@ INSERT_JOB = (
     "runnable_at, status_reason, task_id, environment, attempts, cancelled, terminated, expanded, check_from, definition, "
     f"revision, share) VALUES ({', '.join('?' * 24)})"
 )
-# (column, field) pairs that can change. Only parents have the last two.
+# (column, field) pairs that can change. The rows of children do not have the last two columns.
 CHANGES = (
     ("state", "state"), ("started_at", "started_at_s"), ("stopped_at", "stopped_at_s"), ("runnable_at", "runnable_at_s"),
     ("status_reason", "status_reason"), ("task_id", "task_id"), ("environment", "environment"), ("attempts", "attempts"),
@@ -112,7 +112,7 @@ def kind_of_children(parent: Job) -> JobKind:
 def child_without_row(parent: Job, index: int) -> Job:
     """Return a child that has no row.
 
-    A node has the state of its parent. A child of an array is SUBMITTED. If the array was stopped first, the child is FAILED.
+    A node has the state of its parent. A child of an array is SUBMITTED, or FAILED if the array is being stopped or has ended.
     """
     state = parent.state
     if parent.kind is JobKind.ARRAY:

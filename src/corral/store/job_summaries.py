@@ -52,7 +52,7 @@ class JobSummaries:
         return found
 
     def move(self, number: int, before: JobState, after: JobState, count: int, now_s: float) -> None:
-        """Write that children of an array changed their state."""
+        """Record that `count` children of an array have changed their state from `before` to `after`."""
         summary = self.get(number)
         counts = list(summary.counts)
         counts[_AT[before]] -= count

@@ -67,7 +67,7 @@ class Jobs:
     def add_children(self, parent: Job, states: Sequence[JobState], now_s: float) -> tuple[Job, list[Job]]:
         """Add the next children of an array with these states: PENDING or RUNNABLE. Return the array and the new children.
 
-        If `add_early` has already added a child, its state in `states` is ignored.
+        If `add_early` has already added one of these children, its element of `states` is ignored.
         """
         first = max(parent.expanded, 0)
         sql = "SELECT position FROM job_child WHERE job = ? AND position >= ? AND position < ?"
@@ -101,7 +101,7 @@ class Jobs:
         return self.child(parent, index)
 
     def change(self, before: Job, after: Job, now_s: float = 0.0) -> Job:
-        """Write the changed columns of a job. If the state of a child of an array changes, update the counts of the array."""
+        """Write the changed columns of a job. If a child of an array changes its state, update the summary of the array."""
         assert after.state is before.state or after.state in MOVES[before.state], f"job {before.id}: {before.state} → {after.state}"
         sql, values = changes(before, after)
         if not values:
@@ -138,7 +138,7 @@ class Jobs:
         self._drop_spec(before)
 
     def set_nodes(self, parent: Job, task_ids: Sequence[str], environment: str, now_s: float) -> None:
-        """Write that the nodes of a multi-node job are STARTING, with these tasks. The first attempt creates the rows."""
+        """Record that the nodes of a multi-node job are STARTING, with these tasks. The first attempt adds the rows of nodes."""
         self._evict_nodes(parent)
         self._executemany(
             "INSERT INTO job_child (job, position, state, created_at, task_id, environment) VALUES (?, ?, 'STARTING', ?, ?, ?) "
@@ -148,7 +148,7 @@ class Jobs:
         )
 
     def move_nodes(self, parent: Job, state: JobState) -> None:
-        """Set the state of all nodes of a multi-node job. If the job has ended, do not change nodes that have ended."""
+        """Set the state of all nodes of a multi-node job. If the job has ended, change only the nodes that have not ended."""
         self._evict_nodes(parent)
         if state in ENDED:
             self._execute(
@@ -166,7 +166,7 @@ class Jobs:
     def drop_ended(self, before_s: float, limit: int) -> int:
         """Delete up to `limit` rows of jobs that ended before this time. Return how many rows were deleted.
 
-        A job stays while dependent jobs may still read its state.
+        A job is not deleted while dependencies on it exist, because the dependent jobs may still read its state.
         """
         left = limit
         sql = (

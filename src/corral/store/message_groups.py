@@ -31,7 +31,7 @@ class MessageGroups(Messages):
         )
 
     def ready_groups(self, queue: Queue, limit: int, now_ms: int) -> list[str]:
-        """The groups that are ready. The group that has waited longest is first."""
+        """The names of groups that are ready. The group that has waited longest is first."""
         rows = self._database.execute(
             "SELECT name FROM message_group WHERE pile = ? AND ready_ms <= ? ORDER BY ready_ms LIMIT ?", (queue.pile, now_ms, limit)
         )
@@ -54,7 +54,7 @@ class MessageGroups(Messages):
         return list(takewhile(lambda message: message.visible_ms is None or message.visible_ms <= now_ms, found))
 
     def update_group(self, pile: int, group: str, now_ms: int) -> None:
-        """Compute when a group is ready. If it is ready now, it is placed behind the groups that are already waiting."""
+        """Compute when a group is ready. If it is ready now, the groups that were ready before are served first."""
         rows = self._database.execute(
             "SELECT visible_ms, receives FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT ?",
             (pile, group, RECEIVE_MAX_MESSAGES),  # the maximum number of messages of one group that can be in flight

@@ -1,4 +1,8 @@
-"""Listings of a bucket. All keys with a common prefix are skipped with one index look-up."""
+"""Listings of a bucket.
+
+If a listing has a delimiter, keys that are equal up to the first delimiter after the prefix have a common prefix. The listing
+shows only this common prefix, and skips all these keys with one index look-up.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,10 @@ class _Walk(Generic[T]):
         self._convert = convert
 
     def after(self, key: str, rest: Iterable[Row] = ()) -> Iterator[Row]:
-        """The rows `rest` of a key, then the rows of later keys. If the key has a common prefix, all keys with it are skipped."""
+        """The rows `rest` of a key, then the rows of later keys.
+
+        If the key has a common prefix, a page before this one has shown it, so all keys with this common prefix are skipped.
+        """
         start = key.encode()
         if start < self._prefix or not key:
             return self._seek(self._prefix)

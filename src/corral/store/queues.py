@@ -92,7 +92,7 @@ class Queues(MessageGroups):
         emptied = replace(queue, pile=self._new_pile(), purged_ms=now_ms)
         self._database.execute("UPDATE queue SET pile = ?, purged_ms = ? WHERE id = ?", (emptied.pile, now_ms, queue.id))
         self._cache(emptied)
-        self.counters.of(emptied.pile, now_ms).used_ms = now_ms  # the metrics of the queue say that it is empty
+        self.counters.of(emptied.pile, now_ms).used_ms = now_ms  # so metrics that show the empty queue are published
 
     def drop_queue(self, queue: Queue) -> None:
         self._abandon_pile(queue)
@@ -134,7 +134,7 @@ class Queues(MessageGroups):
         return self.counters.of(queue.pile, now_ms).counts
 
     def activity(self, now_s: float) -> list[QueueActivity]:
-        """Metrics of every queue that has messages or was used in the last hours. Event counts start at the previous call."""
+        """Metrics of every queue that has messages or was used in the last hours. Events are counted since the previous call."""
         now_ms, found = round(now_s * 1000), list[QueueActivity]()
         for pile in self.counters:
             counter, queue = self.counters.of(pile, now_ms), self._queue_of_pile(pile)
@@ -185,7 +185,7 @@ class Queues(MessageGroups):
         return [MoveTask(*row) for row in rows]
 
     def add_move_task(self, task: MoveTask) -> None:
-        """Add a task. If the source queue then has too many tasks, delete its oldest ones."""
+        """Add a move task. If the source queue then has too many move tasks, delete its oldest ones."""
         self._database.execute(
             f"INSERT INTO move_task ({TASK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (task.id, task.source, task.source_arn, task.destination_arn, task.per_s, task.status, task.to_move, task.moved,

@@ -1,6 +1,7 @@
 """SQL of definitions with revisions: ECS task definitions and Batch job definitions.
 
-Each kind has two tables: TABLE has one row per revision, and TABLE_family has the last revision of each family.
+Each kind has two tables: TABLE has one row per revision, and TABLE_family has the number of the last revision of each family. The
+family of a job definition is its name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import orjson
 from corral.database import Database
 
 DOCUMENTS_CACHED_MAX = 1_000
-LAST_CHARACTER = "\U0010ffff"  # the largest character: every name with a prefix is smaller than the prefix plus this character
+LAST_CHARACTER = (
+    "\U0010ffff"  # the largest character: every name that begins with a prefix sorts before the prefix plus this character
+)
 
 
 class Revisions:
@@ -80,7 +83,7 @@ class Revisions:
     def listed(
         self, region: str, status: str | None, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
     ) -> list[tuple[str, int]]:
-        """Return (family, revision) pairs after the pair `after`, sorted by family and revision. No status means every status."""
+        """Return (family, revision) pairs after the pair `after`, sorted by family and revision. None means any status."""
         sql = f"SELECT family, revision FROM {self._table} WHERE region = ?"
         values: list[str | int] = [region]
         if status is not None:
@@ -97,7 +100,7 @@ class Revisions:
     def families(self, region: str, prefix: str, status: str, after: str, limit: int) -> list[str]:
         """Family names by status.
 
-        ACTIVE: families with an active revision. INACTIVE: families that have only inactive revisions. ALL: families with any
+        ACTIVE: families with an active revision. INACTIVE: families that have revisions, but no active one. ALL: families with any
         revision.
         """
         active = f"EXISTS (SELECT 1 FROM {self._table} d WHERE d.region = f.region AND d.status = 'ACTIVE' AND d.family = f.name)"

@@ -1,4 +1,4 @@
-"""SQL of the use counts of objects in the private bucket with the variables of runs (`model/run_environment.py`)."""
+"""SQL of the objects that contain the environment variables of `corral run` (`model/run_environment.py`): which tasks need them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RunEnvironments:
         self._database = database
 
     def keep(self, key: str, until_s: float, owner: str) -> None:
-        """Keep an object at least until this time. An object that is known keeps its owner."""
+        """Keep an object at least until this time. If the object is already known, its owner does not change."""
         self._database.execute(
             "INSERT INTO run_environment VALUES (?, 0, ?, ?) "
             "ON CONFLICT (key) DO UPDATE SET kept_until = max(kept_until, excluded.kept_until)",
@@ -31,7 +31,7 @@ class RunEnvironments:
         )
 
     def release(self, key: str, keep_until_s: float) -> None:
-        """Count the end of a task that refers to the object."""
+        """Count the end of a task that refers to the object. If no such task is left, the object is kept until `keep_until_s`."""
         self._database.execute(
             "UPDATE run_environment SET tasks = tasks - 1, kept_until = ? WHERE key = ? AND tasks > 0", (keep_until_s, key)
         )

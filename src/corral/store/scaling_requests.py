@@ -1,6 +1,7 @@
 """SQL of scaling requests, of the alarms of scaling policies, and of the activities of Application Auto Scaling.
 
-A row of `scaling_request` is the last request of an alarm to a scaling policy.
+A row of `scaling_request` is the current request of an alarm to a scaling policy. The owner of a policy is the Auto Scaling group
+or the ECS service that the policy scales.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class ScalingRequests:
         self._execute = database.execute
 
     def put(self, alarm: str, requests: Sequence[ScalingRequest], asked_s: float) -> set[tuple[str, str]]:
-        """Replace all requests of this alarm. Return the region and the owner of each policy with a new or a former request.
+        """Replace all requests of this alarm. Return the region and the owner of each policy that has or had a request.
 
-        The progress of a policy is kept. It is ignored if the alarm has entered its state again.
+        The progress of a policy is kept. But the reconciler `scaling` ignores it if the alarm has entered its state again.
         """
         sql = "DELETE FROM scaling_request WHERE alarm = ? RETURNING policy, region, owner, progress"
         rows = self._execute(sql, (alarm,)).fetchall()
@@ -94,7 +95,10 @@ class ScalingRequests:
         not_scaled: bool = False,
         limit: int = -1,
     ) -> list[tuple[int, dict[str, Any]]]:
-        """The numbers and documents of activities, newest first. A resource of None means all resources of the region."""
+        """The numbers and documents of activities, newest first. A resource of None means all resources of the region.
+
+        With `not_scaled`, activities that only say why nothing was done are included.
+        """
         # "+" disables an index on the column. Then the rows are read in the order of their numbers.
         place = ("region = ? AND resource = ?", (region, resource)) if resource is not None else ("+region = ?", (region,))
         rows = self._execute(
@@ -118,8 +122,8 @@ def owner_of_policy(arn: str) -> tuple[str, str]:
     """Return the region and the owner in the ARN of a scaling policy.
 
     The owner of a policy of an Auto Scaling group is the name of the group. The owner of a policy of Application Auto Scaling is
-    NAMESPACE:RESOURCE, for example ecs:service/CLUSTER/SERVICE. The name of a group has no colon. The owner is empty if the ARN has
-    neither form.
+    NAMESPACE:RESOURCE, for example ecs:service/CLUSTER/SERVICE. The name of a group has no colon, so the two kinds cannot be
+    confused. The owner is empty if the ARN has neither form.
     """
     region = arn.split(":", 4)[3] if arn.count(":") >= 4 else ""
     if _RESOURCE in arn:

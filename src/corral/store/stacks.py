@@ -20,7 +20,8 @@ _EVENT = msgspec.json.Decoder(StackEvent)
 class Stacks:
     """The part of the state store (`Store`) with stacks.
 
-    The resources of a stack that is being changed are also in memory, because each step needs all of them.
+    The resources of a stack that is being changed are also in memory, because each step needs all of them. A leftover is an old
+    resource that the current version of the stack does not contain, and that must be deleted.
     """
 
     def __init__(self, database: Database) -> None:
@@ -83,7 +84,7 @@ class Stacks:
         return (str(row[0]), float(row[1])) if row else None
 
     def drop(self, stack_id: str, limit: int) -> bool:
-        """Delete a deleted stack and its rows: at most `limit` events in one call. Return True if nothing is left."""
+        """Delete the rows of a deleted stack, but at most `limit` events in one call. Return True if no rows are left."""
         sql = "DELETE FROM stack_event WHERE number IN (SELECT number FROM stack_event WHERE stack_id = ? LIMIT ?)"
         if self._execute(sql, (stack_id, limit)).rowcount == limit:
             return False
@@ -138,7 +139,7 @@ class Stacks:
             known[key] = before
 
     def resources(self, stack_id: str) -> dict[str, StackResource]:
-        """Return the resources of a stack by key, also its leftovers. The caller must not change the dict."""
+        """Return the resources of a stack by key, with its leftovers. The caller must not change the dict."""
         known = self._resources.get(stack_id)
         if known is None:
             sql = "SELECT record FROM stack_resource WHERE stack_id = ? ORDER BY key"
@@ -180,7 +181,7 @@ class Stacks:
         self._execute(sql, (event.id, event.stack_id, _dumps(event)))
 
     def events(self, stack_id: str, before: int | None = None, limit: int = -1) -> list[tuple[int, StackEvent]]:
-        """Return the events of a stack with their numbers, newest first: only numbers below `before`."""
+        """Return the events of a stack with their numbers, newest first. If `before` is given, return only smaller numbers."""
         below = "" if before is None else "AND number < ?"
         values = (stack_id, limit) if before is None else (stack_id, before, limit)
         sql = f"SELECT number, record FROM stack_event WHERE stack_id = ? {below} ORDER BY number DESC LIMIT ?"
@@ -203,7 +204,7 @@ class Stacks:
         return dict(self._execute("SELECT name, value FROM stack_export WHERE stack_id = ?", (stack_id,)).fetchall())
 
     def set_exports(self, stack: Stack, exports: dict[str, str]) -> None:
-        """Replace the exports of a stack. Their names must be free."""
+        """Replace the exports of a stack. No other stack may have exports with these names."""
         self._execute("DELETE FROM stack_export WHERE stack_id = ?", (stack.id,))
         for name, value in exports.items():
             self._execute("INSERT INTO stack_export VALUES (?, ?, ?, ?)", (stack.region, name, value, stack.id))

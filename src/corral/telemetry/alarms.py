@@ -1,7 +1,8 @@
 """SQL of alarms, their metrics and their history. Alarms are part of the metric store.
 
-Every new datapoint needs the alarms of its series, and there are few alarms. So all alarms are cached in memory, with an index by
-series. The time of an alarm's next evaluation is only in memory, because it can be computed from the alarm and the clock.
+A series is the values of one metric with one set of dimensions. Each new datapoint needs the alarms that watch its series, and
+there are few alarms. So all alarms are cached in memory, with an index by series. The time of an alarm's next evaluation is only in
+memory, because it can be computed from the alarm and the clock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Alarms:
         self._metrics: dict[int, list[Metric]] = {}
         self._children: dict[int, list[str]] = {}
         self._parents: dict[tuple[str, str], dict[int, None]] = {}
-        self.watching: dict[Metric, dict[int, None]] = {}  # series → alarms
+        self.watching: dict[Metric, dict[int, None]] = {}  # series → ids of the alarms that watch it
         self._evaluated_s: dict[int, float] = {}
         self._wakes: list[tuple[float, int]] = []  # a heap; an entry is stale if `_wake_s` has another time
         self._wake_s: dict[int, float] = {}
@@ -92,7 +93,7 @@ class Alarms:
         return self._wakes[0][0] if self._wakes else None
 
     def take_woken(self, now_s: float, limit: int) -> list[str]:
-        """Remove the alarms that are due now, and return their keys."""
+        """Return the keys of the alarms whose evaluation is due now, and forget the times of these evaluations."""
         found: list[str] = []
         while len(found) < limit and (at_s := self.next_wake_s()) is not None and at_s <= now_s:
             _, alarm_id = heappop(self._wakes)
@@ -102,7 +103,7 @@ class Alarms:
         return found
 
     def evaluated_s(self, alarm_id: int) -> float:
-        """The end of the last evaluated window; 0 if it is unknown."""
+        """The end of the last window (period) that was evaluated; 0 if it is unknown."""
         return self._evaluated_s.get(alarm_id, 0.0)
 
     def set_evaluated(self, alarm_id: int, end_s: float) -> None:
@@ -123,10 +124,11 @@ class Alarms:
         return [self._alarms[alarm_id] for alarm_id in self._parents.get((region, name), ())]
 
     def watchers(self, metric: Metric) -> list[Alarm]:
+        """The alarms that watch a series."""
         return [self._alarms[alarm_id] for alarm_id in self.watching.get(metric, ())]
 
     def listed(self, region: str, *, prefix: str = "", after: str = "") -> Iterator[Alarm]:
-        """Alarms sorted by name."""
+        """Alarms whose names begin with `prefix` and are greater than `after`, sorted by name."""
         rows = self._execute(
             "SELECT id FROM alarm WHERE region = ? AND name > ? AND name >= ? AND name < ? ORDER BY name",
             (region, after, prefix, prefix + "\U0010ffff"),
@@ -136,7 +138,8 @@ class Alarms:
     def add(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> Alarm:
         """Add an alarm, and return it with its id.
 
-        `children` are pairs of an alarm name and whether the rule contains this alarm. A suppressor is a child, too.
+        A composite alarm has `children`: the alarms in its rule, and its suppressor. A child is the name of an alarm, and whether
+        the rule contains this alarm.
         """
         marks = ", ".join("?" * len(COLUMNS.split(",")))
         cursor = self._execute(f"INSERT INTO alarm ({COLUMNS}) VALUES ({marks})", (None, *_values(alarm)))
@@ -194,7 +197,7 @@ class Alarms:
         self._requested[alarm_id] = tuple(requests)
         self._database.journal.on_rollback(partial(self._requested.pop, alarm_id, None))
 
-    # Watches
+    # Watches. Here, a watcher is a service deployment of ECS, to which the states of some alarms are reported.
 
     def set_watches(self, watcher: str, region: str, names: Iterable[str]) -> None:
         self._execute("DELETE FROM alarm_watch WHERE watcher = ?", (watcher,))

@@ -5,8 +5,8 @@ not buffered.
 
 Readers in other threads also read the buffer. The points between two flushes form a generation, which has a number. The database
 stores the number of the last flushed generation. That generation also stays in the buffer, for a reader whose snapshot of the
-database is older than the flush. A reader with a newer snapshot sees the number in the database and skips the generation. So no
-point is counted twice.
+database is older than the flush. A reader with a newer snapshot reads the number from the database, and so it skips this generation
+in the buffer. So no point is counted twice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FLUSH_S = 10.0
 
 
 class Buffer:
-    """Only the thread of the metrics lane writes. Any thread may call `newer_than`."""
+    """The buffered points. Only the thread of the metrics lane writes. Any thread may call `newer_than`."""
 
     def __init__(self, flushed: int, journal: Journal) -> None:
         self._journal = journal
-        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # new points are added to the last one
+        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # new points are added to the last generation
         self._since_s: float | None = None  # when the oldest point of the last generation arrived
         self._pending: list[tuple[int, int, int, bytes, float]] = []  # points of the current transaction
         self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}

@@ -37,7 +37,7 @@ class SearchBudget(Struct, frozen=True):
     """The limits of one search."""
 
     budget_bytes: int = 12 * 1024 * 1024  # reading this much takes tens of milliseconds
-    first_share: float = 0.8  # the part of the budget for the first chunks of all streams
+    first_share: float = 0.8  # the fraction of the budget that the first chunks of all streams may use
     chunk_min_rows: int = 16
     chunk_max_rows: int = 16_384
     chunk_max_bytes: int = 4 * 1024 * 1024
@@ -63,8 +63,8 @@ class FoundEvent(Struct, frozen=True):
 class EventFilter(Struct, frozen=True):
     """The events to find: `start` <= place < `end`, and the message matches `hint` and `matches`."""
 
-    hint: Hint = EVERY_MESSAGE
-    matches: Callable[[str], bool] | None = None  # if None, only the hint is checked
+    hint: Hint = EVERY_MESSAGE  # a simple condition, which SQLite checks first
+    matches: Callable[[str], bool] | None = None  # the whole condition, which Python checks; None: the hint is the whole condition
     start: EventPlace = FIRST
     end: EventPlace = LAST
     backwards: bool = False
@@ -145,9 +145,10 @@ class LogSearch:
                 self._push(scan)
 
     def _take_ready(self, horizon: SearchKey) -> None:
-        """Move the hits before the horizon to `_ready`. They follow the earlier ones, because those were before an earlier horizon.
+        """Sort the hits before the horizon, and append them to `_ready`.
 
-        Each hit is sorted once, in a short list. Sorting a long list would stop all other threads for milliseconds.
+        The hits that are already there come first, because they were before an earlier horizon. So each hit is sorted
+        once, in a short list. To sort a long list would block all other threads for milliseconds.
         """
         ready = [hit for hit in self._hits if hit[0] < horizon]
         if ready:
@@ -157,7 +158,10 @@ class LogSearch:
             self._ready_bytes += sum(hit[2] for hit in ready)
 
     def _has_moved(self, origin: SearchKey) -> bool:
-        """Whether every stream has been read beyond the start of the search. If not, the next page would repeat this work."""
+        """Whether every stream has been read beyond the start of the search.
+
+        If not, the next page would begin at the same place and repeat this work.
+        """
         horizon, scan = self._scans[0]
         return horizon > origin and (scan.rows > 0 or abs(horizon[0] - origin[0]) > 1)
 
@@ -261,9 +265,9 @@ class LogSearch:
         return scan.start < scan.end
 
     def _chunk_rows(self, scan: _Scan) -> int:
-        """A number of rows such that all streams advance by about the same time.
+        """The number of rows to read from a stream. It is chosen so that the chunks of all streams cover about the same time range.
 
-        The number doubles if the previous chunk was from the same stream.
+        If the previous chunk was from the same stream, the number doubles.
         """
         budget = self._budget
         self._window_ms = self._window_ms or self._page_ms(scan)

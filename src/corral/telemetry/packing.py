@@ -1,4 +1,5 @@
-"""The binary format of samples. A row has sixty time steps of one series. It is a list of records, and records are only appended.
+"""The binary format of samples. A row has the samples of one series for sixty time steps. It is a list of records, and new records
+are only appended.
 
 The first byte of a record contains its kind and its step, from 0 to 59. There are four kinds of records:
 
@@ -46,7 +47,7 @@ def pack(step: int, sample: Sample) -> bytes:
 
 
 def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
-    """The records for a whole period. They contain all values if there are at most `values_max`."""
+    """The records for a whole period. They contain all values if these are known exactly and are at most `values_max`."""
     head = summary.count, summary.sum, summary.minimum, summary.maximum
     weights = summary.weights
     if weights is None:
@@ -88,7 +89,10 @@ def summary_of(data: bytes, *, values: bool) -> Summary:
 def gather(
     data: bytes, at_s: int, step_s: int, start_s: int, end_s: int, period_s: int, found: dict[int, Summary], *, values: bool
 ) -> None:
-    """Add the samples of a row to the periods that begin at `start_s`, `start_s + period_s`... The row begins at `at_s`."""
+    """Add the samples of a row to `found`, which maps the start of a period to its summary.
+
+    The periods begin at `start_s`, `start_s + period_s`... before `end_s`. The row begins at `at_s`.
+    """
     first, last = (at_s - start_s) // period_s, (at_s + (STEPS - 1) * step_s - start_s) // period_s
     if first == last and at_s >= start_s and at_s + STEPS * step_s <= end_s:
         period = start_s + first * period_s

@@ -9,13 +9,13 @@ from corral.model.metric import RETENTION_S, Metric, Summary
 from corral.telemetry.metrics import VALUES_MAX, MetricStore, parse_dimensions
 from corral.telemetry.packing import STEPS, gather, move, pack_summary
 
-SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is deleted some days after its samples
+SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is deleted five days after its last samples
 
 
 def roll_up(store: MetricStore, now_s: float, limit: int) -> int:
-    """Move about `limit` old rows into rows with longer steps, or delete them. Return the number of rows.
+    """Move about `limit` old rows into rows with longer steps, or delete them. Return the number of moved and deleted rows.
 
-    If the number is less than `limit`, no old rows are left.
+    If this number is less than `limit`, no old rows are left.
     """
     done = 0
     for fine_s, coarse_s in pairwise(RETENTION_S):

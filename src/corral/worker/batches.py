@@ -1,4 +1,4 @@
-"""Dynamic batches. A batch has as many items as are ready, up to a maximum size and a maximum wait."""
+"""Dynamic batches. A batch is taken when it has the maximum size, or when its oldest item has waited for the maximum time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 
 from corral.worker.items import Batch, Item
 
-Taken = tuple[Batch, list[float]]
+Taken = tuple[Batch, list[float]]  # a batch, and the seconds that each of its items has waited
 
 
 class Batches:
@@ -40,7 +40,7 @@ class Batches:
             self._changed.notify_all()
 
     def take(self) -> Taken | None:
-        """Wait for the next batch. Return it with the seconds that each item has waited. Return None after `close`."""
+        """Wait for the next batch and return it. Return None after `close`."""
         with self._changed:
             while not self._is_closed:
                 pause_s = self._pause_s()
@@ -52,7 +52,7 @@ class Batches:
             return None
 
     def close(self) -> list[Item]:
-        """End all waits. Return the items that are in no batch."""
+        """End all waits. Return the items that no batch contains yet."""
         with self._changed:
             self._is_closed = True
             left = [item for _, item in self._ready]

@@ -44,7 +44,7 @@ PAUSE_MAX_S = 10.0
 
 
 class WorkerError(Exception):
-    """The worker cannot start or continue. The message says what to do."""
+    """The worker cannot start or continue."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -60,7 +60,10 @@ def code_of(error: BaseException) -> str:
 
 
 def retried(what: str, call: Callable[[], T], stop: threading.Event, within_s: float) -> T:
-    """Call a function. Retry it with growing pauses while errors are transient, `stop` is not set and `within_s` has not passed."""
+    """Call a function. While its errors are transient, call it again with growing pauses, until `within_s` has passed.
+
+    When `stop` is set, the pause ends, and the next call is the last one.
+    """
     until_s = time.monotonic() + within_s
     pause_s = PAUSE_MIN_S
     while True:
@@ -75,7 +78,7 @@ def retried(what: str, call: Callable[[], T], stop: threading.Event, within_s: f
 
 
 def explained(what: str, error: BaseException) -> WorkerError:
-    """Return the error of a request to AWS as a text that says what to do."""
+    """Return the error of a request to AWS as a WorkerError. For common errors, its text says what to do."""
     if isinstance(error, NoRegionError):
         return WorkerError(f"{what}: no region is set. Set AWS_DEFAULT_REGION.")
     if isinstance(error, NoCredentialsError | PartialCredentialsError):

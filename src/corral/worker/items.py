@@ -28,7 +28,7 @@ class S3Object:
 
     @property
     def exists(self) -> bool:
-        """Return False if the event is about an object that was removed."""
+        """Whether the event says that the object was created or restored. Other events, for example a removal, have no data."""
         return self.event.startswith(CREATED)
 
 
@@ -45,13 +45,13 @@ class Item:
     data: Any = field(default=None, repr=False)  # what `decode` returned
     result: Any = field(default=None, repr=False)
     failure: str | None = None
-    # Only the worker uses these: the feeder that holds the message, the number of the message there, and the number of its receive.
+    # Only the worker uses these: the feeder that holds the message, and the numbers that it gave to the message and to its receive.
     feeder: int = field(default=0, repr=False)
     number: int = field(default=0, repr=False)
     receive: int = field(default=0, repr=False)
 
     def fail(self, reason: str) -> None:
-        """Return this message to the queue. Other items of the batch are not affected."""
+        """Let this item fail: the worker returns its message to the queue. Other items of the batch are not affected."""
         self.failure = str(reason) or "no reason given"
 
     def json(self) -> Any:
@@ -105,7 +105,7 @@ def objects_of(body: str) -> list[S3Object] | None:
 
 
 def _is_s3(part: Any) -> bool:
-    """Whether a record has the members of an S3 event. The body of any message can have a list of records."""
+    """Whether a part of an event has the members of an S3 event. Messages of other programs can also have `Records` or `detail`."""
     if not (isinstance(part, dict) and isinstance(part.get("bucket"), dict) and isinstance(part.get("object"), dict)):
         return False
     return isinstance(part["bucket"].get("name"), str) and isinstance(part["object"].get("key"), str)

@@ -1,4 +1,4 @@
-"""Limits of what a worker holds: the number of messages, and the bytes of their objects."""
+"""Limits what a feeder holds: the number of messages, and the bytes of their objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Prefetch:
-    """Slots for messages and a budget of bytes. A thread that receives waits here while the worker holds enough."""
+    """Slots for messages and a budget of bytes. A thread that receives messages waits here while the feeder holds enough."""
 
     def __init__(self, slots_max: int, bytes_max: int) -> None:
         self.slots_max = slots_max
@@ -17,7 +17,7 @@ class Prefetch:
         self._changed = threading.Condition()
 
     def take_slots(self, count: int) -> int:
-        """Wait until `count` slots are free and take them. Return 0 when closed."""
+        """Wait until `count` slots are free, take them, and return `count`. Return 0 after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._slots >= count)
             if self._closed:
@@ -26,7 +26,7 @@ class Prefetch:
             return count
 
     def take_bytes(self, size: int) -> None:
-        """Wait until `size` bytes are free and take them. An object above the limit is admitted when nothing else is held."""
+        """Wait until `size` bytes are free and take them. If `size` exceeds the limit, wait until no bytes are taken."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._bytes == 0 or self._bytes + size <= self._bytes_max)
             self._bytes += size

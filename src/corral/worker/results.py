@@ -49,7 +49,8 @@ def target_of(results: str | None) -> ResultTarget | None:
     except Exception as error:
         if code_of(error) in ("404", "NoSuchBucket"):
             raise WorkerError(f"Bucket {bucket} for results does not exist: create it (aws s3 mb s3://{bucket}).") from error
-        LOG.warning("bucket %s for results was not checked: %s", bucket, error)  # writing needs no permission to read
+        # Continue, because a worker that may not read the bucket can still write to it.
+        LOG.warning("bucket %s for results was not checked: %s", bucket, error)
     return ResultTarget(bucket=bucket, prefix=prefix)
 
 
@@ -94,7 +95,7 @@ def _listed(value: Any) -> Any:
 
 
 class ResultWriter:
-    """Writes results. `write` returns the error of each result that was not written, by its position."""
+    """Writes results. `write` returns errors: position of a result that was not written → error."""
 
     def __init__(self, target: ResultTarget, threads: int) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while a worker runs."""
+"""Handles SIGTERM and SIGINT while a worker runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class StopSignals:
     """Calls `stop` at the first signal, in another thread. The second signal ends the process.
 
     Python runs signal handlers in the main thread, which may compute in a library for minutes. But the interpreter writes to the
-    wakeup descriptor at once. A thread reads this descriptor, so it can return messages meanwhile. If the worker does not run in
-    the main thread, it cannot handle signals, and this class does nothing.
+    wakeup descriptor at once. A thread reads this descriptor and calls `stop`, so messages are returned meanwhile. If the worker
+    does not run in the main thread, it cannot handle signals, and this class does nothing.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:

@@ -43,7 +43,7 @@ class ValueRange:
 
 @dataclass(slots=True)
 class Totals:
-    """The numbers of messages that a worker has processed, failed and returned unprocessed, and how long it ran."""
+    """How many messages were processed, failed, or were returned unprocessed, how many batches ran, and how long it took."""
 
     done: int = 0
     failed: int = 0

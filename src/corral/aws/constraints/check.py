@@ -170,7 +170,7 @@ class _Source:
             return
         for name, member in node.members.items():
             if name in node.shape.required_members:
-                # The test reads this value only once, so the generated code needs no variable for it. This saves time in long
+                # If the test reads the value only once, the generated code needs no variable for it. This saves time in long
                 # lists.
                 if _is_tested_once(member):
                     self._nested(member, f"{var}[{name!r}]", depth, above)

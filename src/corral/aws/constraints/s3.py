@@ -48,7 +48,7 @@ HEADER_TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 HEADER_VALUE = Limit(
     pattern=HEADER_TEXT, code="InvalidArgument", text="{name} contains a line break or another control character: '{value}'"
 )
-# Botocore's model lacks the ACLs after the first four, which S3 accepts too.
+# S3 also accepts the ACLs after the first four. botocore's model lacks them.
 BUCKET_ACLS = (
     "private", "public-read", "public-read-write", "authenticated-read",
     "aws-exec-read", "bucket-owner-read", "bucket-owner-full-control", "log-delivery-write",

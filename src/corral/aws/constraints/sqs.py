@@ -1,7 +1,7 @@
 """The constraints of SQS. botocore's model of SQS has almost no constraints, so the numbers are in `model/queue_limits.py`.
 
-This table does not cover the messages of a request. The handlers in `services/sqs/` check them, because an invalid message of a
-batch must not fail the other messages.
+This table does not cover the contents of messages. The handlers in `services/sqs/` check them, because an invalid message in a
+batch request must not fail the other messages.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording

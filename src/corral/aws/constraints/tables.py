@@ -51,7 +51,7 @@ LimitEntry = Limit | tuple[Limit, ...] | Unchecked  # a tuple replaces the model
 
 
 class Violation(Struct):
-    """A value that violates a limit. `path` contains member names in reverse order: the innermost member is the first."""
+    """A value that violates a limit. `path` contains the names of the members around it, innermost first."""
 
     kind: ConstraintKind
     limit: Limit

@@ -48,7 +48,7 @@ class _Builder:
     def structure(self, shape: Shape, operation: str = "") -> ConstraintNode:
         """Return the node of a structure.
 
-        All members with the same structure share one node. Pass `operation` only for its input shape.
+        All members with the same structure share one node. Pass `operation` only if the structure is the input of this operation.
         """
         known = self._structures.get(shape.name)
         if known is not None and not operation:

@@ -8,7 +8,7 @@ SPACES = re.compile(r"\s*")
 
 
 class InvalidPattern(Exception):
-    """The pattern is invalid. The message describes the error and contains the position of the character."""
+    """The pattern is invalid. The message describes the error and contains its position."""
 
     def __init__(self, fault: str, at: int) -> None:
         super().__init__(f"{fault} (at character {at + 1})")

@@ -25,14 +25,14 @@ CLASSES = {
     "w": frozenset(string.ascii_letters + string.digits + "_"),
 }
 REPEATS_MAX = 255
-STEPS_MAX = 1_000
+STEPS_MAX = 1_000  # the sum of all repetitions in an expression; a repetition without an upper limit counts its minimum
 TRIES_MAX = 1_000_000  # attempts of Python's `re` per message: they take a few milliseconds, in which no other thread can run
 HEX = re.compile(r"[0-9A-Fa-f]{2}")
 BOUNDS = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 
 
 class CharacterSet(Struct, frozen=True):
-    """A set of characters. If `others` is true, the set has all characters except these."""
+    """A set of characters. If `others` is true, the set has all characters except `members`."""
 
     members: frozenset[str]
     others: bool = False

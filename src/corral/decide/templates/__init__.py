@@ -9,7 +9,7 @@ A template goes through these steps:
     evaluation = Evaluation(template, values.values, pseudo, ...)  # conditions, order of the resources
     evaluation.resolve(template.resources["Bucket"].properties, ref, get_att)
 
-Each step raises a `TemplateError` with CloudFormation's words.
+Each step can raise a `TemplateError` with CloudFormation's words.
 """
 
 from __future__ import annotations

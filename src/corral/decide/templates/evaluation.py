@@ -125,7 +125,7 @@ class Evaluation:
         """Let a service with a capacity provider strategy depend on the association of the providers with its cluster.
 
         CDK declares no such dependency. Without it, the service could be created before the association, or the association
-        could be deleted before the service. Both fail.
+        could be deleted before the service. Both would fail.
         """
         of_cluster = [(name, each.properties.get("Cluster")) for name, each in self.resources.items() if each.type == ASSOCIATIONS]
         implied = dict(dependencies)

@@ -111,7 +111,7 @@ class _YamlReader:
         roots: list[Any] = []
         # One entry for each open collection: the collection, and the function of its short form.
         stack: list[tuple[Any, str | None]] = [(roots, None)]
-        keys: list[str | None] = [None]  # the key of each open collection that waits for its value
+        keys: list[str | None] = [None]  # for each open collection, the key that waits for its value
         depth = 0
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             kind = type(event)

@@ -12,7 +12,7 @@ from corral.decide.templates.template import ParameterDeclaration, TemplateError
 AllValues = Callable[[str], list[str]]  # parameter type → the values of this type in the account
 AttributeOf = Callable[[str, str, str], Any]  # parameter type, value, attribute → the value of the attribute, or None
 
-ARGUMENTS = {  # rule function → the number of its arguments
+ARGUMENTS = {  # rule function → the smallest and the largest number of its arguments
     "Fn::And": (2, 10),
     "Fn::Contains": (2, 2),
     "Fn::EachMemberEquals": (2, 2),

@@ -12,7 +12,7 @@ _TASK_CREDENTIALS = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # this path bel
 
 
 def is_for_registry(head: aws.Request) -> bool:
-    """Whether a request is for the registry. All other requests with the path /v2/… are for S3.
+    """Whether a request is for the registry. Other requests with the path /v2/… are for S3 or for the credentials of a task.
 
     A bucket name has at least three characters, so no path-style S3 request begins with /v2/. A virtual-hosted-style S3 request can
     have an object key `v2/…`, but it is signed, and requests to the registry are not.

@@ -1,8 +1,8 @@
 """Uploads of layers. An upload takes one request or several.
 
 A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if the client cancels it, if it gets
-no request for an hour, or if the server stops. If too many uploads are open, an upload that got no request for a minute is deleted,
-too. Docker then sends the layer again.
+no request for an hour, or if the server stops. If too many uploads are open, the upload that is idle for the longest time is
+deleted if it got no request for a minute. Docker then sends the layer again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LayerUploads:
         return upload
 
     def find(self, upload_id: str, repository_id: int) -> LayerUpload:
-        """Find an open upload. Raise an error if another request is sending bytes to it."""
+        """Find an open upload. Raise an error if it does not exist, or if another request is sending bytes to it."""
         upload = self._open.get(upload_id)
         if upload is None or upload.repository_id != repository_id:
             why = "This upload does not exist: it was completed or cancelled, failed, or was idle for too long. Begin a new upload."
@@ -123,7 +123,7 @@ class LayerUploads:
 
     def _drop_idle(self, upload: LayerUpload) -> None:
         if not upload.is_busy:
-            self._close(upload)  # at once, because `drop` runs later, and a new upload may need the room before
+            self._close(upload)  # at once: `drop` runs later, but a new upload may need the room now
             task = asyncio.get_running_loop().create_task(self.drop(upload))
             self._dropping.add(task)
             task.add_done_callback(self._dropping.discard)

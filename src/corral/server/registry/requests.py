@@ -64,7 +64,7 @@ def route_of(path: str, region: str) -> RegistryRoute:
 
 
 def plain_name(name: str, region: str) -> str:
-    """Return the name of a repository at ECR, without the region.
+    """Return the name of a repository in the API of ECR, without the prefix for the region.
 
     Hosts put the region before the name when they pull. Otherwise a Docker engine would confuse the images of two regions.
     """

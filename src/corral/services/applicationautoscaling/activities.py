@@ -68,7 +68,7 @@ def record_limits(tx: Tx[Store], region: str, resource: str, limits: str, cause:
 
 
 def record_not_scaled(tx: Tx[Store], region: str, target: Document, code: str, current: int, cause: str, outcome: str) -> None:
-    """Write why an alarm changed nothing. DescribeScalingActivities shows it with IncludeNotScaledActivities."""
+    """Write an activity that says why an alarm changed nothing. Only requests with IncludeNotScaledActivities return it."""
     reason: Document = {"Code": code, "CurrentCapacity": current}
     if code in (AT_MAX, AT_DESIRED):
         reason["MaxCapacity"] = target["MaxCapacity"]
@@ -123,7 +123,7 @@ def _put(tx: Tx[Store], region: str, activity: Document, *, is_scaled: bool = Tr
 
 
 def _end_last(tx: Tx[Store], region: str, resource: str, status: str, message: str) -> None:
-    """End the activity of a target that is in progress. Newer activities can only be activities of scheduled actions."""
+    """End the activity in progress of a target, if there is one. Only activities of scheduled actions can be newer."""
     for _, activity in tx.store.scaling.activities(region, resource, since_s=0.0, limit=LAST_MAX):
         if activity["StatusCode"] == IN_PROGRESS:
             ended = {**activity, "StatusCode": status, "StatusMessage": message, "EndTime": tx.now_s}

@@ -1,7 +1,7 @@
 """Names and documents of Application Auto Scaling: resource ids, and the stored documents of a scalable target.
 
 A target is a stored document with the resource id as its key. Its policies and scheduled actions are stored documents with the key
-RESOURCE|NAME. The names of clusters and services contain no bar.
+RESOURCE|NAME. A resource id contains no bar, so the first bar of a key ends the resource id.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from corral.store import Store
 
 WAITING, PRE_IN_SERVICE, IN_PROGRESS, MID_HOOK = "WaitingForInstanceId", "PreInService", "InProgress", "MidLifecycleAction"
 SUCCESSFUL, FAILED, CANCELLED = "Successful", "Failed", "Cancelled"
+# Status → the percentage in Progress.
 PROGRESS = {WAITING: 20, PRE_IN_SERVICE: 30, IN_PROGRESS: 50, MID_HOOK: 60}
 SHOWN_S = 42 * 86_400.0  # six weeks
 IDS_MAX = 50
@@ -147,7 +148,7 @@ def _position(after: str) -> tuple[bool, int | None]:
 
 
 def _filters(params: Params, now_s: float) -> tuple[float, float, set[str] | None]:
-    """Return the earliest and the latest start time, and the states, that a request selects."""
+    """Return the earliest and the latest start time, and the statuses, that a request selects. None selects all statuses."""
     earliest_s, latest_s, states = now_s - SHOWN_S, inf, None
     for each in params.get("Filters", ()):
         values = each.get("Values", [])
@@ -192,7 +193,7 @@ def activity_view(tx: Tx[Store], activity: ScalingActivity) -> dict[str, Any]:
 
 
 def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
-    """Return why a launch waits for GPUs or a termination waits for tasks, or an empty text.
+    """Return why an activity waits: a launch waits for GPUs, a termination for tasks. If it does not wait, return an empty text.
 
     The reason is computed for each request, so it is always current.
     """

@@ -87,7 +87,7 @@ def check_cooldown(tx: Tx[Store], group: Group) -> None:
 def cooldown_block(tx: Tx[Store], group: Group) -> Block | None:
     """Return the activity or the cooldown that is in progress, or None.
 
-    A launch that waits for GPUs, or a termination that waits for busy tasks, may take long. So they do not count.
+    Launches that wait for GPUs and terminations that wait for tasks can take long, so they do not block other actions.
     """
     waits = {member.activity for member in tx.store.groups.members(group.region, group.name) if member.task_wait is not None}
     for _, activity in tx.store.groups.activities(group.region, group.name, ended=False):
@@ -110,7 +110,7 @@ def within_limits(group: Group, desired: int) -> int:
 def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members: list[Member], cause: str) -> Member | None:
     """Launch an instance. If the launch fails, write a failed activity, schedule a retry and return None.
 
-    `members` is sorted by age.
+    `settings` contains the launch source. `members` is sorted by age, the oldest first.
     """
     zone = next_zone(group.settings["AvailabilityZones"], members)
     cause = activities.sentence(tx, cause)
@@ -185,7 +185,7 @@ def enter_service(tx: Tx[Store], group: Group, member: Member) -> Member:
 
 
 def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members: list[Member]) -> Member:
-    """Terminate an instance that the group chose, and write why. After a scale-in, no other instance replaces it."""
+    """Terminate an instance that the group itself has chosen. The text of the activity contains the reason, `why`."""
     if why is Why.UNHEALTHY:
         text = f"an instance was taken out of service in response to {member.unhealthy}."
     else:
@@ -199,10 +199,11 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
 
 
 def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool = False) -> Member:
-    """Terminate an instance that no user has named. The termination waits for busy tasks first, and then for lifecycle hooks.
+    """Terminate an instance without a request of a user. The termination waits first for busy tasks, then for lifecycle hooks.
 
-    With managed draining, the termination waits for all tasks instead of busy tasks. During the wait, the tasks of the instance
-    receive no messages, and the instance gets no new tasks.
+    With managed draining, which is a setting of a capacity provider of ECS, the termination waits for all tasks. During the wait,
+    the tasks of the instance receive no messages, and the instance gets no new tasks. `is_surplus` is set for a scale-in: if the
+    group needs the capacity again during the wait, it cancels the termination (`take_back`).
     """
     instance = tx.store.instances.get(member.instance_id)
     runs = instance is not None and instance.state is InstanceState.RUNNING
@@ -231,7 +232,7 @@ def _take_no_work(tx: Tx[Store], group: Group, member: Member, tasks: list[str])
 
 
 def end_task_wait(tx: Tx[Store], group: Group, member: Member, still_busy: str = "") -> Member:
-    """Continue a termination that waited for busy tasks. `still_busy` names the tasks that are stopped although they are busy."""
+    """Continue a termination that waited for tasks. `still_busy` names the tasks that are stopped although they are busy."""
     activity = tx.store.groups.activity(member.activity)
     assert activity is not None, "a member that waits has an activity"
     if still_busy:
@@ -242,7 +243,7 @@ def end_task_wait(tx: Tx[Store], group: Group, member: Member, still_busy: str =
 
 
 def take_back(tx: Tx[Store], group: Group, member: Member) -> Member:
-    """Cancel a termination that waits for busy tasks, because the group needs the instance again."""
+    """Cancel a termination that waits for tasks, because the group needs the instance again."""
     assert member.task_wait is not None
     activities.finish(tx, member.activity, activities.CANCELLED, "The group needs the instance again, so it stays in service.")
     withdraw(tx, [task.id for task in tx.store.tasks.on(member.instance_id)], group.key)

@@ -19,7 +19,7 @@ RESOURCE_TYPE = "auto-scaling-group"
 
 
 def new_tags(group: str, given: list[dict[str, Any]], before: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """Return the tags of a group after a request. A request cannot set tags that begin with `aws:`."""
+    """Add the tags of a request (`given`) to the tags of a group (`before`). A request cannot set tags that begin with `aws:`."""
     keys = [tag["Key"] for tag in given]
     if len(set(keys)) != len(keys):
         raise ValidationError("Tag keys must be unique within a request.")

@@ -207,7 +207,7 @@ def _check_sizes(least: int, most: int, desired: int, unit: str) -> None:
 
 
 def _zones(tx: Tx[Store], caller: Caller, params: Params) -> dict[str, Any]:
-    """Return the zones and the subnets of a group. Given subnets determine the zones."""
+    """Return the zones and the subnets of a group. If the request names subnets, the group has the zones of these subnets."""
     default_vpc.ensure(tx, caller)
     known = zone_names(caller.region)
     by_id = {zone_id(zone): zone for zone in known}
@@ -239,7 +239,7 @@ def _zones(tx: Tx[Store], caller: Caller, params: Params) -> dict[str, Any]:
 
 
 def delete_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Delete a group. With ForceDelete, terminate its instances without lifecycle hooks first."""
+    """Delete a group. With ForceDelete, first terminate its instances, without lifecycle hooks."""
     group, force = find_group(tx, caller, params["AutoScalingGroupName"]), params.get("ForceDelete", False)
     protection = group.settings.get("DeletionProtection", "none")
     if protection == "prevent-all-deletion" or (force and protection == "prevent-force-deletion"):

@@ -30,7 +30,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 
 ROLLING = "Rolling"
-ONGOING_READ = 20  # how many activities in progress are searched for a launch that waits
+ONGOING_READ = 20  # how many activities in progress are searched for one that waits
 
 
 def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def describe_instance_refreshes(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def _reason(tx: Tx[Store], refresh: InstanceRefresh) -> str:
-    """The reason of the refresh's status. While a launch of its group waits for GPUs, it is the reason of this wait."""
+    """Return the reason of a refresh's status. If an active refresh has none, return why an activity of its group waits."""
     if refresh.reason or refresh.status not in ACTIVE:
         return refresh.reason
     ongoing = tx.store.groups.activities(refresh.region, refresh.group, ended=False, limit=ONGOING_READ)

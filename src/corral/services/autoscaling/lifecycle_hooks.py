@@ -46,7 +46,7 @@ TRANSITIONS = (LAUNCHING, TERMINATING_HOOK)
 RESULTS = (CONTINUE, ABANDON)
 HEARTBEAT_S = 3600
 HEARTBEAT_MIN_S, HEARTBEAT_MAX_S = 30, 7200
-WAIT_MAX_S = 172_800  # 48 hours, or 100 heartbeats if that is less
+WAIT_MAX_S = 172_800  # an action waits at most 48 hours, or 100 heartbeat timeouts if that is less
 HOOKS_MAX = 50
 SENDER = "autoscaling.amazonaws.com"
 MEMBERS = ("LifecycleTransition", "RoleARN", "NotificationTargetARN", "NotificationMetadata", "HeartbeatTimeout", "DefaultResult")
@@ -163,7 +163,10 @@ def _complete(tx: Tx[Store], member: Member, name: str, result: str) -> None:
 
 
 def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) -> dict[str, LifecycleAction]:
-    """Create an action for each hook of a transition, and send the messages. The result is empty if the group has no such hook."""
+    """Create an action for each hook of a transition, and send a message to the target of each hook.
+
+    The result is empty if the group has no hook of this transition.
+    """
     actions: dict[str, LifecycleAction] = {}
     for hook in documents_of(tx, group.region, HOOK, group.name):
         if hook["LifecycleTransition"] != transition:

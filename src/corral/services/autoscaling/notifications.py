@@ -71,7 +71,7 @@ def send_test(tx: Tx[Store], group: Group, topic_arn: str) -> None:
 
 
 def publish(tx: Tx[Store], topic_arn: str, subject: str, message: dict[str, Any]) -> None:
-    """Publish a message. If the topic does not exist or does not accept it, do nothing."""
+    """Publish a message. If the topic does not exist or refuses the message, do nothing."""
     with suppress(ApiError):
         deliver(tx, topic_arn, orjson.dumps(message).decode(), subject=subject[:100])
 

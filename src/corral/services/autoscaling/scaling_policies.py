@@ -55,7 +55,7 @@ ALL_MEMBERS = {member for required, optional in MEMBERS.values() for member in (
 
 
 class Breach(Struct, frozen=True):
-    """Why a policy is applied, and the value of the metric."""
+    """Why a policy is applied, the value of the metric, and the threshold of the alarm."""
 
     cause: str  # "a monitor alarm cpu-high in state ALARM triggered policy out"
     value: float | None = None
@@ -149,7 +149,7 @@ def describe_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str
 
 
 def _view(tx: Tx[Store], policy: Document) -> Document:
-    """Return a policy as responses show it, with the alarms whose actions name it."""
+    """Return a policy as responses show it, with the alarms whose actions name the policy."""
     shown = {member: value for member, value in policy.items() if member[0] != "_"}
     arns = tx.store.scaling.alarms_of(policy["PolicyARN"])
     return {**shown, "Alarms": [{"AlarmName": alarm_name(arn), "AlarmARN": arn} for arn in arns]}

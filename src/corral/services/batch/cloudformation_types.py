@@ -1,6 +1,6 @@
 """The resource types of AWS Batch in CloudFormation templates, such as AWS::Batch::JobQueue.
 
-A physical id is the resource's ARN.
+The physical id of a resource is its ARN.
 """
 
 from __future__ import annotations

@@ -208,7 +208,9 @@ def _replaces(environment: ComputeEnvironment, changed: Params, given: Params) -
 
 
 def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> EnvironmentState:
-    """Begin a new generation of groups. The instances of the current generation are terminated when their jobs have ended."""
+    """Begin a new generation of groups. The instances of the current generation are terminated when their jobs have ended, and at
+    the latest at the deadline that the update policy sets.
+    """
     minutes = 0 if policy.get("terminateJobsOnUpdate") else policy.get("jobExecutionTimeoutMinutes", TIMEOUT_MINUTES)
     deadline_s = tx.now_s + minutes * 60.0
     old = tuple(OldGroup(name, state.templates[type_], deadline_s) for type_, name in state.groups.items())

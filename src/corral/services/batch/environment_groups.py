@@ -50,14 +50,14 @@ class OldGroup(Struct, frozen=True):
 
 
 class EnvironmentState(Struct, frozen=True):
-    """The data that the reconciler of an environment stores between two runs."""
+    """The data that the reconciler of an environment stores for its next call."""
 
     groups: dict[str, str] = field(default_factory=dict)  # instance type → name of its group
     templates: dict[str, str] = field(default_factory=dict)  # instance type → id of the group's launch template
     old: tuple[OldGroup, ...] = ()
     idle: dict[str, float] = field(default_factory=dict)  # instance that is not needed → since when
     asked: int = 0  # the desiredvCpus of a request that the environment has not reached yet
-    is_full: bool = False  # jobs wait, and the environment may not grow further
+    is_full: bool = False  # jobs wait, and the environment cannot grow further
     refusal: str = ""  # why the last launch, or the last creation of a group, was refused
     unfit: str = ""  # the demands of waiting jobs that fit on no instance type of the environment
     paced_at_s: float | None = None  # when a transaction reached its limit of terminations; a later transaction continues
@@ -93,7 +93,7 @@ def types_of(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[TypeShape,
     return _shapes(tuple(resources["instanceTypes"]), mappings, environment.kind == SPOT)
 
 
-@lru_cache(maxsize=128)  # each run of a reconciler needs the same types
+@lru_cache(maxsize=128)  # each call of a reconciler needs the same types
 def _shapes(given: tuple[str, ...], mappings: tuple[tuple[str, TypeMapping], ...], is_spot: bool) -> tuple[TypeShape, ...]:
     found: dict[str, TypeShape] = {}
     for at, name in enumerate(given):
@@ -154,7 +154,9 @@ def _request(environment: ComputeEnvironment, type_: TypeShape) -> InstanceReque
 
 
 def problem_of(tx: Tx[Store], environment: ComputeEnvironment) -> str:
-    """Return why an environment is INVALID: a resource that it names does not exist. Return "" if there is no problem."""
+    """Return why an environment is INVALID: a resource that it names does not exist, or none of its instance types fits on this
+    machine. Return "" if there is no problem.
+    """
     if not environment.kind:
         return ""
     caller, resources = batch_caller(tx, environment.region), environment.document["computeResources"]
@@ -195,7 +197,7 @@ def _template_data(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dict
 def launch(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, type_: TypeShape, count: int, cause: str
 ) -> EnvironmentState:
-    """Raise the desired capacity of the group of an instance type. Create the group if it does not exist. Raises ApiError."""
+    """Raise the desired capacity of the group of an instance type. Create the group if it does not exist. Can raise ApiError."""
     group = tx.store.groups.get(environment.region, state.groups.get(type_.name, ""))
     if group is not None and group.status == DELETING:
         raise ClientException(f"The Auto Scaling group {group.name} is being deleted.")
@@ -236,7 +238,7 @@ def launch(
 
 
 def launch_data(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) -> dict[str, Any]:
-    """Return the launch template data for instances of a type: the user's template, and the members of the environment."""
+    """Return the launch template data for instances of a type: the user's template, changed by the settings of the environment."""
     resources, caller = environment.document["computeResources"], batch_caller(tx, environment.region)
     given = _template_data(tx, caller, template) if (template := _template_for(resources, type_.name)) else {}
     role = resources["instanceRole"]
@@ -297,7 +299,7 @@ def _user_data(given: str, cluster: str) -> str:
         return b64encode(script.encode()).decode()
     try:
         own = b64decode(given).decode()
-    except ValueError:  # compressed or binary user data cannot be combined with a text
+    except ValueError:  # compressed or binary user data cannot be combined with a text, so it is omitted
         return b64encode(script.encode()).decode()
     is_archive = own.lstrip().lower().startswith(("mime-version:", "content-type:"))
     part = own.lstrip() if is_archive else f'Content-Type: text/x-shellscript; charset="utf-8"\n\n{own}'

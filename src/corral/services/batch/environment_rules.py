@@ -1,7 +1,8 @@
 """Checks the members of requests that create or update compute environments.
 
-These checks read only the request. `environment_groups.problem_of` checks whether the subnets, roles and images that an environment
-names exist. As on AWS, an environment that names a missing resource is created, with the status INVALID.
+These checks read only the request. `environment_groups.problem_of` checks whether the resources that an environment names exist,
+for example subnets and instance profiles. As on AWS, an environment that names a missing resource is created, with the status
+INVALID.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of AWS Batch. It has one code for every error of a request: ClientException."""
+"""The errors of AWS Batch. All errors of requests have the same code: ClientException."""
 
 from corral.errors import ApiError, api_error
 

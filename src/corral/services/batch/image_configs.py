@@ -26,13 +26,13 @@ CONFIG_MAX_BYTES = 1_000_000
 CACHED_MAX = 10_000
 NO_GPU = ("", "none", "void")
 
-_visible_devices: dict[str, str] = {}  # digest of a configuration → value of the variable; empty if the image does not set it
+_visible_devices: dict[str, str] = {}  # digest of a configuration → value of the variable; empty if it names no GPU
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Return the places of the configurations that SubmitJob needs and that are not cached, by parameter name.
+    """Return the slices of blobs with the configurations that SubmitJob needs and that are not cached, by parameter name.
 
-    The server reads the configurations there, and adds them to the request as parameters.
+    The server reads these slices, and adds the configurations to the request as parameters.
     """
     try:
         definition = find_definition(tx, caller.region, params["jobDefinition"])
@@ -55,7 +55,7 @@ def remember(params: dict[str, Any]) -> None:
 
 
 def visible_devices(tx: Tx[Store], region: str, image: str) -> str:
-    """Return NVIDIA_VISIBLE_DEVICES of an image. Return "" if the image does not set it, or is in another registry."""
+    """Return NVIDIA_VISIBLE_DEVICES of an image. Return "" if the variable names no GPU, or if the image is in another registry."""
     config = _config_of(tx, region, image)
     return _visible_devices.get(config.digest, "") if config is not None else ""
 

@@ -28,7 +28,7 @@ FILTERED_MAX = 100  # jobs per page with a filter
 EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because the reason why a job waits must be computed for each of them
 READ_MAX = 400  # jobs per page in all other cases, so that a request does not delay other requests for long
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
-PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filters whose value may end with *: their columns
+PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filter whose value can end with * → its column
 TIME_MAX_MS = 10**15
 # The length of a cursor: it contains the number or index of a job, or its creation time and its number.
 NUMBERED, TIMED = 1, 2

@@ -103,7 +103,8 @@ def child_state(tx: Tx[Store], parent: Job, index: int) -> JobState:
 
 
 def check(tx: Tx[Store], job: Job) -> None:
-    """If a job waits for other jobs and they have ended, make it RUNNABLE or end it. A cancelled job ends.
+    """If all jobs that a job waits for have succeeded, make it RUNNABLE. If one has failed, end it. A cancelled job ends in both
+    cases.
 
     Stop a child whose array was stopped.
     """
@@ -252,7 +253,8 @@ def check_children(tx: Tx[Store], parent: Job, first: int) -> None:
 def cancel(tx: Tx[Store], job: Job, reason: str) -> None:
     """End a job that has not started. Do nothing if it has started. In an array, cancel each child that has not started.
 
-    As on AWS, a job that waits for other jobs ends only when these jobs have ended: `check` ends it then. An array ends at once.
+    As on AWS, a job that waits for other jobs ends only when these jobs have ended: `check` ends it then. But an array that waits
+    for other jobs ends at once.
     """
     job = parent_of(tx, job) if job.kind is JobKind.NODE else job
     if job.kind is JobKind.ARRAY:

@@ -23,7 +23,8 @@ from corral.services.ecs.task_progress import start_runs
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 
-SERVICE, TYPE, ANY_REGION = "batch", "node-addresses", ""  # of the stored documents; their names are the ids of jobs
+# The addresses of each job are a stored document with this service, type and region. The name of the document is the id of the job.
+SERVICE, TYPE, ANY_REGION = "batch", "node-addresses", ""
 LOOPBACK = int(IPv4Address("127.0.0.0"))
 BLOCK_SIZE = 1024  # a job has at most 1,000 nodes
 FIRST_BLOCK = 64  # 127.1.0.0. Programs of the machine use addresses below, for example 127.0.0.1, 127.0.0.53 and 127.0.1.1

@@ -17,7 +17,7 @@ NODES_MAX = 1000
 
 
 def node_range(text: str, nodes: int) -> tuple[int, int]:
-    """Return the first and the last node of a range. An open end means the last node of the job."""
+    """Return the first and the last node of a range. An open range begins at node 0 (`:2`), or ends at the last node (`4:`)."""
     found = RANGE.fullmatch(text)
     first = whole_number(found[1] or "0", NODES_MAX) if found is not None and text else None
     last = None
@@ -49,7 +49,7 @@ def owners(ranges: Sequence[str], nodes: int) -> list[int | None]:
 
 
 def groups(owners_of_nodes: Sequence[object]) -> list[tuple[int, int]]:
-    """Return (first, last) of each run of consecutive nodes with equal owners."""
+    """Return (first, last) of each sequence of consecutive nodes with equal owners."""
     found: list[tuple[int, int]] = []
     for node, owner in enumerate(owners_of_nodes):
         if found and owners_of_nodes[found[-1][1]] == owner:

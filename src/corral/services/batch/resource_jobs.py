@@ -1,4 +1,4 @@
-"""ListJobsByConsumableResource: the jobs that ask for a consumable resource. It lists arrays, but not their children."""
+"""ListJobsByConsumableResource: lists the jobs that need a consumable resource. It lists arrays, but not their children."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from corral.store import Store
 
 ARRAY_SIZE = (2, 10_000)
 DEPENDENCIES_MAX = 20
-SHARES_MAX = 500  # share identifiers of a queue with jobs that wait or run: the quota of AWS
+SHARES_MAX = 500  # the quota of AWS for a queue: share identifiers that have waiting or running jobs
 N_TO_N, SEQUENTIAL = "N_TO_N", "SEQUENTIAL"
 SHARE = re.compile(r"[A-Za-z0-9]{1,255}\*?")
 

@@ -26,7 +26,7 @@ from corral.store import Store
 Properties = dict[str, Any]
 
 FAMILY_PREFIX = "batch-"
-CONTAINER = "default"  # the name of the only container of a job
+CONTAINER = "default"  # the name of the only container of a job, unless the job definition names it
 LOG_GROUP = "/aws/batch/job"
 MEMORY_MIN_MIB = 6  # the smallest memory that ECS accepts; Batch accepts 4
 REFERENCE = re.compile(r"Ref::([A-Za-z0-9_-]+)")

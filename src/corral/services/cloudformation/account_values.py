@@ -1,4 +1,4 @@
-"""The values of EC2 resources in the account, which the rules of a template read: Fn::RefAll, Fn::ValueOf and Fn::ValueOfAll."""
+"""Values of the account's EC2 resources. The rules of a template read them with Fn::RefAll, Fn::ValueOf and Fn::ValueOfAll."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTS = {
 
 
 class AccountValues:
-    """Reads each list at most once."""
+    """Reads the lists of EC2 resources, each list at most once."""
 
     def __init__(self, tx: Tx[Store], caller: Caller) -> None:
         self.tx, self.caller = tx, caller

@@ -1,7 +1,8 @@
 """Declares CloudFormation resource types by the API operations that create, change and delete a resource.
 
 `api_type` makes a `TemplateType` from the names of these operations. A `Setting` is a property that a separate operation sets.
-`Tagging` has the operations that change tags. All operations run through `call`, so a stack needs the same permissions as a client.
+`Tagging` has the operations that change tags. All operations run through `call`. So the caller of a stack needs the permissions for
+these operations.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Setting(Struct, frozen=True):
     put: str  # the operation that sets the property
     request: Callable[[Any], Params]  # value → the members of the request, without the members that name the resource
     remove: str | None = None  # the operation that removes the property
-    default: Any = None  # without `remove`: the value that is put when the property is removed
+    default: Any = None  # if `remove` is None: the value that `put` sets when the template no longer has the property
     is_created: bool = False  # True if the request that creates the resource contains the property
-    # Physical id → the members that name the resource, if the operations need other members than `target` of the type returns.
+    # Physical id → the members that name the resource. None: the operations of this property take the same members as the others.
     target: Callable[[str], Params] | None = None
 
 
@@ -42,8 +43,9 @@ class Tagging(Struct, frozen=True):
     tag: str
     untag: str
     resource: Callable[[Caller, str], Params]  # the caller and the physical id → the members that name the resource
-    tags: str = "Tags"
-    keys: str = "TagKeys"
+    tags: str = "Tags"  # the member of the request to `tag` that contains the tags
+    keys: str = "TagKeys"  # the member of the request to `untag` that contains the keys
+    # Tags → the value of the member `tags`.
     shape: Callable[[dict[str, str]], Any] = lambda tags: [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
@@ -83,9 +85,9 @@ def api_type(
     A stack does not take over an existing resource. If `create` would overwrite an existing resource without an error, pass
     `exists`. It returns whether the resource exists. If it does, the step fails.
 
-    `apply` handles the properties in `applies`. It is called on each update, and after the creation with empty old properties. A
-    change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack only, and a note of the
-    resource says so.
+    `apply` handles the properties in `applies`. It is called on each update, and once after the creation. Then its old
+    properties are empty. A change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack
+    only, and a note of the resource says so.
     """
     handled = {*settings, *applies, *without_effect, *unsent, *(("Tags",) if tagging is not None else ())}
 
@@ -162,7 +164,7 @@ def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> li
 def policy_type(
     name: str, resources: str, put: Callable[[Tx[Any], Caller, str, str], None], missing: type[ApiError]
 ) -> TemplateType:
-    """Return a type that gives one policy to several resources, which the property `resources` lists.
+    """Return a type that gives one policy to several resources. `resources` is the name of the property that lists them.
 
     `put` sets the policy of a resource; an empty text removes it. `missing` is the error if the resource does not exist.
     """
@@ -206,7 +208,7 @@ def json_text(document: Any) -> str:
 
 
 def renamed(value: Mapping[str, Any], names: Mapping[str, str]) -> Params:
-    """Return the properties under the names of the API. Other properties keep their names."""
+    """Rename the properties that are keys of `names` to the names of the API. All other properties keep their names."""
     return {names.get(name, name): inner for name, inner in value.items()}
 
 

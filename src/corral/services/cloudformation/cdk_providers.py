@@ -50,7 +50,7 @@ def _set_rules(tx: Tx[Store], caller: Caller, properties: Any, verb: str, *expec
 
 
 def delete_objects(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Before the bucket is deleted, delete its objects, a few in each transaction. CDK's tag of the bucket must allow this."""
+    """Before a bucket is deleted, delete its objects, a few in each transaction. Delete nothing if the bucket lacks CDK's tag."""
     if step.action != "DELETE":
         step.notes.append(NOTE)
         step.attributes = {}

@@ -70,7 +70,7 @@ def _template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ..
 
 
 def _read_template(tx: Tx[Store], caller: Caller, url: str) -> str:
-    """Read a template in the lane. Its file exists: blobs are erased only after the commit that deletes their row."""
+    """Read a template in the state lane. Its blobs exist, because a blob is deleted only after a commit has deleted its row."""
     return template_text(read_slices(tx.settings.blobs_folder, _template_slices(tx, caller, url)))
 
 
@@ -94,7 +94,7 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
             stack_operations.cancel_update(tx, stack)
         elif stack.is_held and stack.stable is not None:
             stack_operations.roll_back_nested(tx, caller, stack)
-        return  # `_stack_settled` restores the stack when it is no longer in progress
+        return  # `_stack_settled` restores the nested stack when its own operation has ended
     _save_template(tx, caller, stack, parent)
     _begin_update(tx, caller, stack, new, _read_template(tx, caller, new["TemplateURL"]))
 

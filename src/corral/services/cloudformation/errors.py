@@ -11,7 +11,7 @@ ValidationError = api_error("ValidationError")
 
 
 def no_such_stack(given: str) -> ApiError:
-    """`aws cloudformation deploy` creates the stack if the message ends with "does not exist"."""
+    """Return the error. Its text must end with "does not exist", because then `aws cloudformation deploy` creates the stack."""
     return ValidationError(f"Stack with id {given} does not exist")
 
 

@@ -45,8 +45,8 @@ HANDLERS: dict[str, Handler] = {
 _WITH_TEMPLATE = ("CreateChangeSet", "CreateStack", "GetTemplateSummary", "UpdateStack", "ValidateTemplate")
 FETCH: dict[str, Fetch] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_sources.fetch)
 PREPARE: dict[str, Prepare] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_requests.prepare)
-# The responses of these operations wait a short time for the end of the operation, because a stack is often complete within a
-# second. Otherwise `aws cloudformation deploy` would check the stack again only after 30 seconds.
+# The responses to these requests wait a short time for the end of the stack operation, because many stacks are complete within a
+# second. Without this wait, `aws cloudformation deploy` would check the stack again only after 30 seconds.
 SETTLE: dict[str, Settle] = {
     **dict.fromkeys(("CreateStack", "UpdateStack", "DeleteStack"), stack_requests.wait_for_operation),
     "ExecuteChangeSet": change_sets.wait_for_execution,

@@ -1,8 +1,9 @@
-"""Facts about stored-only resources that AWS's schemas do not contain, from the user guide of CloudFormation.
+"""Facts about stored-only resources that AWS's schemas do not contain. They come from the user guide of CloudFormation.
 
 A form is a text with placeholders: `{17x}` is 17 hexadecimal digits. The other character sets are `d` (digits), `a` (digits and
 lower-case letters), `A` (digits and upper-case letters), `l` (lower-case letters) and `U` (upper-case letters). `{name}` is the
-name of the resource.
+name of the resource, and `{time}` is the present time. `{region}` and `{account}` are those of the caller. RELATED has the other
+placeholders.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::WAFv2::WebACL": {"Id": UUID},
 }
 
-# Placeholder of a form → the property with its value. If the value is an ARN, only its last part is used, except for `loadbalancer`
-# and `listener`.
+# Placeholder of a form → the property with its value, and the value if the template does not set the property. If a property has an
+# ARN, only the last part of the ARN is used, except for `loadbalancer` and `listener`.
 RELATED = {
     "balancer": ("Type", "app"),
     "cluster": ("ClusterName", "cluster"),

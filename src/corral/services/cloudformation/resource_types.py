@@ -119,7 +119,7 @@ class TemplateType(Struct, frozen=True):
 
 
 def template_type(name: str) -> TemplateType | None:
-    """Return the type with this name. Return None if Corral has no service for it."""
+    """Return the type with this name. Return None if no module in MODULES has it."""
     service = name.rpartition("::")[0]
     return _types(service).get(name) if service in MODULES else None
 

@@ -3,11 +3,11 @@
 `schemas.dat` has one compressed JSON document per type. `tools/cloudformation_facts.py` generates it from AWS's own schemas. Only
 the documents of the types in use are read and decompressed.
 
-A node of a schema is a text or a dict. A text is a type such as "string", "any" for every type, or "#NAME" for a definition. A dict
-has the key `type`: one type, or a list of types. An object has `properties` and `required`. Its `patterns` map a regular expression
-to the node of the properties with matching names. It has `open` if other properties are permitted. `one` lists sets of properties:
-a resource must have exactly one property of each set. `any` is the same for at least one property. An array has `items`. A path
-such as `Destinations/*/Name` names a property inside others.
+A node of a schema is a text or a dict. A text is a type such as "string", "any" for every type, or "#NAME", which refers to a
+definition. A dict has the key `type`: one type, or a list of types. An object has `properties` and `required`. Its `patterns` map a
+regular expression to the node of the properties with matching names. It has `open` if other properties are permitted. `one` lists
+sets of properties: the object must have all properties of exactly one set. `any` is the same for at least one set. An array has
+`items`. A path such as `Destinations/*/Name` names a property inside others.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ TYPES_CACHED_MAX = 128
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d{1,18}\.?\d{0,18}|\.\d{1,18})([eE][+-]?\d{1,3})?", re.ASCII)
 BOOLEANS = {"true": True, "false": False}
+# The names of types in CloudFormation's error texts.
 JSON_NAMES = {str: "String", bool: "Boolean", int: "Integer", float: "Double", list: "JSONArray", dict: "JSONObject"}
 WANTED = {
     "string": "String",
@@ -43,7 +44,7 @@ WANTED = {
     "array": "JSONArray",
     "object": "JSONObject",
 }
-WRONG = object()
+WRONG = object()  # the result of a conversion that is not possible
 UNCHANGED: dict[Any, type] = {"string": str, "integer": int, "boolean": bool}  # values of these types need no conversion
 
 
@@ -60,7 +61,7 @@ class Facts(Struct, frozen=True):
     max_length: dict[str, int] = field(default_factory=dict)
 
     def resolved(self, node: Node) -> dict[str, Any]:
-        """Return a node as a dict, without a reference."""
+        """Return a node as a dict. If the node refers to a definition, return the definition."""
         while isinstance(node, str) and node.startswith("#"):
             node = self.definitions[node[1:]]
         return {"type": node} if isinstance(node, str) else node
@@ -236,7 +237,7 @@ def _converted(kind: str, value: Any) -> Any:
 
 
 def _integer(number: float) -> Any:
-    """Return a number as an integer. Return WRONG if it is not whole, or if it has more than 64 bits, which JSON cannot store."""
+    """Return a number as an integer. Return WRONG if it is not whole, or if it has more than 64 bits, which orjson cannot write."""
     return int(number) if number.is_integer() and abs(number) <= INT64_MAX else WRONG
 
 

@@ -39,7 +39,10 @@ GetAtt = Callable[[str, str], Any]
 
 
 class Lookups:
-    """The values that a template reads from the store: exports, SSM parameters and zones. `tx` is the current transaction."""
+    """The values from outside of the stack that a template reads: exports, SSM parameters and zones.
+
+    `tx` is the current transaction.
+    """
 
     def __init__(self, tx: Tx[Store], caller: Caller) -> None:
         self.tx, self.caller = tx, caller
@@ -66,7 +69,7 @@ class Lookups:
 
 
 class StackWork:
-    """The values that the steps of one operation compute from rows. They stay in memory, so a template is compiled only once."""
+    """The values that the steps of one operation compute from rows. They stay in memory, so the template is compiled only once."""
 
     def __init__(self, tx: Tx[Store], stack: Stack, values: ParameterValues, template: str, *, checks_rules: bool = True) -> None:
         self.number, self.operation = stack.version.number, stack.operation
@@ -220,8 +223,8 @@ def desired_version(
 ) -> ResourceVersion:  # fmt: skip
     """Return the version of a resource that the template wants. Raise an ApiError or a TemplateError if it is not valid.
 
-    `now` is the present version, if there is one: it has the generated name. `plans`: some references are not known yet, so the
-    properties are not checked, and no name is generated.
+    `now` is the present version, if there is one: it has the generated name. With `plans`, some references are not known yet, so
+    properties that are not valid are accepted, and no name is generated.
     """
     properties, creation_policy, update_policy, metadata = (
         _object(evaluated.resolve(raw, ref, get_att), f"/Resources/{declared.logical_id}/{member}")
@@ -289,7 +292,7 @@ def _tagged(type_name: str, properties: dict[str, Any], tags: Mapping[str, str])
 def with_secrets(tx: Tx[Store], caller: Caller, value: Any) -> Any:
     """Replace the references to secure parameters in properties. Raise an ApiError if a parameter cannot be read.
 
-    Only the functions of a type get the result. The rows and the events of a stack have the references.
+    Only the functions of a type get the secret values. The rows and the events of a stack contain the references.
     """
     if isinstance(value, dict):
         return {name: with_secrets(tx, caller, each) for name, each in value.items()}

@@ -29,7 +29,7 @@ NAMED = (
 
 
 def begin_create(tx: Tx[Store], stack: Stack, logical_id: str, version: ResourceVersion, before: StackResource | None) -> None:
-    """Create a resource. `before` is the row of an earlier attempt, whose creation failed."""
+    """Create a resource. `before` is the row of an earlier attempt to create it, which failed."""
     if before is not None and before.physical_id is not None:
         leave_over(tx, stack, before, before.version, is_new=True)
     resource = StackResource(
@@ -66,7 +66,7 @@ def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, vers
 
 
 def record(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, shown: bool) -> None:
-    """Record a new declaration of a resource that stays as it is. If `shown` is set, write events."""
+    """Store a new declaration of a resource that needs no step. If `shown` is set, write events."""
     kept = version.but(physical_id=resource.physical_id, attributes=resource.version.attributes)
     before, reason = _before(resource), resource.status_reason
     if not shown:
@@ -77,7 +77,7 @@ def record(tx: Tx[Store], stack: Stack, resource: StackResource, version: Resour
 
 
 def refuse(tx: Tx[Store], stack: Stack, logical_id: str, type_: str, resource: StackResource | None, reason: str) -> None:
-    """End the step of a resource before it begins, because its declaration is not valid."""
+    """Set the status of a resource to failed, and begin no step, because the template wants something invalid or impossible."""
     if resource is None or resource.physical_id is None or resource.status in ENDED:
         version, operation, is_new = ResourceVersion(type_), stack.operation, stack.stable is not None
         status = ResourceStatus.CREATE_FAILED

@@ -122,7 +122,7 @@ def _step_view(tx: Tx[Store], stack: Stack, resource: StackResource) -> Resource
     old = given_properties(stack, logical_id, step.old) if step.old is not None else None
     if step.action != DELETE:
         properties = with_secrets(tx, caller_of(stack), properties)
-        with suppress(ApiError):  # a parameter that the old properties refer to may be deleted
+        with suppress(ApiError):  # a parameter that the old properties refer to may have been deleted
             old = with_secrets(tx, caller_of(stack), old)
     return ResourceStep(
         stack_id=stack.id,
@@ -296,7 +296,10 @@ def _verb(step: StackStep) -> str:
 
 
 def cancel_steps(tx: Tx[Store], stack: Stack) -> None:
-    """Cancel the steps of a stack, because its operation has failed or the stack is deleted. A step in another lane ends first."""
+    """Cancel the steps of a stack, because its operation has failed or the stack is deleted.
+
+    A step that another lane runs continues until its result arrives.
+    """
     for resource in list(tx.store.stacks.resources(stack.id).values()):
         step = resource.step
         if step is None or step.action == DELETE or resource.status.value.endswith("_FAILED"):

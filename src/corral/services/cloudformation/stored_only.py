@@ -44,13 +44,14 @@ ALPHABETS = {
     "U": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
 }
 PLACEHOLDER = re.compile(r"\{(\d*)(\w+)\}")
-NESTED_MAX = 4
+NESTED_MAX = 4  # how many levels of objects a generated value has
+# A generated value of an enum is the first of these that the enum contains, or else the first value of the enum.
 STATES = ("ACTIVE", "AVAILABLE", "Active", "Available", "active", "available", "READY", "CREATED", "ENABLED", "SUCCEEDED")
 
 
 @lru_cache(maxsize=256)
 def stored_only_type(name: str) -> TemplateType:
-    """Return the type for resources that are stored only in the stack."""
+    """Return a type whose resources are only stored in the stack."""
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         facts = schemas.facts(name)
@@ -92,7 +93,7 @@ def _references(name: str, facts: Facts) -> tuple[str, ...]:
 
 
 def _name_property(name: str, facts: Facts) -> str | None:
-    """Return the property that gives the physical id a name. None: AWS chooses the physical id."""
+    """Return the property with the name that the physical id contains. Return None if AWS chooses the whole physical id."""
     references = _references(name, facts)
     if len(references) != 1 or "/" in references[0]:
         return None
@@ -131,7 +132,7 @@ def _random(seed: str, key: str, length: int, alphabet: str) -> str:
 
 
 class Values:
-    """Values of the right form for the properties of one resource."""
+    """Generates values for the attributes and the physical id of one resource. The random parts of the values depend on `seed`."""
 
     def __init__(self, name: str, facts: Facts, caller: Caller, now_s: float, seed: str, properties: Properties) -> None:
         self.name = name

@@ -34,7 +34,7 @@ from corral.store import Store
 TEMPLATE = "_template"  # a parameter that `prepare` adds: a ParsedTemplate
 NO_TEMPLATE = "Either Template URL or Template Body must be specified."
 IAM, NAMED_IAM, AUTO_EXPAND = "CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"
-# The types that need a capability → the property with a name that the template chooses. With such a name, they need NAMED_IAM.
+# Type that needs the capability IAM → the property with its name. If a template sets this property, it needs NAMED_IAM instead.
 IAM_TYPES = {
     "AWS::IAM::AccessKey": None,
     "AWS::IAM::Group": "GroupName",

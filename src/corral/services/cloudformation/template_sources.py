@@ -80,7 +80,7 @@ def addresses(tx: Tx[Store], params: Mapping[str, Any]) -> list[ObjectAddress]:
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Return the bytes of the objects to which a request refers by URL, by the parameter that receives them."""
+    """Find the objects to which a request refers by URL. Return the slices of each object, by the parameter that gets its bytes."""
     found = {}
     for member, (body, max_bytes, too_large) in _MEMBERS.items():
         if member not in params:
@@ -92,7 +92,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
 
 
 def template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
-    """Return the bytes of a template. The permissions of the caller must be checked before."""
+    """Return the slices of a template. The permissions of the caller must be checked before."""
     return _slices(tx, caller, url, TEMPLATE_MAX_BYTES, TOO_LARGE)
 
 

@@ -1,9 +1,9 @@
 """The actions of alarms: checks at creation, execution on a state change, and requests to scaling policies.
 
 Requests to scaling policies are sent to the state lane, the thread that writes state.db (`reconcile/scaling.py`). They are sent
-when the state of the alarm changes, and again when a value changes. Messages to SNS topics are also sent to the state lane. The
-state lane sends back the result, and the history of the alarm contains it. Corral supports no other target of actions. So every
-other execution is recorded in the history as failed, with the name of the target.
+when the state of the alarm changes, and again when the metric has a new value. Messages to SNS topics are also sent to the state
+lane. The state lane sends back the results, and they are added to the history of the alarm. Corral supports no other targets. An
+action with another target is recorded in the history as failed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def peak_of(values: Sequence[float], alarm: Alarm) -> float | None:
 
 
 def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = None) -> None:
-    """Send the policies of a new or changed alarm to the state lane, and withdraw its requests. An evaluation follows."""
+    """Send the policies of a new or changed alarm to the state lane, and withdraw its requests. The next evaluation renews them."""
     if SCALING in alarm.config or (before is not None and SCALING in before.config):
         _request(tx, alarm, [], again=True)
 

@@ -1,4 +1,7 @@
-"""The configuration of a metric alarm. It is parsed from the stored parameters of PutMetricAlarm."""
+"""The configuration of a metric alarm. It is parsed from the stored parameters of PutMetricAlarm.
+
+A window is one period of the alarm. Each window gives the alarm one datapoint.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class AlarmConfig(Struct, frozen=True):
 
     @property
     def may_alarm_early(self) -> bool:
-        """Whether the alarm may enter ALARM before a window ends."""
+        """Whether the alarm can enter ALARM before a window ends."""
         if self.series is None or self.few_samples == "ignore":  # both cases need the samples of a complete window
             return False
         kind = self.series.statistic.kind
@@ -56,7 +59,7 @@ class AlarmConfig(Struct, frozen=True):
 
     @property
     def is_level(self) -> bool:
-        """Whether a few seconds of the metrics can represent a whole window."""
+        """Whether a few seconds of all metrics can represent a whole window."""
         return all(is_level(each.source.statistic.kind) for each in self.queries if isinstance(each.source, MetricStat))
 
 
@@ -67,8 +70,8 @@ def alarm_config(alarm: Alarm) -> AlarmConfig:
 def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
     """Return the configuration of an alarm with the windows that Corral evaluates.
 
-    They differ from the windows that the alarm shows in one case: the alarm is for the scale-in of a target tracking policy. With
-    the timing "fast", its windows cover `target_tracking_in_s` seconds. The default is 15 windows of a minute, as on AWS.
+    They differ from the windows that the alarm shows in one case: the alarm is for the scale-in of a target tracking policy, and
+    the timing is "fast". Then the windows together cover `target_tracking_in_s` seconds. The default is 15 minutes, as on AWS.
     """
     config = alarm_config(alarm)
     if config.tracks != TRACKS_IN or settings.alarm_timing != "fast":
@@ -154,7 +157,8 @@ def queries_of(params: dict[str, Any]) -> list[dict[str, Any]]:
 def _step_s(period_s: int, periods: int, params: dict[str, Any]) -> int:
     """Return the distance between the ends of two windows.
 
-    It is normally a minute. It is ten seconds for periods shorter than a minute, and an hour for windows longer than a day.
+    It is normally a minute. It is an hour if all periods together are longer than a day, and ten seconds if the period is shorter
+    than a minute. It is the period itself if the alarm has a WallClockWindow, or is on an expression with a period below a minute.
     """
     if "WallClockWindow" in params.get("EvaluationWindow", {}):
         return period_s

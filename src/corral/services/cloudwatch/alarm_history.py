@@ -97,7 +97,7 @@ def _state(alarm: Alarm) -> dict[str, Any]:
 
 
 def _json_or_text(text: str) -> Any:
-    """Return the parsed JSON, or the text itself. SetAlarmState accepts any text as StateReasonData."""
+    """Return the parsed JSON, or the text itself if it is not JSON."""
     try:
         return read_json(text)
     except ValueError:

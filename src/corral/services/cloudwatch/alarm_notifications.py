@@ -90,7 +90,10 @@ def _metric(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _children(alarm: Alarm) -> list[dict[str, Any]]:
-    """The alarms that decided the rule of a composite alarm. SetAlarmState can set any text as StateReasonData."""
+    """Return the alarms that decided the rule of a composite alarm.
+
+    The result is empty if StateReasonData does not list them. This can happen after SetAlarmState.
+    """
     try:
         found = read_json(alarm.reason_data)["triggeringAlarms"]
         return [

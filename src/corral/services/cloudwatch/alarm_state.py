@@ -89,7 +89,8 @@ def _write(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> Alarm:
 def reason_of(evaluation: AlarmEvaluation, criteria: Criteria, *, counted: bool) -> str:
     """Return the StateReason of a metric alarm.
 
-    `counted` is True if the alarm has DatapointsToAlarm. The text then contains the number of breaching datapoints.
+    `counted` is True if the alarm has DatapointsToAlarm. The text then says how many of the last datapoints
+    decided the state, and how many are needed.
     """
     points, filled = evaluation.points, evaluation.filled
     if evaluation.state is AlarmState.INSUFFICIENT_DATA:
@@ -105,7 +106,7 @@ def reason_of(evaluation: AlarmEvaluation, criteria: Criteria, *, counted: bool)
 
 
 def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarming: bool, counted: bool) -> str:
-    """Return the text for datapoints that crossed the threshold. `points` are sorted, newest first."""
+    """Return the text for the datapoints that decided the state. `points` are sorted, newest first."""
     listed = ", ".join(f"{value!r} ({datetime.fromtimestamp(at_s, UTC):%d/%m/%y %H:%M:%S})" for at_s, value in points)
     many = f"{len(points)} out of the last {criteria.periods} datapoints" if counted else _many(len(points), "datapoint")
     comparison = f"{'' if alarming else 'not '}{COMPARISON_TEXTS[criteria.comparison]} the threshold ({criteria.threshold!r})"
@@ -115,7 +116,7 @@ def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarm
 
 
 def newest_second_reason(at_s: float, value: float, criteria: Criteria) -> str:
-    """Return the StateReason of an alarm that entered ALARM because of the newest second, before the end of its period."""
+    """Return the StateReason of an alarm that entered ALARM because of a value of the last seconds, before its period ended."""
     one = Criteria(criteria.comparison, criteria.threshold, 1, 1)
     return _crossed([(at_s, value)], one, alarming=True, counted=False)
 
@@ -130,7 +131,7 @@ def reason_data(
     unit: str | None,
     **more: Any,
 ) -> str:
-    """Return StateReasonData: JSON that programs read, for example scaling policies."""
+    """Return StateReasonData: the reason of a state as JSON, for programs."""
     points = evaluation.points
     return json.dumps(
         {

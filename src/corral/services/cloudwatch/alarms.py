@@ -1,4 +1,4 @@
-"""The operations DescribeAlarms, DeleteAlarms, SetAlarmState, EnableAlarmActions and DisableAlarmActions."""
+"""Operations on alarms of all types: describe and delete them, set their state, and enable or disable their actions."""
 
 from __future__ import annotations
 

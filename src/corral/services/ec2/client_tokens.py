@@ -1,4 +1,4 @@
-"""Idempotency tokens of EC2: a repeated request with the same ClientToken returns the result of the first request."""
+"""Idempotency tokens of EC2: if a request repeats a ClientToken within TOKEN_S seconds, it gets the result of the first request."""
 
 from __future__ import annotations
 

@@ -22,13 +22,14 @@ SOURCES = {  # property of a rule → the list and the member of an IpPermission
     "SourceSecurityGroupName": ("UserIdGroupPairs", "GroupName"),
 }
 EVERYTHING = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}  # a new group has this egress rule
+# Whether a rule is an egress rule → the operation that adds or removes it.
 AUTHORIZE = {False: rules.authorize_security_group_ingress, True: rules.authorize_security_group_egress}
 REVOKE = {False: rules.revoke_security_group_ingress, True: rules.revoke_security_group_egress}
 EMBEDDED = {"SecurityGroupIngress": False, "SecurityGroupEgress": True}  # property of a group → whether it contains egress rules
 
 
 def _permission(properties: Properties) -> Document:
-    """Convert the properties of a rule to an IpPermission. Templates may contain numbers as text."""
+    """Convert the properties of a rule to an IpPermission. In a template, the ports can be numbers or text."""
     permission: Document = {"IpProtocol": str(properties["IpProtocol"])}
     permission |= {name: int(properties[name]) for name in ("FromPort", "ToPort") if name in properties}
     for name, (target, member) in SOURCES.items():

@@ -83,7 +83,7 @@ def _delete_route(tx: Tx[Store], caller: Caller, identity: str, properties: Prop
 
 
 def _attach(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    """Attach an internet gateway. The gateway of a VPN (VpnGatewayId) is stored only, so there is nothing to attach."""
+    """Attach an internet gateway. Attach no VPN gateway (VpnGatewayId), because AWS::EC2::VPNGateway creates none in Corral."""
     if "InternetGatewayId" not in properties:
         return f"VGW|{properties['VpcId']}"
     gateways.attach_internet_gateway(tx, dict(properties), caller)
@@ -253,7 +253,7 @@ def _associate_dhcp(tx: Tx[Store], caller: Caller, properties: Properties) -> st
 
 
 def _disassociate_dhcp(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Remove the options from a VPC, unless the VPC uses other options now."""
+    """Make a VPC use no DHCP options, unless it uses other options now."""
     options_id, _, vpc_id = identity.partition("|")
     if existing(tx, caller, "vpc", vpc_id)["DhcpOptionsId"] == options_id:
         dhcp_options.associate_dhcp_options(tx, {"DhcpOptionsId": dhcp_options.DEFAULT, "VpcId": vpc_id}, caller)
@@ -268,7 +268,7 @@ def _gone(delete: Delete) -> Delete:
 
 
 def _in_default_network(type_: TemplateType) -> TemplateType:
-    """Return a template type that creates the default network of its region first, as every EC2 request does."""
+    """Return a template type whose `create` first creates the default network of the region, if this was not done before."""
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         default_vpc.ensure(tx, caller)

@@ -1,7 +1,8 @@
 """The default network of a region: DHCP options, a VPC with one subnet per zone, an internet gateway and a route to it.
 
-The first EC2 request in a region creates the network. Its ids depend only on the account and the region. So a read returns the same
-response whether or not the network was stored before. If a caller deletes the default VPC, only CreateDefaultVpc creates it again.
+The first EC2 request in a region creates the network, unless the request is a long read (`HEAVY` in `handlers.py`). The ids of the
+network depend only on the account and the region, so they are the same in a new data folder. If a caller deletes the default VPC,
+only CreateDefaultVpc creates it again.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ KEYS = (
     "domain-name", "domain-name-servers", "ntp-servers", "netbios-name-servers", "netbios-node-type",
     "ipv6-address-preferred-lease-time",
 )  # fmt: skip
-DEFAULT = "default"  # with this value in AssociateDhcpOptions, the VPC uses no set
+DEFAULT = "default"  # with this id in AssociateDhcpOptions, the VPC uses no DHCP options
 
 
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:

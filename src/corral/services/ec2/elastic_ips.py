@@ -22,6 +22,7 @@ from corral.services.stored_resources import Document, Params, ResourceType, del
 from corral.store import Store
 
 BLOCK = IPv4Network("198.18.0.0/15")
+# Members of an address: what it is associated with, and all members that an association adds.
 TARGET = ("InstanceId", "NetworkInterfaceId", "PrivateIpAddress")
 ASSOCIATION = ("AssociationId", "NetworkInterfaceOwnerId", *TARGET)
 
@@ -114,7 +115,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> Docu
 
 
 def associate(tx: Tx[Store], caller: Caller, allocation_id: str, interface: Document) -> Document:
-    """Associate an address with the network interface of a NAT gateway. Return the members for the description of the gateway."""
+    """Associate an address with the network interface of a NAT gateway. Return the members that the gateway stores about it."""
     address = find(tx, caller, ELASTIC_IP, {"AllocationId": allocation_id})
     if "AssociationId" in address:
         raise _already_associated(address)

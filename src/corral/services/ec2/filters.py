@@ -19,11 +19,15 @@ from corral.services.stored_resources import Params, Selects
 from corral.store import Store
 
 COMMON = {"owner-id": "OwnerId", "tag-key": "Tags[].Key"}
+# Wildcards, also after a backslash, and "[", which has a meaning only for `fnmatchcase`.
 SPECIAL = re.compile(r"\\[*?\\]|[*?\[]")
 
 
 def filtered(paths: Mapping[str, str], member: str = "Filters") -> Callable[[Tx[Store], Caller, Params], Selects]:
-    """Return the function `selects` for a resource type with these filters."""
+    """Return the function `selects` of a resource type.
+
+    `paths` has the path of each filter. `member` is the member of a request that contains the filters.
+    """
     known = {**COMMON, **paths}
 
     def selects(tx: Tx[Store], caller: Caller, params: Params) -> Selects:

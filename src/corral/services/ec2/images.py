@@ -1,7 +1,7 @@
 """Operations on machine images (AMIs). Corral starts no image, so an image is only a record, and a launch accepts any id.
 
-DescribeImages also lists the images of `services/ssm/public_parameters.py` as Amazon's, so that templates and scripts can find
-them.
+DescribeImages also lists the images in AWS's public parameters (`services/ssm/public_parameters.py`) as images of Amazon, so that
+templates and scripts can find them.
 """
 
 from __future__ import annotations

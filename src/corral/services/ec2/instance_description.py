@@ -59,7 +59,7 @@ SELECTS = filtered(
 def find_instances(tx: Tx[Store], caller: Caller, ids: Iterable[str], *, hosts: bool = False) -> list[Instance]:
     """Return the instances of a region that a request names. Raise EC2's error if one of them does not exist.
 
-    With `hosts`, the request may also name a host's own instance. ECS shows the id of this instance.
+    With `hosts`, the request may also name a host's own instance, because clients get the id of this instance from ECS.
     """
     found: dict[str, Instance] = {}
     missing = []

@@ -26,8 +26,8 @@ from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-CPU_UNITS = 1024  # CPU units of a vCPU
-MIB = 1024  # MiB of a GiB
+CPU_UNITS = 1024  # CPU units per vCPU
+MIB = 1024  # MiB per GiB
 _FILE = Path(__file__).parent / "instance_types.jsonl.gz"
 TYPE_PAGES = replace(PAGES, default=100, largest=100)
 
@@ -41,7 +41,7 @@ class TypeSize(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """The prices of an hour of a type on AWS, in US dollars. A price is None if AWS does not offer it, or if it is not known."""
+    """The prices per hour of a type on AWS, in US dollars. A price is None if AWS has no such price, or if it is not known."""
 
     on_demand: float | None
     spot: float | None
@@ -245,7 +245,7 @@ def describe_instance_types(tx: Tx[Store], params: Params, caller: Caller) -> di
 
 
 def describe_instance_type_offerings(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """List the zones that offer a type. Every zone offers every type."""
+    """List the locations that offer each type. Every region and every zone offers every type."""
     kind, chosen = params.get("LocationType", "region"), OFFERED(tx, caller, params)
     places = {
         "region": [caller.region],

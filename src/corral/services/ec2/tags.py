@@ -58,7 +58,7 @@ def create_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
 
 
 def delete_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Delete tags. If a given tag has a value, it is deleted only if the resource has the same value.
+    """Delete tags. If the request gives the value of a tag, the tag is deleted only if it has this value.
 
     If the request has no Tags, all tags are deleted, except the tags that AWS reserves.
     """

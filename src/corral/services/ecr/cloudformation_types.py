@@ -60,7 +60,7 @@ def _registry_type(
     delete: str,
     default: Params,
 ) -> TemplateType:
-    """Return the type of a setting of the registry. `delete` gets the request `default`."""
+    """Return the type of a setting of the registry. The operation `delete` gets the parameters `default`."""
 
     return api_type(
         f"AWS::ECR::{name}",

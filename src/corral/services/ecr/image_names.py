@@ -25,9 +25,9 @@ class RegistryPull(NamedTuple):
 
 
 def region_prefix(region: str) -> str:
-    """Return the first part of a repository name in a pull by a host.
+    """Return the prefix that is added to the name of a repository when a host pulls an image.
 
-    It lets a Docker engine distinguish the images of two regions.
+    The prefix lets a Docker engine distinguish the images of two regions.
     """
     return f"ecr.{region}"
 

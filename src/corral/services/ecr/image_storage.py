@@ -146,7 +146,7 @@ def schedule_layer_cleanup(tx: Tx[Store]) -> None:
 
 
 def release(tx: Tx[Store], contents: list[int]) -> None:
-    """Release contents that no layer uses any more."""
+    """Delete the references of deleted layers to their contents. The blobs of contents without references are deleted later."""
     released = [tx.store.objects.release(content) for content in contents]
     if any(released):
         tx.changed(GARBAGE)

@@ -1,8 +1,8 @@
 """Passwords for the image registry. GetAuthorizationToken issues them, and `docker login` stores them.
 
-A password is a signed token (`services/sessions.py`) that contains a principal, a region and an expiry time. So no row is stored
-for it. The address of ECR contains a region, but the address of this registry does not. So the region in the password selects the
-repositories.
+A password is a token with a MAC (`services/sessions.py`) that contains a principal, a region and an expiry time. So Corral does not
+store passwords. On AWS, the address of a registry contains the region, but the address of this registry does not. So the region in
+the password selects the repositories.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RegistryAccess(NamedTuple):
     expires_at_s: int
     task_id: str | None  # the password of a task is valid until the task stops
     confined: bool = False  # the same value as in the session that requested the password
-    epoch: str = "0"
+    epoch: str = "0"  # the same value as in a session (`services/sessions.py`)
 
 
 def password(key: bytes, access: RegistryAccess) -> str:

@@ -24,7 +24,7 @@ PACE_S = 0.001  # the time until the next of these transactions
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
 AlreadyExists = api_error("AlreadyExists")
-# Properties of a service that an update removes → the value of UpdateService that removes them.
+# Property of a service → the value that UpdateService gets if an update of the stack removes the property.
 SERVICE_DEFAULTS: dict[str, Any] = {
     "PlacementConstraints": [],
     "PlacementStrategies": [],
@@ -42,7 +42,7 @@ SERVICE_DEFAULTS: dict[str, Any] = {
 
 
 def _set_tags(tx: Tx[Store], caller: Caller, resource: str, old: Properties, new: Properties) -> None:
-    """Set the tags of a resource that an update changes."""
+    """Change the tags of a resource from those in `old` to those in `new`."""
     before, after = ({tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in (old, new))
     if removed := sorted(before.keys() - after):
         call(tx, caller, "ecs", "UntagResource", {"resourceArn": resource, "tagKeys": removed})
@@ -112,9 +112,10 @@ def _delete_association(tx: Tx[Store], caller: Caller, identity: str, properties
 
 
 def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Remove the capacity providers from the cluster. If the whole stack is deleted, first stop the tasks of the providers.
+    """Remove the capacity providers from the cluster. If the stack is deleted or rolled back, first stop the providers' tasks.
 
-    ECS refuses to remove a capacity provider that runs tasks. The later deletion of the Auto Scaling group would stop them anyway.
+    ECS refuses to remove a capacity provider that runs tasks. The later deletion of the Auto Scaling group would stop these tasks
+    anyway.
     """
     cluster = short(step.physical_id)
     if not _exists(tx, caller, cluster):
@@ -134,7 +135,7 @@ def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wait
 
 
 def _tasks_of_providers(tx: Tx[Store], caller: Caller, cluster: str) -> list[str]:
-    """Return some tasks that run on the capacity providers of a cluster."""
+    """Return at most STOPS_MAX tasks of a cluster's capacity providers that have not stopped."""
     _, details = cluster_record(tx, caller, cluster) or ("", {})
     providers = [name for name in details.get("capacityProviders", ()) if name != HOST_PROVIDER]
     found = [task for name in providers for task in tx.store.clusters.tasks_on(caller.region, cluster, name, STOPS_MAX)]

@@ -30,7 +30,7 @@ NAMESPACE = "ECS/ContainerInsights"
 GROUP = "/aws/ecs/containerinsights/{}/performance"
 RETENTION_DAYS = 1  # as AWS sets it for these groups
 TASKS_MAX = 500  # a cluster with more tasks gets events for this many of them
-PIECE = 10  # the number of services or tasks of one transaction, so that other requests do not wait long
+PIECE = 10  # one transaction handles this many services or tasks, so that other requests do not wait long
 ENHANCED = "enhanced"
 
 CLUSTER_METRICS = {"TaskCount": "Count", "ContainerInstanceCount": "Count", "ServiceCount": "Count"}
@@ -58,7 +58,7 @@ CONTAINER_DIMENSIONS = (
 
 
 class UsedByRun(Struct, frozen=True):
-    """The resources that a container used: its average CPU units of the last minute, and its present memory and I/O."""
+    """The average CPU units of a container since the last measurement, its memory now, and its I/O since its start."""
 
     cpu_units: float
     memory_mib: float
@@ -77,7 +77,7 @@ PerformanceEvents = dict[str, list[str]]  # log stream → messages
 
 
 def used_by_runs(now: Mapping[str, Usage], before: Mapping[str, Usage], started_s: Mapping[str, float]) -> dict[str, UsedByRun]:
-    """Return what each run used between two measurements. A run that was not measured before is averaged since its start."""
+    """Return the resources of each run. Its CPU units are the average since the earlier measurement, or else since its start."""
     found = {}
     for attempt, usage in now.items():
         cpu_s, since_s = usage.cpu_user_s + usage.cpu_system_s, started_s.get(attempt, usage.at_s)
@@ -104,9 +104,9 @@ def cluster_events(tx: Tx[Store], cluster: InsightsCluster) -> PerformanceEvents
 
 
 def service_events(tx: Tx[Store], cluster: InsightsCluster, after: str) -> tuple[PerformanceEvents, str | None]:
-    """Return the events of the next services, and the name of the last of these services.
+    """Return the events of the next services after the name `after`, at most PIECE, and the name of the last of these services.
 
-    The name is None if no services follow.
+    Return None instead of the name if fewer than PIECE services were left.
     """
     names = tx.store.ecs_services.listed(cluster.region, cluster.name, after, PIECE)
     events = [_json(event) for event in _service_events(tx, cluster, names, _minute_ms(tx))]
@@ -197,7 +197,7 @@ def _task_events(
         "KnownStatus": task.state.value, "LaunchType": task.launch_type, "CreatedAt": round(task.created_at_s * 1000),
         "StartedAt": round((task.started_at_s or task.created_at_s) * 1000), "Timestamp": at_ms, **_amounts(sums, *reserved),
     }  # fmt: skip
-    if runs:  # a task whose host did not respond has no values
+    if runs:  # a task whose host did not respond has no measured runs, and gets no event
         declared: list[Declared] = [(TASK_METRICS, TASK_DIMENSIONS)]
         if cluster.level == ENHANCED:
             percentages = _percentages("Task", sums, *reserved)

@@ -26,7 +26,7 @@ PORT_MAX = 65_535
 def check_definition(definition: Definition) -> None:
     """Raise ClientException if ECS would refuse the definition.
 
-    `cpu` and `memory` of the task were already converted to numbers.
+    The caller has already converted `cpu` and `memory` of the task to CPU units and MiB.
     """
     if len(orjson.dumps(definition)) > DOCUMENT_MAX_BYTES:
         raise ClientException(

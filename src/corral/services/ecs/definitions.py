@@ -73,7 +73,7 @@ def deregister_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Ca
 
 
 def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Mark revisions as deleted. `reconcile/tasks.py` deletes a revision when no running or stopped task refers to it."""
+    """Begin to delete revisions. `reconcile/tasks.py` deletes a revision when no running or stopped task refers to it."""
     given = params["taskDefinitions"]
     deleted, failures = [], []
     for name in given:

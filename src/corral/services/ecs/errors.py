@@ -20,7 +20,7 @@ ServiceNotActiveException = api_error("ServiceNotActiveException")
 ServiceNotFoundException = api_error("ServiceNotFoundException")
 TargetNotConnectedException = api_error("TargetNotConnectedException")
 TargetNotFoundException = api_error("TargetNotFoundException")
-# Status 404 is for the API of the ECS agent; the API of ECS responds with 400.
+# The API of the ECS agent responds with this error and the HTTP status 404. The API of ECS itself responds with 400.
 TaskNotFound = api_error("ResourceNotFoundException", 404)
 TaskSetNotFoundException = api_error("TaskSetNotFoundException")
 UnsupportedFeatureException = api_error("UnsupportedFeatureException")

@@ -1,7 +1,7 @@
-"""ExecuteCommand: issues a permit to run one command in a container within a minute.
+"""ExecuteCommand: issues a permit to run one command in a container. The session must begin within a minute.
 
-The permit is not stored. It is in the token of the session, sealed by `services/sessions.py`. `server/data_channel.py` opens the
-session.
+The permit is not stored. It is the content of the session's token, which `services/sessions.py` signs. `server/data_channel.py`
+opens the session.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -
 
 
 def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
-    """Return the host and the order for a permit. The checks are repeated, because the run can have ended after ExecuteCommand."""
+    """Return the id of the host and the order for a permit.
+
+    Check the run and the host again, because they can have stopped after ExecuteCommand.
+    """
     task = tx.store.tasks.of_run(permit.run_id)
     run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None
     if task is None or run is None or run.state is not RunState.RUNNING:

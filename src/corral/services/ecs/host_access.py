@@ -1,6 +1,7 @@
 """Settings of a task definition that give its containers access to the host. With such a setting, a task can control the machine.
 
-`corral up --isolate` refuses these settings. A program in a container may use them only if a policy allows `corral:RunOnHost`.
+`corral up --isolate` refuses these settings. If a program in a container launches a task with such a setting, a policy must allow
+`corral:RunOnHost`.
 """
 
 from __future__ import annotations

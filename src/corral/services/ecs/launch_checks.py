@@ -62,7 +62,7 @@ def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
 
 
 def check_network(definition: Mapping[str, Any], configuration: Mapping[str, Any] | None) -> None:
-    """Refuse a request without a network configuration if the network mode is awsvpc, and with one in all other modes.
+    """With the network mode awsvpc, a request must have a network configuration. With all other modes, it must have none.
 
     The configuration is stored, but has no effect.
     """

@@ -65,7 +65,7 @@ def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[
 
 
 def exists_without_row(tx: Tx[Store], region: str, name: str) -> bool:
-    """Whether a cluster exists that no request has created.
+    """Whether this cluster exists even if no request has created it.
 
     Such clusters are `default`, the cluster of this machine, and a former cluster of this machine that still has tasks.
     """
@@ -120,7 +120,7 @@ REVISION_MAX = 2**31 - 1
 
 @lru_cache(maxsize=1024)  # every start and every description of a task splits the ARN of its definition
 def split_definition(given: str) -> tuple[str, int | None]:
-    """Split `family`, `family:revision` or an ARN of either into family and revision. The revision may be None."""
+    """Split `family`, `family:revision` or an ARN of either into family and revision. The revision is None if it is not given."""
     name = short(given) if given.startswith("arn:") else given
     family, colon, revision = name.partition(":")
     if not colon:

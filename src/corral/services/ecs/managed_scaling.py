@@ -49,7 +49,7 @@ class LaunchShape(Struct, frozen=True):
 
 
 class ScalingState(Struct, frozen=True):
-    """The data that the reconciler of a capacity provider stores between two runs."""
+    """The data that the reconciler of a capacity provider stores for its next call."""
 
     low_since_s: float | None = None  # since when the group has more capacity than needed
     launch: LaunchShape | None = None  # the instance that the group would have launched when tasks last waited
@@ -57,7 +57,7 @@ class ScalingState(Struct, frozen=True):
     is_stepping: bool = False  # more instances are needed, but the instances of the last step still warm up
     desired: int | None = None  # the desired capacity after the last decision
     is_lowered: bool = False  # a user or a policy has lowered `desired`, and the group still terminates instances
-    paced_at_s: float | None = None  # when a transaction stopped as many tasks as it may; a later transaction continues
+    paced_at_s: float | None = None  # when a transaction reached its limit of tasks to stop; a later transaction continues
 
 
 class GroupProvider(Struct, frozen=True):
@@ -79,7 +79,7 @@ class GroupProvider(Struct, frozen=True):
         return bool(self.clusters) and self.scaling["status"] == ENABLED
 
     def scales_group(self, group: Group) -> bool:
-        """Whether managed scaling is on. It pauses while a deletion or the update of a stack empties the group."""
+        """Whether managed scaling is on. It pauses while the deletion of the group, or the update of a stack, empties the group."""
         return self.scales and group.status != DELETING and DRAINED not in group.settings
 
     @property
@@ -97,7 +97,7 @@ class GroupProvider(Struct, frozen=True):
 
 
 def group_name(document: Mapping[str, Any]) -> str:
-    """The name of the Auto Scaling group of a provider's document."""
+    """The name of the Auto Scaling group in a provider's document. Empty if the document has none."""
     return str(document.get("autoScalingGroupProvider", {}).get("autoScalingGroupArn", "")).rpartition("autoScalingGroupName/")[2]
 
 
@@ -279,7 +279,7 @@ def provider_reservations(tx: Tx[Store]) -> dict[tuple[str, str, str], float]:
 
 
 def need_of(tx: Tx[Store], provider: GroupProvider, members: Iterable[Member]) -> Need:
-    """The instances that the tasks of a provider need. New instances have the shape that its reconciler has stored."""
+    """The instances that the tasks of a provider need. New instances have the shape that the provider's reconciler has stored."""
     launch = provider.state.launch
     new = launch.as_instance(provider.region, provider.group) if launch is not None else None
     return needed_instances(instances_of(tx, members), waiting_tasks(tx, provider), new)
@@ -329,7 +329,7 @@ def why_provider_waits(tx: Tx[Store], pool: str, demand: Demand) -> str:
 
 
 def _cannot_help(launch: LaunchShape, region: str, pool: str, group: str, demand: Demand) -> str | None:
-    """Return why a new instance of the group could not run a task."""
+    """Return why a new instance of the group could not run a task. Return None if it could."""
     new = launch.as_instance(region, group)
     if new.pool != pool:
         joined = f"the cluster {launch.cluster}" if launch.cluster else "no cluster"

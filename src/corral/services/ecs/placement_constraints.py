@@ -23,7 +23,7 @@ FAILURE_REASONS = {
 
 
 def failure_reason(resource: str) -> str:
-    """The `reason` of a failure in RunTask's response. `resource` names what the cluster lacks."""
+    """The `reason` of a failure in RunTask's response. `resource` is a key of FAILURE_REASONS, or a resource that is not free."""
     return FAILURE_REASONS.get(resource, f"RESOURCE:{resource}")
 
 
@@ -32,7 +32,7 @@ def placement_rules(
 ) -> PlacementRules | None:
     """The rules for all given constraints and strategies; None if there are no constraints and no strategies.
 
-    `constraints` includes the constraints of the task definition.
+    `constraints` includes the constraints of the task definition. `scope` is REGION/CLUSTER, and `group` is the group of the task.
     """
     if not constraints and not strategies:
         return None

@@ -1,7 +1,7 @@
-"""Private environments: S3 objects with the variables of runs, which are deleted when no task needs them any more.
+"""Private environments: S3 objects with the environment variables of `corral run`, which are deleted when no task needs them.
 
-See `model/run_environment.py`. A task that replaces a failed task refers to the same object. It must be launched at most a minute
-after the end of the failed task.
+See `model/run_environment.py`. A task that replaces a failed task refers to the same object. The object is deleted a minute after
+the end of the failed task, so the new task must be launched before.
 
 A session is the caller of a request that is signed with temporary credentials, for example the program of a task. A session can
 refer only to objects that it has uploaded itself, because a task can read the variables of the object to which it refers.

@@ -19,7 +19,10 @@ ENDED_MEMBERS = frozenset({REQUEUED_AS, "protectedUntil"})  # members of Task.de
 
 
 def requeue(tx: Tx[Store], task: Task, run: QueuedRun, not_before_s: float) -> Task:
-    """Add the task that replaces a stopped task. The new task takes its place in the run queue, and starts at `not_before_s`."""
+    """Add the task that replaces a stopped task, and give it the place of the stopped task in the run queue.
+
+    The new task does not start before `not_before_s`.
+    """
     task_id = tx.ids.hex32()
     tags: list[dict[str, str]] = task.details.get("tags", [])
     changed = {REQUEUE_TAG: str(run.requeues - 1), REQUEUE_OF_TAG: run.chain}

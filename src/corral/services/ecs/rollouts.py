@@ -159,14 +159,14 @@ def alarm_names(configuration: dict[str, Any]) -> tuple[str, ...]:
 
 
 def watch_alarms(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, names: tuple[str, ...]) -> None:
-    """Request reports of the states of these alarms from the metrics lane. Without alarms, end the reports."""
+    """Request reports of the states of these alarms from the metrics lane. If `names` is empty, end the reports."""
     if alarm_names(rollout.configuration):
         watcher = f"{service.key}/{rollout.id}"
         tx.hand_over("metrics", "alarm watches", {"watcher": watcher, "region": service.region, "alarms": names}, key=watcher)
 
 
 def receive_watched_alarms(tx: Tx[Store], payload: dict[str, Any]) -> None:
-    """Store which of the alarms of a rollout are in the state ALARM. An alarm that was in ALARM at the start is ignored."""
+    """Store which alarms of a rollout were in the state ALARM. An alarm that was in ALARM in the first report is ignored."""
     region, cluster, name, rollout_id = payload["watcher"].split("/")
     service = tx.store.ecs_services.get(region, cluster, name)
     if service is None or service.rollout != rollout_id:

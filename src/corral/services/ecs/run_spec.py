@@ -27,7 +27,7 @@ from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
 NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
-MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # not in the main node itself
+MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # the main node itself does not get this variable
 FILES_MAX_BYTES = 2**20  # all files of a container together. Linux cannot start a program with a much larger environment
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 SECRETS_MANAGER = "secretsmanager"
@@ -143,7 +143,7 @@ def _in_docker(tx: Tx[Store], run: Run) -> bool:
 
 
 def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_container: bool = False) -> LogTarget | None:
-    """The log stream of a run. If the log driver has no prefix, the stream is named by the container's `runtimeId`.
+    """The log stream of a run. Without the option awslogs-stream-prefix, the name of the stream is the container's `runtimeId`.
 
     A restart of the container does not change its `runtimeId`.
     """
@@ -165,7 +165,7 @@ def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_contain
 
 
 def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]:
-    """The environment variables that ECS sets. AWS's libraries read them, so a program needs no configuration.
+    """The environment variables that ECS sets, and AWS_ENDPOINT_URL. AWS's libraries read them, so programs need no settings.
 
     The variables contain URLs. `server/task_endpoints.py` serves these URLs.
     """
@@ -184,9 +184,10 @@ def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]
 
 
 def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]:
-    """The variables of a Batch job that differ between its tasks.
+    """The variables that differ between the tasks of one Batch job, or between the members of one array of the run queue.
 
-    A node of a multi-node job that runs in a container has the address of the container, not its loopback address.
+    If the nodes of a multi-node job are containers with a network of their own, loopback addresses are of no use. Then the variable
+    with the node's own address is omitted, and the address of the main node is that of its container.
     """
     given: dict[str, str] = task.details.get("jobEnvironment", {})
     if NODE_ADDRESS not in given or not has_network(tx, task, spec):
@@ -196,7 +197,7 @@ def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]
 
 
 def has_network(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
-    """Whether the containers of a task do not use the network of the host. Then only Docker knows their address."""
+    """Whether the containers of a task have a network of their own. Then only Docker knows their address."""
     return spec.document.get("networkMode") not in ("host", "none") and has_containers(tx, task, spec)
 
 

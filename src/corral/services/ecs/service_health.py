@@ -69,7 +69,7 @@ def all_healthy(tx: Tx[Store], service: EcsService) -> bool:
 
 
 def _settles(service: EcsService) -> bool:
-    """Return whether a running task without a health check counts as healthy only after some time."""
+    """Return whether a running task without a health check counts as healthy only SETTLED_S after its start."""
     configuration: Mapping[str, Any] = service.details["deploymentConfiguration"]
     return service.primary.rollout == IN_PROGRESS and breaker_of(configuration) is not None
 

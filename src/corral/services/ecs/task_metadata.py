@@ -27,7 +27,7 @@ NOT_THROTTLED = {"periods": 0, "throttled_periods": 0, "throttled_time": 0}
 
 
 def unstopped_task(tx: Tx[Store], run_id: str) -> Task | None:
-    """Return the task of a run. Return None if the task has stopped: its endpoints refuse requests."""
+    """Return the task of a run. Return None if the task does not exist or has stopped: then its endpoints refuse requests."""
     task = tx.store.tasks.of_run(run_id)
     return None if task is None or task.state is TaskState.STOPPED else task
 
@@ -136,7 +136,9 @@ def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str,
 
 
 def _network(task: Task, spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
-    """The network of a container. A plain process uses the network of its host. A node of a multi-node job has its own address."""
+    """The network of a container. A plain process uses the network of its host. If it is a node of a multi-node job, it has a
+    loopback address of its own.
+    """
     if "privateIpv4Address" not in about:
         address = task.details.get("jobEnvironment", {}).get(NODE_ADDRESS, "127.0.0.1")
         return {"NetworkMode": "host", "IPv4Addresses": [address]}

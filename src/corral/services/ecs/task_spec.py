@@ -73,7 +73,7 @@ class TaskSpec(Struct, frozen=True, eq=False):
     role: str  # ARN or name of the task role; empty if there is none
 
 
-# By id() of the document. A cached spec refers to its document, so Python cannot give the same id to another document.
+# By id() of the document, and by the overrides. A cached spec refers to its document, so no other document can get the same id.
 _cache: dict[Any, TaskSpec] = {}
 
 

@@ -1,6 +1,7 @@
 """CloudFormation types of IAM: roles, policies and instance profiles.
 
-Corral does not serve users and groups. They are stored only, so a policy that names them is attached to its roles alone.
+Corral has no users and groups. A stack can have resources of these types, but they have no effect. So a policy that names users,
+groups and roles is attached to the roles only.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ def _check_policy(text: str, *, is_trust: bool) -> None:
 
 
 def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
-    """The id, ARN and creation date of a new resource, such as `AROA…` and `arn:aws:iam::ACCOUNT:role/PATH/NAME`."""
+    """Return a function for `ResourceType.new`. It returns the path, id, ARN and creation date of a new resource.
+
+    For example, `AROA…` is an id, and `arn:aws:iam::ACCOUNT:role/PATH/NAME` an ARN.
+    """
 
     def identity(tx: Tx[Store], params: Params, caller: Caller) -> Document:
         path = params.get("Path", "/")

@@ -42,11 +42,12 @@ REMOVED: dict[str, Any] = {  # the value after the property was removed from the
     "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
 }
 CODE = ("Code", "Architectures")  # the properties that UpdateFunctionCode sets
-# The properties that no operation of Corral has
+# Properties that the operations of Corral do not accept
 UNSENT = (
     "CapacityProviderConfig", "CodeSigningConfigArn", "DurableConfig", "FunctionScalingConfig", "ImageConfig",
     "PublishToLatestPublished", "RecursiveLoop", "ReservedConcurrentExecutions", "RuntimeManagementConfig", "TenancyConfig",
 )  # fmt: skip
+# Properties without effect. The events of the stack mention them.
 NOTED = (
     *UNSENT, "DeadLetterConfig", "EphemeralStorage", "FileSystemConfigs", "Layers", "SnapStart", "TracingConfig", "VpcConfig",
 )  # fmt: skip

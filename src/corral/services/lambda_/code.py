@@ -1,6 +1,7 @@
 """The code of functions: zip files, in the request or in Corral's own S3.
 
-The server reads objects and checks zip files outside the lane (`fetch`, `prepare`). A stack reads the object in the lane.
+For a request, the server reads the object and checks the zip file in another thread than the lane (`fetch`, `prepare`). A stack
+does this in the lane.
 """
 
 from __future__ import annotations

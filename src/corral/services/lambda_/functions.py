@@ -49,12 +49,12 @@ PAGES = Pagination(
 )
 TAG_RULES = TagRules(InvalidParameterValueException)
 
-STACK = "_stack"  # Corral's own member of a request of a stack, which also stores functions that Corral does not run
+STACK = "_stack"  # Corral's own member in requests of stacks. Only a stack can store a function that Corral cannot run.
 NO_VERSIONS = "Corral has only the version $LATEST of a function: leave out Publish."
 
 
 def is_run(document: Document) -> bool:
-    """Whether Corral can run a function. A stack also stores functions in other languages."""
+    """Whether Corral can run a function. Stacks also store functions in other languages than Python."""
     return RUNTIMES.fullmatch(document["Runtime"]) is not None
 
 

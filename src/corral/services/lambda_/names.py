@@ -1,4 +1,4 @@
-"""Names and ARNs of functions, and the functions that find and store them."""
+"""Names and ARNs of Lambda functions. Also finds and stores Lambda functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def function_arn(region: str, account: str, name: str) -> str:
 
 
 def named_function(caller: Caller, given: str, qualifier: str | None = None) -> str:
-    """Return the name of the function that a request names. Raise an error if it can only be in another region or account."""
+    """Return the name of the function that a request names.
+
+    Raise an error if the request names another region, another account, or another version than $LATEST.
+    """
     found = REFERENCE.fullmatch(given)
     if found is None:
         raise InvalidParameterValueException(f"The function name is not valid: {given}")

@@ -1,4 +1,4 @@
-"""The resource policies of functions. Corral enforces them for other services, such as SNS."""
+"""The resource policies of functions. Corral enforces them when another service, such as SNS, invokes a function."""
 
 from __future__ import annotations
 

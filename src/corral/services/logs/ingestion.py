@@ -23,7 +23,7 @@ NO_GROUP = (
     "Create it with: aws logs create-log-group --log-group-name {group} --region {region}"
 )
 NO_NAMES: Mapping[str, str] = {}
-POINTS_MIN = 100  # every chunk may produce this number of datapoints, even if the report has many chunks
+POINTS_MIN = 100  # a chunk can always produce this many datapoints, even if a host sends many chunks at once
 
 
 def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]], max_points: int = BATCH_POINTS_MAX) -> None:

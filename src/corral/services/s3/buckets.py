@@ -59,7 +59,7 @@ def _check_name(name: str) -> None:
 
 
 def _region(constraint: str | None, signed_region: str) -> str:
-    """The region of a new bucket. It must match the region in the request's signature."""
+    """The region of a new bucket. It must be the region in the request's signature, unless the request is signed for us-east-1."""
     if constraint == FIRST_REGION:
         raise InvalidLocationConstraint("The specified location-constraint is not valid", LocationConstraint=constraint)
     region = OLD_REGION_NAMES.get(constraint or "", constraint) or FIRST_REGION

@@ -96,7 +96,7 @@ def _lifecycle_rule(rule: Properties) -> Params:
 
 def _transition(value: Properties, days: str) -> Params:
     named = renamed(value, {"TransitionInDays": days, "TransitionDate": "Date"})
-    return {**named, "StorageClass": value["StorageClass"].upper()}  # templates may have the old name Glacier
+    return {**named, "StorageClass": value["StorageClass"].upper()}  # a template can have the old name Glacier
 
 
 def _notifications(value: Properties) -> Params:

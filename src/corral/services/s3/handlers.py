@@ -58,7 +58,7 @@ ADMIT = {
     "UploadPartCopy": multipart_uploads.admit_part_copy,
 }
 
-# Operations that may take too long for one transaction. These functions split a request. The responses are merged.
+# Operations that can take too long for one transaction. These functions split a request, and the server merges the responses.
 PIECES = {"DeleteObjects": objects.delete_batches}
 
 HEAVY = frozenset(

@@ -1,4 +1,4 @@
-"""Lifecycle configurations: their validation, and the schedule of keys and uploads that their rules may expire.
+"""Lifecycle configurations: their validation, and the schedule of keys and uploads that their rules can expire.
 
 Each such key or upload has a row with the time of its next evaluation. `key_changed` updates the row when a key changes. When the
 rules of a bucket change, a walk through the bucket updates all rows. `reconcile/object_expiry.py` evaluates the keys and uploads.

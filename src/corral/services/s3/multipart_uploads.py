@@ -43,10 +43,9 @@ from corral.store import Store
 
 PART_MIN_BYTES = 5 * 1024**2  # the last part may be smaller
 OBJECT_MAX_BYTES = 5 * 1024**4
-# These details of an upload are not copied to the completed object.
 CHECKSUM_ALGORITHM = "ChecksumAlgorithm"
 CHECKSUM_TYPE = "ChecksumType"
-UPLOAD_DETAILS = (CHECKSUM_ALGORITHM, CHECKSUM_TYPE)
+UPLOAD_DETAILS = (CHECKSUM_ALGORITHM, CHECKSUM_TYPE)  # details of an upload that are not copied to the completed object
 
 
 def create_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

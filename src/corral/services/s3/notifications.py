@@ -116,7 +116,7 @@ def _target(tx: Tx[Store], arn: str) -> Queue | Document | None:
 
 
 def _send(tx: Tx[Store], target: Queue | Document, message: dict[str, Any]) -> None:
-    """Send a message. A topic with a small MaximumMessageSize may refuse it; then nothing is sent."""
+    """Send a message. A topic with a small MaximumMessageSize can refuse the message; then nothing is sent."""
     text = orjson.dumps(message).decode()
     if isinstance(target, Queue):
         send_message.deliver(tx, target, text, sender=SENDER)
@@ -174,7 +174,7 @@ def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any]
 
 
 def _refusal(tx: Tx[Store], bucket: Bucket, target: Queue | Document, arn: str, caller: Caller) -> str | None:
-    """Why S3 may not send to this queue or topic for the bucket; None if S3 may send."""
+    """Return why S3 must not send the bucket's notifications to this queue or topic. Return None if S3 may send them."""
     is_queue, source = isinstance(target, Queue), bucket_arn(bucket.name)
     if arn.split(":")[3] != bucket.region:
         return "The notification destination service region is not valid for the bucket location constraint"

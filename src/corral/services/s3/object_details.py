@@ -142,7 +142,7 @@ def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str
 def _default_encryption(bucket: Bucket) -> dict[str, Any]:
     if bucket.encryption is None:
         return {}
-    rule = bucket.encryption["Rules"][0]  # PutBucketEncryption stores exactly one rule, and sets all its members
+    rule = bucket.encryption["Rules"][0]  # PutBucketEncryption stores exactly one rule, and the rule has BucketKeyEnabled
     by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": SSE_S3})
     return {
         SSE_METHOD: by_default["SSEAlgorithm"],

@@ -31,7 +31,7 @@ def add(
     caller: Caller,
     upload_id: str | None = None,
 ) -> ObjectVersion:
-    """Add a version, which becomes the latest version of its key. Without versioning, it replaces the previous version.
+    """Add a version, which becomes the latest version of its key. If versioning is not enabled, it replaces the version `null`.
 
     The caller must have added one reference to the content for this version, by `add_content` or `refer_to`. If the version
     completes an upload, it takes over the upload's reference.

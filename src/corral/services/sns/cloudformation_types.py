@@ -113,7 +113,7 @@ def _in_region(caller: Caller, region: str | None) -> Caller:
 
 
 def _update_subscription(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
-    """Set the changed attributes. The filter policy is removed first, because it may not be valid in the new scope."""
+    """Set the changed attributes. The filter policy is removed first, because it can be invalid in the new scope."""
     names = changed(old, new)
     values = [(name, new.get(name, REMOVED.get(name, ""))) for name in SUBSCRIPTION_ATTRIBUTES if name in names]
     if FILTER in names or "FilterPolicyScope" in names:

@@ -1,6 +1,7 @@
-"""ARNs of topics and subscriptions, and the functions that find and store them.
+"""ARNs of topics and subscriptions, and functions that find and store topics and subscriptions.
 
-The key of a subscription in the store is TOPIC:ID. A colon cannot be part of a topic name, so the key also is the end of its ARN.
+The key of a subscription in the store is TOPIC:ID, which is also the end of its ARN. Topic names contain no colon, so all keys with
+the prefix `TOPIC:` belong to one topic.
 """
 
 from __future__ import annotations

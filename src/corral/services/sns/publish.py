@@ -1,7 +1,7 @@
-"""Publish and PublishBatch, and the functions that deliver every published message to the subscriptions of its topic.
+"""Publish and PublishBatch, and the delivery of published messages to the subscriptions of their topic.
 
-The transaction that publishes a message also puts it on the subscribed queues, and queues the invocations of subscribed functions.
-Other services publish with `deliver`.
+The transaction that publishes a message also sends it to the subscribed SQS queues, and adds invocations of the subscribed Lambda
+functions. Other services publish with `deliver`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ Attributes = Mapping[str, Mapping[str, Any]]
 
 
 class PublishedMessage(Struct, frozen=True):
-    """A published message."""
-
     id: str
     body: str  # the message for SQS queues
     bytes: int
@@ -233,7 +231,7 @@ def _published(notification: PublishedMessage) -> dict[str, Any]:
 
 
 def _send(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> PublishedMessage:
-    """Deliver a message to the subscriptions of a topic. If it is a duplicate, deliver nothing and return the ids of the first."""
+    """Deliver a message to the subscriptions of a topic. A duplicate is not delivered, and gets the ids of the first message."""
     if is_fifo(topic):
         notification, is_new = _numbered(tx, topic, notification)
         if not is_new:
@@ -247,7 +245,7 @@ def _send(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> Pub
 
 
 def _numbered(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> tuple[PublishedMessage, bool]:
-    """The message with its sequence number, and False if it is a duplicate."""
+    """Return the message with its sequence number, and whether it is new. A duplicate gets the ids of the first message."""
     queues, number, at_ms = tx.store.queues, topic["Number"], now_ms(tx)
     group_id, deduplication_id = notification.group_id, notification.deduplication_id
     assert group_id is not None and deduplication_id is not None
@@ -301,7 +299,7 @@ def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notificatio
 
 def _invoke(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> bool:
     """Invoke the function of a subscription. Return False if it does not exist, or if its policy does not allow the topic."""
-    from corral.services.lambda_.invocations import enqueue  # imported with the first such subscription
+    from corral.services.lambda_.invocations import enqueue  # imported only here, because most topics have no such subscription
     from corral.services.lambda_.names import function_with_arn
     from corral.services.lambda_.policies import service_may_invoke
 
@@ -334,7 +332,7 @@ def _can_receive(tx: Tx[Store], topic: Document, queue: Queue, body: str, attrib
 
 
 def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> str:
-    """The JSON text that contains a message, unless the subscription has raw delivery."""
+    """Return the body of the SQS message for a subscription without raw delivery: JSON that contains the published message."""
     return orjson.dumps(_members(tx, topic, subscription, notification, notification.body)).decode()
 
 

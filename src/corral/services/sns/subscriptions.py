@@ -38,7 +38,8 @@ from corral.store import Store
 from corral.store.stored_resources import Document
 
 FILTER_POLICIES_MAX = 200  # of one topic
-# AWS confirms these protocols at once if the endpoint belongs to the caller's account. The others wait for a confirmation.
+# AWS confirms a subscription with one of these protocols at once, if the endpoint belongs to the caller's account. Other
+# subscriptions wait for a confirmation.
 CONFIRMED_AT_ONCE = frozenset({"application", "firehose", "lambda", "sms", "sqs"})
 RAW_PROTOCOLS = frozenset({"firehose", "http", "https", "sqs"})
 ENDPOINTS = {  # protocol → the form of its endpoints, and AWS's error text

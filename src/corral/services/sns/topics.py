@@ -44,7 +44,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 NAME_MAX_CHARACTERS = 256
 DISPLAY_NAME_MAX_CHARACTERS = 100
 MESSAGE_MIN_BYTES, MESSAGE_DEFAULT_BYTES, MESSAGE_MAX_BYTES = 1024, 262_144, 1_048_576
-SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX = 100  # the most subscriptions of a topic whose messages may be larger than the default
+SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX = 100  # the maximum for a topic whose MaximumMessageSize is above the default
 LARGE_MESSAGE_PROTOCOLS = frozenset({"sqs", "firehose", "lambda"})
 
 CHOICES = {
@@ -80,7 +80,7 @@ TAG_RULES = TagRules(
     InvalidParameterException,
     errors={"count": TagLimitExceededException},
     texts={
-        "count": "Could not complete request: tag quota of per resource exceeded",
+        "count": "Could not complete request: tag quota of per resource exceeded",  # AWS's own words
         "duplicate": "Invalid parameter: Duplicated keys are not allowed.",
     },
     any_character=True,
@@ -88,7 +88,7 @@ TAG_RULES = TagRules(
 
 
 def create_topic(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Create a topic. If it exists with the same attributes and tags, return it."""
+    """Create a topic. If it exists, and the given attributes and tags do not differ, return it."""
     name, given = params["Name"], dict(params.get("Attributes", {}))
     tags = TAG_RULES.read(params.get("Tags", []))
     fifo = given.get("FifoTopic") == "true"
@@ -183,7 +183,10 @@ def _check_name(name: str, *, fifo: bool) -> None:
 
 
 def check_attributes(given: Mapping[str, str], parameter: str, *, fifo: bool) -> None:
-    """Raise the service's error for an attribute that does not exist, or whose value is not valid. Empty values are valid."""
+    """Raise the service's error for an attribute that does not exist, or whose value is not valid.
+
+    Attributes with a list of allowed values (CHOICES) must not be empty. Other attributes can be empty.
+    """
     for name, value in given.items():
         if name not in SETTABLE:
             raise invalid(parameter, f"Unknown attribute {name}")

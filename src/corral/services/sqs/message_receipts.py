@@ -32,7 +32,8 @@ def handle_of(queue: Queue, id: int, receives: int) -> str:
 def receipt_of(queue: Queue, handle: str) -> Receipt:
     """Decode a handle.
 
-    A purge gives the queue a new pile of messages. So if the pile in the handle is not the queue's pile, the message is deleted.
+    The messages of a queue are its pile. A purge gives the queue a new, empty pile. So if the pile in the handle is not the queue's
+    pile, a purge has deleted the message.
     """
     try:
         queue_id, pile, id, receives = HANDLE.unpack(bytes.fromhex(handle))

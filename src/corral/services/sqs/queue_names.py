@@ -65,5 +65,5 @@ def now_ms(tx: Tx[Any]) -> int:
 
 
 def wait_key(queue: Queue) -> str:
-    """The key that long polls of this queue wait for. It is marked as changed when a message may have become visible."""
+    """The key that long polls of this queue wait for. `Tx.changed` gets this key when a message may have become visible."""
     return f"queue:{queue.id}"

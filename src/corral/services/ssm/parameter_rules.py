@@ -25,7 +25,7 @@ POLICIES_MAX = 10
 
 
 def type_of(params: dict[str, Any], before: Parameter | None) -> str:
-    """The type of a new version. A request for an existing parameter may omit the type, which cannot change."""
+    """The type of a new version. A request for an existing parameter can omit the type. The type never changes."""
     given = params.get("Type")
     if given is None and before is None:
         raise ValidationException("A parameter type is required when you create a parameter.")
