@@ -6,9 +6,9 @@ CDK := examples/cdk-gpu-service/node_modules
 unexport PYTHONDONTWRITEBYTECODE
 
 # More test processes than cores, because many tests wait for tasks and timers.
-JOBS ?= 4
+JOBS ?= 6
 
-.PHONY: demo test suite check check-pure check-others bench picture lint test-packages bench-packages constraints clean
+.PHONY: demo test suite check check-rules check-others bench picture redraw lint test-packages bench-packages constraints clean
 demo: .venv/.run .venv/.aws
 	$(BIN)/python bench/demo.py
 
@@ -23,14 +23,14 @@ suite: .venv/.test
 
 # The inner loop: lint, and the tests that need neither a server nor an engine, at the same time.
 check: .venv/.test
-	@$(MAKE) --no-print-directory -j lint check-pure check-others
+	@$(MAKE) --no-print-directory -j lint check-rules check-others
 
 FEW := CORRAL_EXAMPLES=1 CORRAL_SIM_SEEDS=10
-check-pure: .venv/.test
-	$(FEW) $(BIN)/python -m pytest -n 0 tests/wire tests/decide
+check-rules: .venv/.test
+	$(FEW) $(BIN)/python -m pytest -n 0 tests/wire tests/decide tests/queues tests/blobs
 
 check-others: .venv/.test
-	$(FEW) $(BIN)/python -m pytest -n 0 tests/store tests/queues tests/blobs \
+	$(FEW) $(BIN)/python -m pytest -n 0 tests/store \
 	  tests/simulation/test_simulation.py::test_nothing_bad_happens_and_everything_ends \
 	  $(filter-out tests/test_docs.py tests/test_ec2_requests.py tests/test_configuration.py,$(wildcard tests/test_*.py))
 
@@ -54,9 +54,13 @@ lint: .venv/.test
 bench: bench-packages .venv/.test .peers/.installed
 	$(BIN)/python bench/run.py
 
-# The README's picture of `corral top`. Run it on an idle machine.
+# The pictures of the screens, from a new recording. It takes four minutes. Run it on an idle machine.
 picture: .venv/.run
 	$(BIN)/python bench/picture.py
+
+# The same from the saved recording, after a change of a screen.
+redraw: .venv/.run
+	$(BIN)/python bench/picture.py --redraw
 
 # The peers of the benchmarks. They have a separate environment, because Corral does not need them.
 .peers/.installed:

@@ -77,7 +77,10 @@ def main() -> int:
         console.print(error, style="red", markup=False)
     bad = [what for what, row in rows.items() if row.verdict() in BAD]
     if options.pairs >= PAIRS_MIN:
-        console.print(f"{len(bad)} of {len(rows)} rows are worse beyond their spread" + "".join(f"\n  {what}" for what in bad))
+        failed = f"; {len(errors)} runs failed" if errors else ""
+        console.print(
+            f"{len(bad)} of {len(rows)} rows are worse beyond their spread{failed}" + "".join(f"\n  {what}" for what in bad)
+        )
     return 1 if bad or errors else 0
 
 

@@ -28,6 +28,7 @@ NAMES = (
     "objects",
     "registry",
     "latency",
+    "commands",
     "throughput",
     "jobs",
     "calls",

@@ -29,7 +29,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-CORRAL = [sys.executable, "-m", "corral.cli"]
+CORRAL = [sys.executable, "-m", "corral"]
 LATEST_RUNS = 2.5  # the latest moment of a signal, in durations of `corral run -- true`
 CLIENT_MAX_S = 60.0
 # Below the ports that the system chooses for clients: while the server is down, a client of such a port could connect to itself.

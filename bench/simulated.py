@@ -13,7 +13,8 @@ from local import definition
 from rows import Bench
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import RandomIds, simulated_gpu_id
 from corral.model.run import GpuDevice, Hello, Observed

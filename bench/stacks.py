@@ -32,10 +32,10 @@ def rows(bench: Bench) -> list[Row]:
         for what, kind in (("stored only", _stored_only), ("queues", _queues)):
             name = f"{STACK}-{what.split()[0]}"
             with _others(local.port) as waits:
-                created = _timed(call, "CreateStack", name, "CREATE_COMPLETE", kind(count, 30))
-                updated = _timed(call, "UpdateStack", name, "UPDATE_COMPLETE", kind(count, 60))
+                created = stack_seconds(call, "CreateStack", name, "CREATE_COMPLETE", kind(count, 30))
+                updated = stack_seconds(call, "UpdateStack", name, "UPDATE_COMPLETE", kind(count, 60))
                 touched = _touched(call, name)
-                deleted = _timed(call, "DeleteStack", name, None)
+                deleted = stack_seconds(call, "DeleteStack", name, None)
             note = f"update of one resource {updated * 1e3:.0f} ms, touched {touched}; delete {deleted:.2f} s"
             found += [
                 Row(f"stack with {count} resources ({what}): create", created, "s", budget=DEPLOY_MAX_S, note=note),
@@ -67,7 +67,7 @@ def _queues(count: int, changed: int) -> str:
     return json.dumps({"Resources": resources}, separators=(",", ":"))
 
 
-def _timed(call: Caller, operation: str, name: str, status: str | None, body: str | None = None) -> float:
+def stack_seconds(call: Caller, operation: str, name: str, status: str | None, body: str | None = None) -> float:
     """Send a stack operation, and return the seconds until the stack has this status, or until it is gone."""
     began = time.perf_counter()
     call("cloudformation", operation, StackName=name, **({"TemplateBody": body} if body else {}))

@@ -1,10 +1,10 @@
-"""What a queue worker costs the server: CPU time of GetObject, ReceiveMessage and DeleteMessageBatch, alone and mixed.
+"""What a queue worker costs the server: CPU time of its reads of objects, ReceiveMessage and DeleteMessageBatch, alone and mixed.
 
     python bench/worker_requests.py [--messages 4000] [--connections 64] [--rounds 3] [--bytes 20000] [--json FILE]
 
-The requests have the headers that boto3 and `corral.worker` send. In the mixture each connection receives ten messages, gets one
-object for each of them, and deletes them: twelve requests for ten messages. If the server is the bottleneck, a worker can reach
-the rate of fetching alone times the CPU time of one GetObject over the CPU time of one message. That ratio is the last row.
+The requests have the headers that boto3 and `corral.worker` send. In the mixture each connection receives ten messages, gets
+their objects, and deletes the messages: three requests for ten messages. If the server is the bottleneck, a worker can reach the
+rate of fetching alone times the CPU time of one GetObject over the CPU time of one message. That ratio is the last row.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ import os
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
 import boto3
 import machine
-from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.credentials import Credentials
+from botocore.credentials import ReadOnlyCredentials
 from client import ACCESS_KEY, REGION, SECRET_KEY, Caller, Conversation, converse, replay, signed
 from local import Local, corral
 from rows import Bench, Row, markdown
 
+from corral.worker.object_reader import OBJECTS_PATH
+from corral.worker.signed_http import EMPTY_SHA256, SigningScope, signed_head
+
 BUCKET = "images"
 OBJECTS = 64
 BATCH = 10
-SDK_HEADERS = {
-    "User-Agent": "Boto3/1.44.0 md/Botocore#1.44.0 ua/2.1 os/linux md/arch#x86_64 lang/python#3.12 m/Z,b cfg/retry-mode#legacy",
-    "amz-sdk-invocation-id": "6f4b1f52-38a3-4d41-a0d1-3e8cf6d6b0f7",
-    "amz-sdk-request": "attempt=1",
-    "accept-encoding": "identity",
-}
+CREDENTIALS = ReadOnlyCredentials(ACCESS_KEY, SECRET_KEY, None)
 GET, PRESIGNED, PLAIN = "GetObject of boto3", "GetObject, presigned", "GetObject of corral.worker"
-RECEIVE, DELETE = "ReceiveMessage of 10", "DeleteMessageBatch of 10"
-MESSAGE = "a message: 1 GetObject, 0.1 receives, 0.1 deletes"
+RECEIVE, OBJECTS_OF_TEN, DELETE = "ReceiveMessage of 10", "10 objects with one request", "DeleteMessageBatch of 10"
+MESSAGE = "a message: a tenth of these three"
 
 
 class WorkerRequests:
@@ -110,9 +109,14 @@ class WorkerRequests:
 
     def _plain_get(self, number: int) -> bytes:
         """The GET request of `corral.worker`."""
-        request = AWSRequest("GET", f"http://127.0.0.1:{self._local.port}/{BUCKET}/{_key(number)}")
-        S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", REGION).add_auth(request)
-        return _raw(request.prepare(), self._local.port)
+        headers = {"host": f"127.0.0.1:{self._local.port}", "x-amz-content-sha256": EMPTY_SHA256}
+        return signed_head("GET", f"/{BUCKET}/{_key(number)}", headers, EMPTY_SHA256, _scope("s3"), CREDENTIALS)
+
+    def objects(self) -> bytes:
+        """The request of `corral.worker` for the next ten objects."""
+        names = [[BUCKET, _key((self._at + each) % OBJECTS)] for each in range(BATCH)]
+        self._at += BATCH
+        return self._post(OBJECTS_PATH, "corral", {"content-type": "application/json"}, {"objects": names})
 
     def fill(self, count: int) -> None:
         requests = []
@@ -143,18 +147,19 @@ class WorkerRequests:
         return self._sqs("DeleteMessageBatch", {"QueueUrl": self._url, "Entries": entries})
 
     def _sqs(self, operation: str, params: dict[str, Any]) -> bytes:
-        request = signed(self._local.port, "sqs", operation, params)
-        line, _, rest = request.partition(b"\r\n")
-        return line + b"\r\n" + "".join(f"{name}: {value}\r\n" for name, value in SDK_HEADERS.items()).encode() + rest
+        headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{operation}"}
+        return self._post("/", "sqs", headers, params)
+
+    def _post(self, path: str, service: str, headers: dict[str, str], document: dict[str, Any]) -> bytes:
+        body = json.dumps(document).encode()
+        headers["host"], length = f"127.0.0.1:{self._local.port}", f"content-length: {len(body)}\r\n"
+        return signed_head("POST", path, headers, sha256(body).hexdigest(), _scope(service), CREDENTIALS, length) + body
 
     def worker(self, batches: Iterator[None], receive: bytes) -> Conversation:
         """Receive ten messages, get their objects, delete them; as long as there are batches to take."""
         for _ in batches:
             received = yield receive
-            messages = len(json.loads(received)["Messages"])
-            for _ in range(messages):
-                self._at += 1
-                yield self._plain[self._at % OBJECTS]
+            yield self.objects()
             yield self.delete(received)
 
 
@@ -172,6 +177,8 @@ def measure(local: Local, requests: WorkerRequests, messages: int, connections: 
 
     for kind in (GET, PRESIGNED, PLAIN):
         timed(kind, messages, lambda kind=kind: replay(port, requests.gets(kind, messages), connections))  # type: ignore[misc]
+    several = [requests.objects() for _ in range(batches)]
+    timed(OBJECTS_OF_TEN, batches, lambda: replay(port, iter(several), connections))
     requests.fill(messages)
     received = timed(RECEIVE, batches, lambda: replay(port, repeat(requests.receive(), batches), connections, keep=True))
     deletes = [requests.delete(body) for body in received.bodies]
@@ -180,6 +187,10 @@ def measure(local: Local, requests: WorkerRequests, messages: int, connections: 
     taken, receive = islice(repeat(None), batches), requests.receive()
     timed(MESSAGE, messages, lambda: converse(port, [requests.worker(taken, receive) for _ in range(connections)]))
     return found
+
+
+def _scope(service: str) -> SigningScope:
+    return SigningScope(REGION, service, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
 
 
 def _key(number: int) -> str:
@@ -197,7 +208,7 @@ def _raw(request: Any, port: int) -> bytes:
 
 def rows(found: list[dict[str, float]]) -> list[Row]:
     median = {name: statistics.median(each[name] for each in found) for name in found[0]}
-    names = (GET, PRESIGNED, PLAIN, RECEIVE, DELETE, MESSAGE)
+    names = (GET, PRESIGNED, PLAIN, RECEIVE, OBJECTS_OF_TEN, DELETE, MESSAGE)
     table = [
         Row(f"server CPU of {name}", median[name], "µs", note=f"{median[f'{name}, per s']:,.0f}/s with this client")
         for name in names

@@ -103,15 +103,27 @@ def _client(service: str, url: str, access_key: str, secret_key: str) -> Any:
     return boto3.client(service, region_name="us-east-1", endpoint_url=url, **keys)
 
 
+def command_lines() -> Iterator[tuple[int, bytes]]:
+    """Return the id and the command line of each process. Each word ends with a zero byte."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):
+                yield int(name), _content(f"/proc/{name}/cmdline")
+
+
+def _content(path: str) -> bytes:
+    """Read a file of a process. A test does this for hundreds of processes, and `Path` takes four times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return b"".join(iter(lambda: os.read(file, 65_536), b""))
+    finally:
+        os.close(file)
+
+
 def processes_about(folder: Path) -> list[int]:
     """Return the processes with this folder in their command line: its servers, agents and spawners."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                if str(folder).encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-    return found
+    named = str(folder).encode()
+    return [pid for pid, line in command_lines() if named in line and pid != os.getpid()]
 
 
 def living_in(folder: Path) -> Iterator[int]:
@@ -126,12 +138,11 @@ def living_in(folder: Path) -> Iterator[int]:
 def living(*words: str) -> list[int]:
     """Return the processes whose command line contains these arguments in sequence."""
     found, wanted = [], b"\0" + "\0".join(words).encode() + b"\0"
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+    for pid, line in command_lines():
+        if wanted in b"\0" + line:
             with suppress(OSError):
-                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
-                if wanted in b"\0" + (entry / "cmdline").read_bytes() and state != b"Z":
-                    found.append(int(entry.name))
+                if _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] != b"Z":
+                    found.append(pid)
     return found
 
 
@@ -157,7 +168,7 @@ class Running:
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
 
-    def end(self) -> tuple[int, str, str]:
+    def end(self, within_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """(exit code, everything on stdout, everything on stderr)"""
-        out, err = self.process.communicate(timeout=DEADLINE_S)
+        out, err = self.process.communicate(timeout=within_s)
         return self.process.returncode, (self.said["stdout"] + out).decode(), (self.said["stderr"] + err).decode()

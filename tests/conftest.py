@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,11 +18,12 @@ import forkserver
 from command import Cli
 from engines import dockerd as own_engine
 from eventually import eventually
+from examples import examples
 from harness import Corral
 
 # Neither a deadline nor a health check may depend on how busy the machine is or on how the dice fall.
 UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY)
+settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY, max_examples=examples(100))
 settings.load_profile("corral")
 subprocess.Popen = forkserver.Popen  # starts Corral's processes as forks
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
@@ -48,6 +50,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
     Each process needs all files. After this, it finds most of them compiled by the others.
     """
+    gc.disable()  # nothing of what the files define becomes garbage
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
@@ -64,6 +67,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.get_closest_marker("xdist_group") is None, rank
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # from now on, a collection does not look at the modules and the tests
+    gc.enable()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

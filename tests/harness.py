@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import boto3
 from botocore.config import Config
 
 import forkserver
-from command import living_in
+from command import command_lines, living_in
 from engines.nodes import remove_cgroups
 from eventually import eventually
 
@@ -134,7 +133,8 @@ class Corral:
 
     def processes(self, module: str) -> list[int]:
         """Ids of this Corral's processes of one kind: corral.server, corral.node, corral.node.spawner."""
-        return [pid for pid, command in _commands() if module in command and any(str(self.data) in part for part in command)]
+        data, name = str(self.data).encode(), b"\0" + module.encode() + b"\0"
+        return [pid for pid, line in command_lines() if data in line and name in line]
 
     def kill(self, *modules: str) -> None:
         """kill -9."""
@@ -158,13 +158,6 @@ class Corral:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         remove_cgroups(self.data / "node")
-
-
-def _commands() -> Iterator[tuple[int, list[str]]]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with suppress(OSError):
-                yield int(entry), Path(f"/proc/{entry}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
 
 
 def container(command: list[str], gpus: int = 0, log_prefix: str | None = None, **more: Any) -> dict[str, Any]:

@@ -127,10 +127,12 @@ def index_of(*manifests: bytes) -> bytes:
 
 
 @contextmanager
-def half_sent(registry: Registry, path: str, data: bytes, length: int) -> Iterator[http.client.HTTPConnection]:
+def half_sent(
+    registry: Registry, path: str, data: bytes, length: int, method: str = "PATCH"
+) -> Iterator[http.client.HTTPConnection]:
     """Send only a part of the bytes that a request announces."""
     connection = http.client.HTTPConnection(registry.address.hostname or "", registry.address.port, timeout=30)
-    connection.putrequest("PATCH", path)
+    connection.putrequest(method, path)
     for name, value in registry.authorization.items():
         connection.putheader(name, value)
     connection.putheader("Content-Length", str(length))

@@ -62,7 +62,7 @@ class Terminal:
     def until_prompt(self) -> list[str]:
         """Wait until the shell prompts for a command (the last line is a bare prompt), and return the screen."""
         try:
-            return eventually(lambda: self.screen() if self.screen()[-1].strip() == PROMPT.strip() else None)
+            return eventually(lambda: screen if (screen := self.screen())[-1].strip() == PROMPT.strip() else None)
         except AssertionError:
             raise AssertionError("no prompt on:\n" + "\n".join(self.screen())) from None
 

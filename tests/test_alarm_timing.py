@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Outcome, Tx
+from corral.commands import Command
+from corral.core import Core, Outcome, Tx
 from corral.database import CommitFailed
 from corral.errors import ApiError
 from corral.ids import SeededIds

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from command import Cli
-from corral.configuration.file import ConfigurationError, find_setting, read_file, remove_setting, store_settings
+from corral.configuration.file import FILE_MAX_BYTES, ConfigurationError, find_setting, read_file, remove_setting, store_settings
 from corral.configuration.settings import SETTINGS, TIME_MAX_S, UP_OPTIONS, defaults
 from corral.errors import Refused
 from corral.model.instance import TypeMapping
@@ -86,6 +87,12 @@ def test_errors_name_the_line_and_the_key(tmp_path: Path, content: str) -> None:
     assert str(tmp_path / "corral.toml") in str(caught.value)
 
 
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "corral.toml").write_text("#" * (FILE_MAX_BYTES + 1))
+    with pytest.raises(ConfigurationError, match=f"corral.toml has more than {FILE_MAX_BYTES} bytes"):
+        read_file(tmp_path)
+
+
 def test_up_refuses_a_wrong_file_and_changes_nothing(own: Cli) -> None:
     own.data.mkdir(mode=0o700)
     (own.data / "corral.toml").write_text(HEAD + "p3.16xlarge = {gpus = many}\n")
@@ -137,6 +144,12 @@ def test_a_refused_value_changes_nothing(tmp_path: Path) -> None:
         store_settings(tmp_path, {"up.gpus": "none"})
 
 
+def test_a_file_that_is_removed_during_the_check_of_the_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.data_folder._own_paths", lambda data: [data / "corral.toml.new"])
+    store_settings(tmp_path, {"scaling.busy_wait_s": 7})
+    assert tomllib.loads((tmp_path / "corral.toml").read_text()) == {"scaling": {"busy_wait_s": 7}}
+
+
 def test_stores_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     names = [name for name in SETTINGS if name.startswith("scaling.")]
     with ThreadPoolExecutor(len(names)) as pool:
@@ -153,6 +166,7 @@ def test_words_of_the_command_line_become_values() -> None:
         True,
         "000000000001",
     )
+    assert (parsed("run.notify", "desktop", "echo a b"), parsed("run.notify", "[]")) == (["desktop", "echo a b"], [])
     assert (parsed("scaling.busy_wait_s", "0.5"), parsed("up.port", "1_0"), parsed("up.isolate", "yes")) == (0.5, "1_0", "yes")
     wrong = {
         "port": r"up\.port\?", "up.exclude-gpus": r"up\.exclude_gpus\?", "up.prot": "up.port", "x": "corral config",

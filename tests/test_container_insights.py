@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core
+from corral.commands import Command
+from corral.core import Core
 from corral.decide.emf import batch_points
 from corral.ids import SeededIds
 from corral.model.run import GpuDevice, Hello, Measured, Observed, Usage

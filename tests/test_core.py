@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, OncePerBatch, Outcome, Reconciler, Together, Tx, Wait
+from corral.commands import Command, Wait
+from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Core, OncePerBatch, Outcome, Reconciler, Together, Tx
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds

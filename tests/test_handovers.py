@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Outcome, Tx, Wait
+from corral.commands import Command, Wait
+from corral.core import Core, Outcome, Tx
 from corral.database import CommitFailed, Handover
 from corral.errors import InternalFailure, ServiceUnavailable, api_error
 from corral.handovers import RETRY_MAX_S, Delivery, Done, forget_finished, receive

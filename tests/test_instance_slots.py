@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import RandomIds
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
@@ -433,7 +434,7 @@ def test_younger_launches_do_not_overtake_a_launch_that_waits_for_gpus_of_other_
         each: world.run(lambda tx, each=each: instances.reason_of_wait(tx, tx.store.instances.get(each))) for each in (large, young)
     }
     assert waits[large] == "needs 8 GPUs; 5 of 8 GPUs free on 1 host; first in line"
-    assert f"reserved for instance {ec2_id(large)}, which has waited longer" in waits[young]
+    assert f"reserved for instance {ec2_id(large)}, which is ahead in line" in waits[young]
     world.terminate(first)
     assert world.state(large) is InstanceState.RUNNING
     world.terminate(large)

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from corral.clock import WallClock
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.errors import ApiError, ServiceUnavailable
 from corral.ids import SeededIds
 from corral.model.function import Invocation, InvocationOutcome, InvocationState

@@ -214,6 +214,34 @@ def test_tags_of_each_kind_are_changed_by_arn(world: QueueWorld) -> None:
         assert error.code == "ClientException" and text in error.message
 
 
+def test_only_the_arn_itself_finds_a_resource_for_tags(world: QueueWorld) -> None:
+    """Policies are checked for the ARN in the request, so another spelling could evade a policy."""
+    world.policy()
+    world.queue()
+    world.batch_call("CreateConsumableResource", consumableResourceName="licence", totalQuantity=5)
+    definition = world.batch_call(
+        "RegisterJobDefinition",
+        jobDefinitionName="d",
+        type="container",
+        containerProperties={
+            "image": "busybox",
+            "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}],
+        },
+    )["jobDefinitionArn"]
+    for arn in (QUEUE, POLICY, RESOURCE, world.environment(), definition):
+        kind, _, name = arn.split(":", 5)[5].partition("/")
+        names = (arn, f"x/{name}", f"/{name}", f"{name}/", name.upper(), name.replace(":", ":0"))
+        spellings = {
+            arn.replace("arn:aws:", "arn:aws-cn:"),
+            arn.replace(REGION, "eu-west-1"),
+            arn.replace(ACCOUNT, "999999999999"),
+            *(f"arn:aws:batch:{REGION}:{ACCOUNT}:{kind}/{each}" for each in names),
+        }
+        for spelling in spellings - {arn}:
+            refused(lambda spelling=spelling: world.batch_call("TagResource", resourceArn=spelling, tags={"evaded": ""}))
+        assert "evaded" not in world.batch_call("ListTagsForResource", resourceArn=arn)["tags"]
+
+
 RESOURCE = f"arn:aws:batch:{REGION}:{ACCOUNT}:consumable-resource/licence"
 
 

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import fields
 
-from corral.core import Command, Tx
+from corral.commands import Command
+from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import StartOrder
 from corral.model.settings import Settings
 from corral.model.task import TaskState
-from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.launch import LaunchRequest, LaunchResult, launch
+from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_spec import CACHED_SPECS_MAX, spec_of, task_spec
 from corral.store import Store
 from simulation.clients import CALLER

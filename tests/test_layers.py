@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.decide.manifest import DOCKER_IMAGE
 from corral.errors import ApiError
 from corral.ids import SeededIds

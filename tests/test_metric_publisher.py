@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,9 @@ from typing import Any, cast
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core
+from corral.commands import Command
+from corral.core import Core, Tx
+from corral.errors import ApiError
 from corral.ids import SeededIds
 from corral.model.metric import Metric, Point
 from corral.model.run import GpuDevice, GpuSample, Hello, Measured, Observed, Usage
@@ -311,3 +313,26 @@ def test_own_points_are_dropped_while_a_collector_writes_the_series() -> None:
     clock.advance(180)
     written(3.0, *series, own=True)
     assert values(series[0]) == [1.0, 93.0, 3.0], "the collector is silent"
+
+
+def test_a_refused_point_of_a_collector_leaves_its_series_to_the_collector() -> None:
+    clock = VirtualClock(MINUTE_S)
+    core = Core(MetricStore(None), settings=Settings(), clock=clock, ids=SeededIds(Random(0)), reconcilers=METRICS)
+    known, new = [
+        Metric("r", "ECS/ContainerInsights/Prometheus", "DCGM_FI_DEV_GPU_UTIL", (("ClusterName", name),)) for name in ("one", "two")
+    ]
+
+    def collect(refused: bool, *metrics: Metric) -> Callable[[Tx[MetricStore]], None]:
+        def write(tx: Tx[MetricStore]) -> None:
+            record(tx, [Point(metric, clock.now_s(), 1.0, "Percent", 1) for metric in metrics], own=False)
+            if refused:
+                raise ApiError("refused")
+
+        return write
+
+    core.batch([Command(collect(False, known), lambda answer: None)])
+    clock.advance(1)
+    core.batch([Command(collect(True, known, new), lambda answer: None)])
+    assert [core.store.is_collected([metric], clock.now_s()) for metric in (known, new)] == [True, False]
+    clock.advance(179)
+    assert not core.store.is_collected([known], clock.now_s()), "the refused point does not count"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
 import pytest
 
 from corral.core import Tx
+from corral.decide.policy import NO_RESOURCE
 from corral.errors import ApiError
 from corral.ids import SeededIds
 from corral.model.settings import Settings
@@ -55,6 +57,27 @@ def test_actions_are_those_of_served_operations() -> None:
         ("ecs", "StopTask", {"task": f"arn:aws:ecs:{HERE}:task/x/abc", "cluster": "c"},
          [("ecs:StopTask", f"arn:aws:ecs:{HERE}:task/c/abc")]),
         ("ecs", "ListClusters", {}, [("ecs:ListClusters", "*")]),
+        ("ecs", "CreateCluster", {"clusterName": "c"}, [("ecs:CreateCluster", f"arn:aws:ecs:{HERE}:cluster/c")]),
+        ("ecs", "DeregisterTaskDefinition", {"taskDefinition": "f:007"},
+         [("ecs:DeregisterTaskDefinition", f"arn:aws:ecs:{HERE}:task-definition/f:7")]),
+        ("ecs", "DeleteTaskDefinitions", {"taskDefinitions": ["arn:aws-cn:ecs:x:1:task-definition/f:01", "g:2", "h"]},
+         [("ecs:DeleteTaskDefinitions", f"arn:aws:ecs:{HERE}:task-definition/{each}") for each in ("f:1", "g:2", "h")]),
+        ("ecs", "CreateService", {"serviceName": "s", "cluster": "c", "taskDefinition": "f"},
+         [("ecs:CreateService", f"arn:aws:ecs:{HERE}:service/c/s")]),
+        ("ecs", "DeleteService", {"service": "arn:aws:ecs:eu-west-1:1:service/x/s"},
+         [("ecs:DeleteService", f"arn:aws:ecs:{HERE}:service/default/s")]),
+        ("ecs", "DescribeServices", {"services": ["s", "x/t"], "cluster": "c"},
+         [("ecs:DescribeServices", f"arn:aws:ecs:{HERE}:service/c/{each}") for each in "st"]),
+        ("ecs", "StopServiceDeployment", {"serviceDeploymentArn": "arn:aws-cn:ecs:us-east-1:1:service-deployment/c/s/1"},
+         [("ecs:StopServiceDeployment", f"arn:aws:ecs:{HERE}:service-deployment/c/s/1")]),
+        ("ecs", "DescribeServiceRevisions", {"serviceRevisionArns": ["arn:x:ecs:us-east-1:1:service-revision/c/s/1"]},
+         [("ecs:DescribeServiceRevisions", f"arn:aws:ecs:{HERE}:service-revision/c/s/1")]),
+        ("ecs", "UpdateTaskSet", {"cluster": "c", "service": "x/s", "taskSet": "x/1"},
+         [("ecs:UpdateTaskSet", f"arn:aws:ecs:{HERE}:task-set/c/s/ecs-svc/1")]),
+        ("ecs", "PutAttributes", {"cluster": "c", "attributes": [{"name": "a", "targetId": "i"}, {"name": "b", "targetId": "x/i"}]},
+         [("ecs:PutAttributes", f"arn:aws:ecs:{HERE}:container-instance/c/i")]),
+        ("ecs", "DescribeCapacityProviders", {"capacityProviders": ["x/p"]},
+         [("ecs:DescribeCapacityProviders", f"arn:aws:ecs:{HERE}:capacity-provider/p")]),
         ("autoscaling", "DescribeAutoScalingGroups", {}, [("autoscaling:DescribeAutoScalingGroups", "*")]),
         ("autoscaling", "SetDesiredCapacity", {"AutoScalingGroupName": "g"},
          [("autoscaling:SetDesiredCapacity", f"arn:aws:autoscaling:{HERE}:autoScalingGroup:*:autoScalingGroupName/g")]),
@@ -111,6 +134,8 @@ def test_actions_are_those_of_served_operations() -> None:
         ("logs", "PutLogEvents", {"logGroupName": "/g", "logStreamName": "s"},
          [("logs:PutLogEvents", f"arn:aws:logs:{HERE}:log-group:/g:log-stream:s")]),
         ("logs", "DeleteLogGroup", {"logGroupName": "/g"}, [("logs:DeleteLogGroup", f"arn:aws:logs:{HERE}:log-group:/g:*")]),
+        ("logs", "TagResource", {"resourceArn": "arn:aws:logs:eu-west-1:999999999999:log-group:/g:*"},
+         [("logs:TagResource", f"arn:aws:logs:{HERE}:log-group:/g")]),
         ("ssm", "GetParameter", {"Name": "/a/b:3"}, [("ssm:GetParameter", f"arn:aws:ssm:{HERE}:parameter/a/b")]),
         ("ssm", "GetParametersByPath", {"Path": "/a/"}, [("ssm:GetParametersByPath", f"arn:aws:ssm:{HERE}:parameter/a")]),
         ("ecr", "DescribeRepositories", {}, [("ecr:DescribeRepositories", f"arn:aws:ecr:{HERE}:repository/*")]),
@@ -136,6 +161,55 @@ def test_actions_are_those_of_served_operations() -> None:
 def test_actions_and_resources(tx: Tx[Store], service: str, operation: str, params: Any, expected: Any) -> None:
     found: list[Permission] = permissions(tx, CALLER, service, operation, params)
     assert [(each.action, each.resource) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "cluster"),
+    [
+        ("ListServices", {}, "default"),
+        ("ListServices", {"cluster": "x/c"}, "c"),
+        ("StopServiceDeployment", {"serviceDeploymentArn": f"arn:aws:ecs:{HERE}:service-deployment/c/s/1"}, "c"),
+        ("DescribeClusters", {"clusters": ["c"]}, "c"),
+        ("RunTask", {"cluster": "c", "taskDefinition": "f"}, "c"),
+    ],
+)
+def test_the_condition_key_of_the_cluster(tx: Tx[Store], operation: str, params: Any, cluster: str) -> None:
+    [needed] = permissions(tx, CALLER, "ecs", operation, params)
+    assert needed.context["ecs:cluster"] == (f"arn:aws:ecs:{HERE}:cluster/{cluster}",)
+
+
+# A member of a request that names a resource. Other members, such as tokens and filters, name none.
+NAMES = re.compile(
+    "cluster|clusters|service|services|serviceName|tasks?|taskDefinitions?|containerInstances?|capacityProviders?|taskSets?"
+    "|service(Deployment|Revision)Arns?|resourceArn"
+)
+# Operations without a resource on AWS, though they name one.
+WITHOUT_RESOURCE = {"CreateCapacityProvider", "DescribeTaskDefinition", "ListServices", "ListTasks"}
+
+
+def test_every_operation_that_names_a_resource_of_ecs_has_its_arn(tx: Tx[Store]) -> None:
+    model = model_of("ecs")
+    handlers = SERVICES["ecs"].operations
+    for operation in sorted(handlers.keys() - WITHOUT_RESOURCE):
+        members = model.operation_model(operation).input_shape.members
+        params = {
+            name: [f"x:/y/{name}"] if shape.type_name == "list" else f"x:/y/{name}"
+            for name, shape in members.items()
+            if NAMES.fullmatch(name)
+        }
+        if "Attributes" in operation:
+            params["attributes"] = [{"name": "a", "targetId": "x:/y/z"}]
+        if params and not operation.startswith(("Submit", "Discover", "Register")):
+            resources = [each.resource for each in permissions(tx, CALLER, "ecs", operation, params)]
+            assert NO_RESOURCE not in resources, operation
+
+
+def test_a_revision_of_a_job_definition_has_no_leading_zeros() -> None:
+    own = Tx(Store(None), 1_700_000_000.0, SeededIds(Random(0)), Settings())
+    own.store.job_definitions.add("us-east-1", "d", {})
+    for given in ("d:1", "d:01", "arn:aws-cn:batch:us-east-1:1:job-definition/d:001"):
+        [needed] = permissions(own, CALLER, "batch", "DeregisterJobDefinition", {"jobDefinition": given})
+        assert needed.resource == f"arn:aws:batch:{HERE}:job-definition/d:1"
 
 
 def test_a_registered_target_has_its_own_arn() -> None:

@@ -147,14 +147,17 @@ def test_a_wrong_value_names_file_line_rule_and_fix(lines: str, problem: str) ->
         ("name: p\nstep: {}\nsteps: {a: {image: i}}", "p.yaml:2: the pipeline has an unknown key 'step'. Did you mean steps?"),
         ("name: p\nsteps: [{image: i}]", "p.yaml:2: steps is a list. Write a mapping."),
         ("name: p\nsteps:\n  a: {}", "p.yaml:3: step a has neither `image:` nor `job_definition:`. Add one, or put an image under"),
-        ("name: p\nsteps:\n  a.b: {image: i}", "p.yaml:3: 'a.b' is not a step name. Use at most 50 letters, digits, - and _."),
+        (
+            "name: p\nsteps:\n  a.b: {image: i}",
+            "p.yaml:3: 'a.b' is not a step name. Use at most 50 letters, digits, - and _, and begin with a letter or digit.",
+        ),
         ("name: p\ndefaults: {gpu: 1}\nsteps: {a: {image: i}}", "p.yaml:2: defaults has an unknown key 'gpu'. Did you mean gpus?"),
         ("name: p\nqueues: {rules: [{match: a}]}\nsteps: {a: {image: i}}", "p.yaml:2: a rule of queues has no `queue:`. Add it."),
         (
             "name: p\nparameters:\n  size:\nsteps: {a: {image: i}}",
             "p.yaml:3: the parameter size has no default. Pass it: --parameter",
         ),
-        ("[" * 40, "p.yaml:1: this is not valid YAML: it has too many values, or they are nested too deeply."),
+        ("[" * 40, "p.yaml:1: the file has values at a depth of more than 20. A pipeline cannot be that large."),
     ],
 )
 def test_a_wrong_file(text: str, problem: str) -> None:
@@ -162,7 +165,7 @@ def test_a_wrong_file(text: str, problem: str) -> None:
 
 
 def test_steps_that_wait_for_each_other() -> None:
-    text = "name: p\ndefaults: {image: i}\nsteps:\n  a: {after: c}\n  b: {after: a}\n  c: {after: b}\n  d: {}\n"
+    text = "name: p\ndefaults: {image: i}\nsteps:\n  a: {after: c}\n  b: {after: a}\n  c: {after: b}\n  d: {}\n  e: {after: c}\n"
     assert problems(text) == ["p.yaml:4: the steps a, b, c wait for each other. Remove one of them from an `after:`."]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.core import Command
+from corral.commands import Command
 from corral.errors import ApiError
 from corral.model.blob import MD5, StoredBlob
 from corral.model.run import Observed

@@ -18,6 +18,7 @@ from corral.services.cloudformation.resource_types import (
     template_types,
 )
 from corral.services.cloudformation.schemas import facts
+from corral.services.ec2 import cloudformation_images
 from resource_cases import (
     ALLOW,
     CALLER,
@@ -416,3 +417,37 @@ def test_the_private_key_of_a_key_pair_is_a_parameter():
     stack.delete("key")
     with pytest.raises(ApiError):
         stack.call("ssm:GetParameter", {"Name": name})
+
+
+def test_an_update_of_an_endpoint_adds_no_security_group():
+    name = "AWS::EC2::VPCEndpoint"
+    stack = Stack()
+    for key, needed in CASES[name].needs.items():
+        stack.create(key, needed, CASES[needed].properties)
+    stack.create("it", name, CASES[name].properties)
+    stack.update("it", changed(CASES[name]))
+    (shown,) = stack.call("ec2:DescribeVpcEndpoints", {})["VpcEndpoints"]
+    assert shown["Groups"] == []
+
+
+def test_a_subnet_without_free_addresses_gets_no_nat_gateway():
+    stack = Stack()
+    stack.create("vpc", VPC, CASES[VPC].properties)
+    vpc_id = stack.call("ec2:DescribeVpcs", {"Filters": [{"Name": "is-default", "Values": ["false"]}]})["Vpcs"][0]["VpcId"]
+    subnet = stack.call("ec2:CreateSubnet", {"VpcId": vpc_id, "CidrBlock": "10.0.200.0/28"})["Subnet"]["SubnetId"]
+    wanted = {"SubnetId": subnet, "ConnectivityType": "private"}
+    made = [stack.call("ec2:CreateNatGateway", wanted)["NatGateway"]["NatGatewayAddresses"][0]["PrivateIp"] for _ in range(11)]
+    assert made == [f"10.0.200.{at}" for at in range(4, 15)]
+    with pytest.raises(ApiError) as refused:
+        stack.call("ec2:CreateNatGateway", wanted)
+    assert refused.value.code == "InsufficientFreeAddressesInSubnet"
+
+
+def test_a_recipe_has_a_limited_number_of_images(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cloudformation_images, "BUILDS_MAX", 2)
+    name = "AWS::ImageBuilder::Image"
+    stack = Stack()
+    made = [stack.create(f"image{at}", name, CASES[name].properties) for at in (1, 2)]
+    assert [each.rpartition("/")[2] for each in made] == ["1", "2"]
+    with pytest.raises(ApiError, match="has 2 images"):
+        stack.create("image3", name, CASES[name].properties)

@@ -100,7 +100,7 @@ def test_tasks_that_are_held_back_come_after_the_line() -> None:
     rows = {row["task"]: row for row in world.rows()}
     assert rows[held]["held"] and rows[held]["reason"] == f"held: `corral release {held[:8]}` releases it"
     assert not rows[after]["held"] and rows[after]["reason"] == f"waits for run train ({running[:8]})"
-    assert rows[members[1]]["reason"] == "1 of 1 tasks of the array run" and world.counts()["WAITING"] == 6
+    assert rows[members[1]]["reason"] == "the array runs at most 1 task at a time" and world.counts()["WAITING"] == 6
 
 
 def test_a_start_is_estimated_if_the_running_tasks_have_time_limits() -> None:

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.decide.expiry import DAY_S, evaluate_key, midnight_after
 from corral.errors import ApiError
 from corral.ids import SeededIds
@@ -24,6 +25,7 @@ from corral.services.s3 import handlers as s3
 from corral.services.s3 import lifecycle
 from corral.services.sqs import handlers as sqs
 from corral.store import Store
+from examples import examples
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 BUCKET = "expiring"
@@ -373,7 +375,7 @@ class Whole(World):
         return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(
     [("days", 3), ("versioning", "Suspended"), ("rules", 5), ("put", "a", ""), ("days", 2)]
 )  # a marker created on the rule's date

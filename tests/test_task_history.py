@@ -222,6 +222,7 @@ def test_pages_names_and_the_latest_of_each_name() -> None:
     assert ids(first) == finished[:0:-1] and ids(world.page(limit=3, before=first["before"])) == [finished[0]]
     assert world.page(limit=4)["before"] is None
     assert world.page(names="") == {"names": ["a", "b"]} and world.page(names="b") == {"names": ["b"]}
+    assert world.page(names="", region="eu-west-1") == {"names": []}
     latest = world.page(name="*", latest=1)
     assert [task["name"] for task in latest["tasks"]] == ["a", "b"]
     assert [task["sameName"] for task in world.page(name="a", latest=1)["tasks"]] == [3]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.configuration.toml_edit import UnchangeableToml, format_value, key_line, set_value, unset_value
+from examples import examples
 
 SET = {  # (before, value of up.port) → after
     ("", 1): "[up]\nport = 1\n",
@@ -96,7 +97,7 @@ def documents(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["\n", "\r\n"])).join(lines) + draw(st.sampled_from(["", "\n"]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(documents(), KEYS, VALUES)
 def test_only_the_value_changes(text: str, key: str, value: Any) -> None:
     before = tomllib.loads(text)

@@ -12,6 +12,7 @@ import pytest
 
 from corral.errors import ApiError
 from corral.services.cloudformation.resource_types import resource_type
+from resource_cases import Case
 from resource_cases.stack import Stack
 from test_resource_types import CASES, changed
 
@@ -44,15 +45,23 @@ def with_wrong_value(properties: dict[str, Any], path: tuple[Any, ...], random: 
 @pytest.mark.parametrize("name", CASES)
 def test_wrong_properties_are_refused_with_an_error_of_the_api(name: str):
     case, random, type_ = CASES[name], Random(name), resource_type(name)
+    stack: Stack | None = None  # used until a resource is created in it
     for properties in (case.properties, changed(case)):
         found = list(places(properties))
         for path in random.sample(found, min(PLACES_MAX, len(found))):
-            stack = Stack()
-            for key, needed in case.needs.items():
-                type_name, needs = (needed, CASES[needed].properties) if isinstance(needed, str) else needed
-                stack.create(key, type_name, needs)
+            stack = stack or stack_with_needs(case)
             given = with_wrong_value(properties, path, random, keeps=path == (type_.name_property,))
             with suppress(ApiError):  # any other error fails the test
-                stack.create("it", name, given)
-                stack.attributes("it")
-                stack.delete("it")
+                stack.checked(name, "it", given)
+                used, stack = stack, None
+                used.create("it", name, given)
+                used.attributes("it")
+                used.delete("it")
+
+
+def stack_with_needs(case: Case) -> Stack:
+    stack = Stack()
+    for key, needed in case.needs.items():
+        type_name, needs = (needed, CASES[needed].properties) if isinstance(needed, str) else needed
+        stack.create(key, type_name, needs)
+    return stack

@@ -14,8 +14,7 @@ import sqlite3
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
-from itertools import count, islice
+from itertools import islice
 from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -23,6 +22,7 @@ import orjson
 from msgspec import Struct, field
 
 from corral.clock import Clock
+from corral.commands import Command, ParkedCommands, Wait
 from corral.database import CommitFailed as CommitFailed
 from corral.database import Handover
 from corral.errors import ApiError, ServiceUnavailable, internal_failure
@@ -32,30 +32,10 @@ from corral.model.settings import Settings
 
 MARKS_MAX_PER_BATCH = 1_000  # further reconcilers run in the next batch, so that requests do not wait for all of them
 TOGETHER_MAX = 100  # reconcilers that share a savepoint
-HANDOVER_MAX_BYTES = 16 * 1024  # the maximum size of the payloads in one row
+HANDOVER_MAX_BYTES = 16 * 1024  # payloads share a row of `outbox` up to this size; a larger payload gets its own row
 INSTANT_S = 1e-6  # the difference between the times of two commands that the clock does not distinguish
 CLOCK_STEP_S = 1.0  # see `Core._instant`
 RETRY_S = 5.0  # a reconciler that raised an exception is run again after this time
-
-
-class Wait(Exception):
-    """Raised by a handler that has no response yet. The core runs it again when one of `keys` changes, and finally at `until_s`.
-
-    If `again_s` is set, the core also runs the handler again at that time. If `in_turn` is True and several commands wait for the
-    same key, the core runs them one after the other: a command runs only after the previous command has a response. So one new
-    message does not wake a thousand idle workers. If `keep` is True, the rows that the handler has written are committed although
-    it has no response yet.
-    """
-
-    def __init__(
-        self, keys: Iterable[str], until_s: float, *, again_s: float | None = None, in_turn: bool = False, keep: bool = False
-    ) -> None:
-        super().__init__("waiting")
-        self.keys = tuple(dict.fromkeys(keys))  # remove duplicates, because a request may contain a task twice
-        self.until_s = until_s
-        self.again_s = again_s
-        self.in_turn = in_turn
-        self.keep = keep
 
 
 class OwnedStore(Protocol):
@@ -111,7 +91,7 @@ class Tx(Struct, Generic[S]):
     final: bool = True  # False if the handler may raise Wait
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_BATCH
-    _marks: dict[str, None] = field(default_factory=dict)  # the marked keys of all other reconcilers
+    _marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run after each command
     _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
     _late_kinds: Collection[str] = ()  # the names of the reconcilers that run once per batch
     _changed: dict[str, None] = field(default_factory=dict)  # the keys of `changed`
@@ -196,7 +176,7 @@ class Tx(Struct, Generic[S]):
         return *marks, len(self._orders), len(self._changes_later), len(self._handed)
 
     def _truncate(self, sizes: Sizes) -> None:
-        """Discard the effects of a failed command."""
+        """Discard the effects of a failed command, reconciler or attempt. `sizes` is what `_sizes` returned before it began."""
         for collected, size in zip((self._marks, self._late_marks, self._changed), sizes):
             while len(collected) > size:
                 collected.popitem()
@@ -222,9 +202,10 @@ class OncePerBatch(Struct, frozen=True):
 
 
 class Together(Struct, frozen=True):
-    """A reconciler whose marked keys run one after the other with one savepoint, because each savepoint costs time.
+    """A reconciler that handles several marked keys inside one savepoint, because each savepoint costs time.
 
-    If one of them raises an exception, all of them are undone, and each runs again with its own savepoint.
+    If it raises an exception for one key, the changes for all these keys are undone. Then it runs again for each key, with one
+    savepoint per key.
     """
 
     run: Reconciler
@@ -234,19 +215,6 @@ class Together(Struct, frozen=True):
 
 
 Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
-
-
-class Command(Struct, eq=False):
-    """A function to run in a transaction, and the callback for its result."""
-
-    run: Callable[[Tx[Any]], Any]
-    done: Callable[[Any], None]  # called with the result, or with an exception
-    gone: Callable[[], bool] = lambda: False  # returns True if the client has disconnected; then the command is not run again
-    on_wait: Callable[[], None] | None = None  # called when the command begins to wait
-    read_only: bool = False  # True if the command changes nothing
-    waits_until_s: float | None = None  # set when the command raises Wait for the first time
-    keys: tuple[str, ...] = ()  # the keys for which the command waits
-    in_turn: bool = False  # see `Wait`
 
 
 NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that sends it
@@ -267,7 +235,7 @@ class Outcome(Struct):
     # Hand-overs, and the command that sent each. The response of the command waits until the delivery was tried once.
     handed: list[tuple[Handover, Command | None]] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)  # the ids of hand-overs whose rows were deleted
-    faults: list[str] = field(default_factory=list)  # the tracebacks of bugs, for the server's log
+    faults: list[str] = field(default_factory=list)  # the tracebacks of bugs and of failed writes, for the server's log
     waiting: list[Command] = field(default_factory=list)  # the commands that raised Wait for the first time
     may_have_changed: bool = True  # False if all commands were read-only and no reconciler ran
 
@@ -290,12 +258,7 @@ class Core(Generic[S]):
         self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
         self._together = {kind for kind, each in self._reconcilers.items() if isinstance(each, Together)}
         self._last_s = 0.0
-        self._parked: dict[Command, None] = {}
-        self._parked_by_key: dict[str, dict[Command, None]] = {}
-        self._expiries: list[tuple[float, int, Command]] = []  # a heap; its entries for commands that no longer wait are ignored
-        self._parkings = count()
-        self._timers: list[tuple[float, str]] = []  # a heap of the times at which keys count as changed
-        self._timer_s: dict[str, float] = {}  # the next time of each key; all other entries of the heap are ignored
+        self._parked = ParkedCommands()
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
         # The ids of received hand-overs, which other threads append; the next batch deletes their rows.
@@ -303,12 +266,9 @@ class Core(Generic[S]):
 
     def next_due_s(self) -> float | None:
         """Return the time at which `batch` must be called even if no command arrives."""
-        while self._expiries and self._expiries[0][2] not in self._parked:
-            heappop(self._expiries)
-        times = [heap[0][0] for heap in (self._expiries, self._timers) if heap]
-        if (stored := self.store.next_due_s()) is not None:
-            times.append(stored)
-        return min(times, default=None)
+        parked_s, stored_s = self._parked.next_s(), self.store.next_due_s()
+        next_s = parked_s if stored_s is None else min(parked_s, stored_s)
+        return None if next_s == inf else next_s
 
     def batch(self, commands: Sequence[Command]) -> Outcome:
         """Run commands and due reconcilers in one transaction.
@@ -317,10 +277,12 @@ class Core(Generic[S]):
         """
         outcome = Outcome()
         now_s = self._instant()
-        todo = [*self._unpark_expired(now_s), *commands]
+        todo = [*self._parked.take_expired(now_s), *commands]
         ran = list(todo)  # all commands of this transaction; if the commit fails, each of them gets an error
         tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds)
-        fired = self._fire_timers(tx)
+        fired = self._parked.take_timers(now_s)
+        for key in fired:
+            tx.changed(key)
         by_time = bool(fired)
         try:
             self.store.begin()
@@ -329,23 +291,23 @@ class Core(Generic[S]):
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
                         tx._changed.update(dict.fromkeys(command.keys))  # wake the next command that waits in turn for these keys
-                    self._reconcile_marked(tx, outcome)  # before the next command, because older tasks get freed capacity first
+                    self._reconcile_marked(tx, outcome)  # before the next command, so that older tasks get freed capacity first
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._reconciles_left):
                     tx.mark(key)
                     by_time = True
                 self._reconcile_marked(tx, outcome, late=True)
-                todo = self._unpark_changed(tx)
+                todo = self._parked.take_changed(tx._changed)
+                tx._changed.clear()
                 if not todo:
                     break
                 ran += todo
             removed = self._write_handovers(tx, outcome) if tx._handed or self.delivered else 0
             self.store.commit()
         except Exception as error:
-            tx._changes_later = [(key, now_s + RETRY_S) for key in fired]
-            self._set_timers(tx)
+            self._parked.set_timers([(key, now_s + RETRY_S) for key in fired])
             return self._failed(error, ran, outcome)
-        self._set_timers(tx)
+        self._parked.set_timers(tx._changes_later)
         outcome.orders = _by_host(tx._orders)
         for _ in range(removed):
             self.delivered.popleft()
@@ -368,7 +330,10 @@ class Core(Generic[S]):
             if not tx.final:
                 if command.waits_until_s is None:
                     outcome.waiting.append(command)
-                self._park(tx, command, wait)
+                self._parked.park(command, wait)
+                if wait.again_s is not None:
+                    for key in wait.keys:
+                        tx.changes_at(key, wait.again_s)
                 return
             outcome.faults.append("a handler raised Wait after its deadline\n" + traceback.format_exc())
             answer = internal_failure()
@@ -392,8 +357,8 @@ class Core(Generic[S]):
     def _instant(self) -> float:
         """Return the time.
 
-        Each call returns a later time, so that the commands of a batch have different times in the right order. The only exception:
-        if the clock was set back by more than CLOCK_STEP_S, return its time.
+        It is later than the time of the previous call, so that the commands of a batch have different times in the right order. The
+        only exception: if the clock was set back by CLOCK_STEP_S or more, return its time.
         """
         now_s = self._clock.now_s()
         if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:
@@ -421,7 +386,7 @@ class Core(Generic[S]):
             marks.clear()
 
     def _next_keys(self, marks: Mapping[str, None], limit: int) -> list[str]:
-        """Return the marked keys whose reconcilers run next, with one savepoint: the first key, and those that run together."""
+        """Return the keys to handle next in one savepoint: the first key and, if its reconciler is `Together`, more of its keys."""
         first = next(iter(marks))
         kind = first.partition(":")[0]
         if kind not in self._together:
@@ -447,8 +412,8 @@ class Core(Generic[S]):
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
         """Write the hand-overs of this transaction, and delete the rows of `delivered` ones. Return the number of deleted rows.
 
-        All payloads that a command sends to the same receiver share a row. If they are too large, they get several rows. Each row
-        is received in its own transaction, so that other commands can run in between.
+        A payload with a key has its own row. All other payloads that a command sends to the same receiver share a row. If they are
+        too large, they get several rows. Each row is received in its own transaction, so that other commands can run in between.
         """
         outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
         removed = len(outcome.finished)
@@ -486,81 +451,12 @@ class Core(Generic[S]):
         outcome.faults.append("".join(traceback.format_exception(error)))
         for command in commands:
             if command in self._parked:
-                self._unpark(command)
+                self._parked.remove(command)
         return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
-
-    # Parked commands are commands that raised Wait.
-
-    def _park(self, tx: Tx[S], command: Command, wait: Wait) -> None:
-        if command.waits_until_s is None:
-            command.waits_until_s = wait.until_s
-        command.keys, command.in_turn = wait.keys, wait.in_turn
-        self._parked[command] = None
-        heappush(self._expiries, (command.waits_until_s, next(self._parkings), command))
-        for key in wait.keys:
-            self._parked_by_key.setdefault(key, {})[command] = None
-            if wait.again_s is not None:
-                tx.changes_at(key, wait.again_s)
-
-    def _unpark(self, command: Command) -> Command:
-        del self._parked[command]
-        for key in command.keys:
-            waiting = self._parked_by_key[key]
-            del waiting[command]
-            if not waiting:
-                del self._parked_by_key[key]
-        return command
 
     def release(self) -> None:
         """Run all parked commands for the last time in the next batch. The server calls this before it exits."""
-        for command in self._parked:
-            command.waits_until_s = 0.0
-            heappush(self._expiries, (0.0, next(self._parkings), command))
-
-    def _unpark_changed(self, tx: Tx[S]) -> list[Command]:
-        woken: dict[Command, None] = {}
-        for key in tx._changed:
-            gone = []
-            for command in self._parked_by_key.get(key, {}):
-                if command.gone():
-                    gone.append(command)
-                    continue
-                woken[command] = None
-                if command.in_turn:
-                    break
-            for command in gone:
-                self._unpark(command)
-                woken.pop(command, None)
-        tx._changed.clear()
-        return [self._unpark(command) for command in woken]
-
-    def _unpark_expired(self, now_s: float) -> list[Command]:
-        expired = []
-        while self._expiries and self._expiries[0][0] <= now_s:
-            command = heappop(self._expiries)[2]
-            if command in self._parked:
-                self._unpark(command)
-                if not command.gone():
-                    expired.append(command)
-        return expired
-
-    # Timers are times at which a key counts as changed. A timer exists only while a command waits for the key.
-
-    def _set_timers(self, tx: Tx[S]) -> None:
-        for key, at_s in tx._changes_later:
-            if key in self._parked_by_key and at_s < self._timer_s.get(key, inf):
-                self._timer_s[key] = at_s
-                heappush(self._timers, (at_s, key))
-
-    def _fire_timers(self, tx: Tx[S]) -> list[str]:
-        fired = []
-        while self._timers and self._timers[0][0] <= tx.now_s:
-            at_s, key = heappop(self._timers)
-            if self._timer_s.get(key) == at_s:
-                del self._timer_s[key]
-                tx.changed(key)
-                fired.append(key)
-        return fired
+        self._parked.expire_all()
 
 
 def _not_written(error: Exception) -> ApiError:

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pwd import getpwuid
 
@@ -38,9 +38,9 @@ SHOWN_MAX = 3
 
 
 def validate_folder(data: Path) -> None:
-    """Refuse a folder that belongs to another user, contains files of other programs, or contains symbolic links.
+    """Raise Refused if other users own the folder or can write to it, or if it has symbolic links or files of other programs.
 
-    Changes nothing.
+    Change nothing. A folder that does not exist is valid.
     """
     try:
         about = data.stat()
@@ -66,7 +66,8 @@ def validate_folder(data: Path) -> None:
             f"Check its files, then close it: chmod 700 {data}"
         )
     for path in _own_paths(data):
-        _require_own(path, path.lstat())
+        with suppress(FileNotFoundError):  # another process, for example a running server, has removed the file meanwhile
+            _require_own(path, path.lstat())
     for folder in filter(Path.is_dir, _inside(data / "blobs")):
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -84,9 +85,9 @@ def close_to_others(data: Path) -> None:
 
 
 def _own_paths(data: Path) -> Iterator[Path]:
-    """Yield the files and folders that Corral has created here.
+    """Yield Corral's files and folders in the data folder, and what is directly in these folders.
 
-    Omit the files of blobs, because there may be millions, and the files in node/work/, because tasks create them.
+    Deeper paths are omitted, because there can be millions of blobs, and because tasks create the files in node/work/.
     """
     for name in sorted(FILES):
         if os.path.lexists(data / name):
@@ -170,14 +171,17 @@ def lock_folder(data: Path) -> int:
 
 
 def require_unused(data: Path) -> None:
-    """Raise Refused if another process has locked the folder. Create no files."""
+    """Raise Refused if another process has the lock of the folder. Create no files."""
     with unused(data):
         pass
 
 
 @contextmanager
 def unused(data: Path) -> Iterator[None]:
-    """Lock the folder inside this context. Raise Refused if another process has locked it. Create no files."""
+    """Lock the folder inside this context, if it has a lock file. Raise Refused if another process has the lock.
+
+    Create no files.
+    """
     try:
         fd = os.open(data / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -28,7 +28,8 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Command, Core, Outcome, OwnedStore, Receiver, Tx
+from corral.commands import Command
+from corral.core import Core, Outcome, OwnedStore, Receiver, Tx
 from corral.database import CommitFailed, Handover
 
 REMOVE_S = 1.0  # if no other transaction deletes the rows of received hand-overs, one is started after this time

@@ -204,7 +204,7 @@ def query(id: str, **more: Any) -> dict[str, Any]:
         ([query("a"), {"Id": "e", "Expression": "unknown * 2"}], "unknown"),
         ([query("a"), {"Id": "e", "Expression": "METRICS()"}, query("b")], "one time series"),
         ([query("a"), query("b", Period=120), {"Id": "e", "Expression": "a + b"}], "consistent"),
-        ([{"Id": "e", "Expression": "TIME_SERIES(1)"}], "needs a MetricStat"),
+        ([{"Id": "e", "Expression": "TIME_SERIES(1)"}], "must have a MetricStat"),
         ([query("a"), {"Id": "e", "Expression": "SUM(SEARCH('{Demo}', 'Sum', 60))"}], "SEARCH"),
     ],
 )

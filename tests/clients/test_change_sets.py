@@ -119,6 +119,38 @@ def test_change_sets(cloudformation: Any) -> None:
     wait(cloudformation, "planned", "delete")
 
 
+def test_update_stack_does_not_change_the_result_of_an_executed_change_set(cloudformation: Any) -> None:
+    def given(delay: int) -> dict[str, Any]:
+        return {"TemplateBody": TEMPLATE, "Parameters": [{"ParameterKey": "Delay", "ParameterValue": str(delay)}]}
+
+    def create(name: str, delay: int) -> dict[str, str]:
+        cloudformation.create_change_set(StackName="results", ChangeSetName=name, **given(delay))
+        return {"StackName": "results", "ChangeSetName": name}
+
+    def result(change_set: dict[str, str]) -> str:
+        return str(cloudformation.describe_change_set(**change_set)["ExecutionStatus"])
+
+    def updated(delay: int) -> str:
+        cloudformation.update_stack(StackName="results", **given(delay))
+        wait(cloudformation, "results", "update" if delay < 900 else "rollback")
+        return status(cloudformation, "results")
+
+    cloudformation.create_stack(StackName="results", **given(1))
+    wait(cloudformation, "results", "create")
+    failing = create("failing", 1000)  # the maximum is 900
+    cloudformation.execute_change_set(**failing)
+    wait(cloudformation, "results", "rollback")
+    assert result(failing) == "EXECUTE_FAILED"
+    assert updated(2) == "UPDATE_COMPLETE" and result(failing) == "EXECUTE_FAILED"
+    working = create("working", 3)
+    cloudformation.execute_change_set(**working)
+    wait(cloudformation, "results", "update")
+    assert updated(1000) == "UPDATE_ROLLBACK_COMPLETE" and result(working) == "EXECUTE_COMPLETE"
+    assert result(create("working", 4)) == "AVAILABLE", "the name of an executed change set is free"
+    cloudformation.delete_stack(StackName="results")
+    wait(cloudformation, "results", "delete")
+
+
 def test_a_stack_in_review_can_be_deleted(cloudformation: Any) -> None:
     cloudformation.create_change_set(StackName="review", ChangeSetName="c", ChangeSetType="CREATE", TemplateBody=TEMPLATE)
     cloudformation.delete_stack(StackName="review")

@@ -315,7 +315,7 @@ def test_what_up_prints_in_the_foreground_is_escaped(own: Cli) -> None:
     assert "(data in " in server.until("stdout", "a\\x1b[2Jb;")
     assert "\x1b" not in server.until("stderr", "a\\x1b[2Jb/blobs/quarantine/")
     shown = own("status", "--data", str(data)).stdout
-    assert "\x1b" not in shown and "Quarantine: 17 blobs without a row since" in shown
+    assert "\x1b" not in shown and "Quarantine: 17 blobs without a row in state.db, moved on" in shown
     assert own.json("status", "--data", str(data))["quarantine"][0]["blobs"] == 17
     server.interrupt()
     assert server.end()[0] == 0

@@ -29,6 +29,14 @@ def test_it_runs_where_the_task_does_and_ends_as_the_command(shared_cli: Cli, ta
     assert shared_cli("exec", task, "cat", given="not passed on").stdout == ""
 
 
+def test_it_waits_for_a_task_that_starts(shared_cli: Cli) -> None:
+    """`corral run -d` returns before the program runs."""
+    for _ in range(5):
+        started = shared_cli("run", "-d", "--", "sleep", "600").stdout.strip()
+        assert shared_cli("exec", started, "echo", "here").stdout == "here\n"
+        shared_cli("stop", started)
+
+
 def test_input_and_output_are_passed_on_byte_for_byte(shared_cli: Cli, task: str) -> None:
     given = "one\n\n  three\t\n" * 100_000 + "last"
     done = shared_cli("exec", "-i", "--container", "main", task, "--", "cat", given=given)
@@ -65,9 +73,9 @@ def test_a_reader_that_closes_the_pipe_ends_the_command(shared_cli: Cli, task: s
 
 def test_a_slow_reader_slows_the_command_down(shared_cli: Cli, task: str) -> None:
     """Output is not buffered without limit: the command waits for its reader."""
-    running = shared_cli.begin("exec", task, "--", "sh", "-c", "head -c 50000000 /dev/zero; echo written >&2")
+    running = shared_cli.begin("exec", task, "--", "sh", "-c", "head -c 10000000 /dev/zero; echo written >&2")
     running.until("stdout", "\0")
-    [head] = living("head", "-c", "50000000")
+    [head] = living("head", "-c", "10000000")
     written: list[int] = []
 
     def stands_still() -> bool:
@@ -78,7 +86,7 @@ def test_a_slow_reader_slows_the_command_down(shared_cli: Cli, task: str) -> Non
     eventually(stands_still)
     assert 0 < written[-1] < 2_000_000
     code, out, err = running.end()
-    assert (code, len(out), err) == (0, 50_000_000, "written\n")
+    assert (code, len(out), err) == (0, 10_000_000, "written\n")
 
 
 def test_the_server_is_killed(own: Cli) -> None:

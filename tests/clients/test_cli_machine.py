@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from command import BIN, BUSY, UNTIL_TOLD, Cli
+import forkserver
+from command import BUSY, UNTIL_TOLD, Cli
 from corral.model.run import GpuSample
 from corral.server.status_pages import HISTORY_POINTS, HISTORY_STEP_S, _history
 from eventually import eventually
@@ -33,7 +34,7 @@ def test_top_shows_who_holds_what_and_how_busy_it_is(cli: Cli) -> None:
         lines = cli("top", "--once", env={"COLUMNS": str(columns)}).stdout.splitlines()
         assert max(map(len, lines)) <= columns
         [row] = [line for line in lines if line.startswith("  0 sim H100")]
-        assert holder[:8] in row and "%" in row and "/79.6" in row
+        assert ("burner:1" if columns == 80 else f"{holder[:8]} burner:1") in row and "%" in row and "/79.6" in row
         assert any(line.startswith(f"{waiter[:8]} patient:1") and "2 GPUs" in line for line in lines)
     assert "history" not in cli("status", "--json").stdout  # which is for reading
 
@@ -117,7 +118,7 @@ def completed(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[
     """What the shell's script would be told: the protocol itself."""
     asked = {"_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("corral", *words)), "COMP_CWORD": str(len(words))}
     done = subprocess.run(
-        [BIN / "corral"], env={**cli.environment, **asked, **(env or {})}, capture_output=True, text=True, timeout=30
+        [forkserver.program("corral")], env={**cli.environment, **asked, **(env or {})}, capture_output=True, text=True, timeout=30
     )
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]

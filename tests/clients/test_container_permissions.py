@@ -7,7 +7,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from botocore.exceptions import ClientError
 from corral.decide.policy import check_identity_policy, read_policy
 from corral.services import SERVICES, sessions
 from corral.services.iam import aws_policies
+from corral.worker.object_reader import OBJECTS_PATH, contents_of
+from corral.worker.signed_http import SignedHttp
 from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually
 
 ACCOUNT = "123456789012"
@@ -216,6 +218,23 @@ def test_the_pages_of_corral_are_closed(corral: Corral, task_id: str) -> None:
         assert caught.value.code == 403 and b"is not authorized to perform: corral:" in caught.value.read()
 
 
+def objects_of(inside: Inside, *names: tuple[str, str]) -> list[bytes | None] | None:
+    """The objects that Corral's page for objects returns."""
+    http = SignedHttp(inside.corral.url, REGION, "corral")
+    body = http.post(OBJECTS_PATH, json.dumps({"objects": names}).encode(), Credentials(*inside.keys))
+    return contents_of(body, len(names)) if body is not None else None
+
+
+def test_the_page_for_objects_leaves_out_what_the_role_may_not_read(corral: Corral, role: Any, bucket: str) -> None:
+    names = [(bucket, key) for key in ("open/one", "secret/one", "open/one", "missing")]
+    inside = role()
+    # On a busy machine, the page may leave out objects (READ_MAX_S), but it reads them in order.
+    eventually(lambda: objects_of(inside, *names) == [b"x", b"x", b"x", None], "all objects are read")
+    denied = deny("s3:GetObject", f"arn:aws:s3:::{bucket}/secret/*")
+    corral.client("iam").put_role_policy(RoleName=role.name, PolicyName="own", PolicyDocument=policy(denied))
+    eventually(lambda: objects_of(inside, *names) == [b"x", None, b"x", None], "the objects that the role may read are read")
+
+
 def test_a_policy_opens_an_operation_on_its_resources(corral: Corral, role: Any) -> None:
     for name in ("/app/key", "/other/key"):
         corral.client("ssm").put_parameter(Name=name, Value="v", Type="String")
@@ -281,8 +300,14 @@ def test_a_container_that_starts_tasks(corral: Corral, role: Any) -> None:
         assert "corral:RunOnHost" in refused(inside.ecs.register_task_definition, **params)[1], setting
     corral.client("ecs").register_task_definition(family="on-host", containerDefinitions=[plain | {"image": "corral/host"}])
     assert "corral:RunOnHost" in refused(inside.ecs.run_task, taskDefinition="on-host")[1]
+    service = {"serviceName": "on-host", "desiredCount": 0}
+    assert "corral:RunOnHost" in refused(inside.ecs.create_service, **service, taskDefinition="on-host")[1]
+    inside.ecs.create_service(**service, taskDefinition="child")
+    assert "corral:RunOnHost" in refused(inside.ecs.update_service, service="on-host", taskDefinition="on-host")[1]
     corral.client("iam").put_role_policy(RoleName=role.name, PolicyName="host", PolicyDocument=policy(allow("corral:RunOnHost")))
     assert inside.ecs.run_task(taskDefinition="on-host")["tasks"]
+    inside.ecs.update_service(service="on-host", taskDefinition="on-host")
+    inside.ecs.delete_service(service="on-host")
 
 
 def test_roles_must_be_passed(corral: Corral, role: Any) -> None:
@@ -309,6 +334,111 @@ def test_the_cluster_and_the_definition_that_a_policy_names(corral: Corral, role
     assert inside.ecs.describe_tasks(cluster="theirs", tasks=[task_id])["failures"]
     spoofed = f"arn:aws:ecs:us-east-1:{ACCOUNT}:task/theirs/{task_id}"
     assert refused(inside.ecs.describe_tasks, cluster="default", tasks=[spoofed])[0] == "AccessDeniedException"
+
+
+def test_no_spelling_of_a_parameter_evades_a_policy(corral: Corral, role: Any) -> None:
+    root = corral.client("ssm")
+    for name in ("/hidden/one", "/hidden-two", "hidden-three"):
+        root.put_parameter(Name=name, Value="secret", Type="String")
+    here = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter"
+    ssm = role(allow("ssm:GetParameter"), deny("ssm:GetParameter", f"{here}/hidden*")).ssm
+    for name in ("/hidden/one", "/hidden-two", "/hidden-three"):
+        for arn in (f"{here}{name}", f"{here}{name}:1", f"arn:aws-cn:ssm:{REGION}:{ACCOUNT}:parameter{name}"):
+            assert f"{here}{name}" in refused(ssm.get_parameter, Name=arn)[1]
+        assert refused(ssm.get_parameter, Name=f"{here}/{name}")[0] == "ParameterNotFound"
+        assert refused(ssm.get_parameter, Name=f"arn:aws:ssm:{REGION}::parameter{name}")[0] == "AccessDeniedException"
+
+
+def spellings(arn: str) -> set[str]:
+    """Other texts that a careless look-up could accept for this ARN."""
+    _, _, service, region, account, resource = arn.split(":", 5)
+    start = f"arn:aws:{service}:{region}:{account}:"
+    name = resource.rpartition("/")[2].rpartition(":")[2]
+    return {
+        f"arn:aws-cn:{service}:{region}:{account}:{resource}",
+        f"arn:aws:{service}:eu-west-1:{account}:{resource}",
+        f"arn:aws:{service}::{account}:{resource}",
+        f"arn:aws:{service}:{region}:999999999999:{resource}",
+        f"arn:aws:{service}:{region}::{resource}",
+        f"{start}{arn}",
+        f"{start}{resource.removesuffix(name)}{arn}",
+        f"{start}{resource.removesuffix(name)}x/{name}",
+        f"{start}{resource.removesuffix(name)}x:{name}",
+        *(f"{start}{each}" for each in (f"{resource}/", f"{resource}:*", f"{resource}:x", f"/{resource}", resource.upper(), name)),
+        arn.upper(),
+        resource,
+        name,
+    } - {arn}
+
+
+TAG = [{"Key": "a", "Value": "b"}]
+TAGGED: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
+    # service → a function that creates a resource and returns its ARN, an operation, its parameter for the ARN, other parameters
+    "batch": (
+        lambda batch: batch.create_scheduling_policy(name="probed")["arn"],
+        "tag_resource", "resourceArn", {"tags": {"a": "b"}},
+    ),
+    "cloudwatch": (
+        lambda cloudwatch: cloudwatch.put_dashboard(DashboardName="probed", DashboardBody='{"widgets": []}')
+        and f"arn:aws:cloudwatch::{ACCOUNT}:dashboard/probed",
+        "tag_resource", "ResourceARN", {"Tags": TAG},
+    ),
+    "ecr": (
+        lambda ecr: ecr.create_repository(repositoryName="probed")["repository"]["repositoryArn"],
+        "tag_resource", "resourceArn", {"tags": TAG},
+    ),
+    "ecs": (
+        lambda ecs: ecs.create_cluster(clusterName="probed")["cluster"]["clusterArn"],
+        "tag_resource", "resourceArn", {"tags": [{"key": "a", "value": "b"}]},
+    ),
+    "iam": (
+        lambda iam: iam.create_policy(PolicyName="probed", Path="/p/", PolicyDocument=policy(allow("*")))["Policy"]["Arn"],
+        "tag_policy", "PolicyArn", {"Tags": TAG},
+    ),
+    "logs": (
+        lambda logs: logs.create_log_group(logGroupName="probed") and f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:probed",
+        "tag_resource", "resourceArn", {"tags": {"a": "b"}},
+    ),
+    "sns": (lambda sns: sns.create_topic(Name="probed")["TopicArn"], "tag_resource", "ResourceArn", {"Tags": TAG}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("service", TAGGED)
+def test_no_spelling_of_an_arn_evades_a_policy(corral: Corral, role: Any, service: str) -> None:
+    create, operation, member, params = TAGGED[service]
+    arn = create(corral.client(service))
+    call = getattr(role(allow("*"), deny("*", arn)).client(service, parameter_validation=False), operation)
+    assert refused(call, **{member: arn}, **params)[0].startswith("AccessDenied")
+    for spelling in spellings(arn):
+        refused(call, **{member: spelling}, **params)
+
+
+def test_no_spelling_of_a_queue_url_evades_a_policy(corral: Corral, role: Any) -> None:
+    url = corral.client("sqs").create_queue(QueueName="probed")["QueueUrl"]
+    sqs = role(allow("*"), deny("*", f"arn:aws:sqs:{REGION}:{ACCOUNT}:probed")).sqs
+    for start in ("", "x", "http://elsewhere", corral.url):
+        for end in ("", "/", "//", "?x", "#", "%20", ".fifo"):
+            refused(sqs.tag_queue, QueueUrl=f"{start}/{ACCOUNT}/probed{end}", Tags={"a": "b"})
+    assert "Tags" not in corral.client("sqs").list_queue_tags(QueueUrl=url)
+
+
+def test_the_queues_of_a_message_move_task(corral: Corral, role: Any) -> None:
+    """The resources are the queues that the handler finds, not what an ARN or a handle in the request says."""
+    sqs, arns = corral.client("sqs"), {name: f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}" for name in ("grave", "secret")}
+    for name, arn in arns.items():
+        sqs.create_queue(QueueName=name)
+        redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+        sqs.create_queue(QueueName=f"{name}-source", Attributes={"RedrivePolicy": redrive})
+    inside = role(allow("sqs:*"), deny("sqs:*", arns["secret"]))
+    for spelling in (arns["secret"], arns["secret"].replace("arn:aws:", "arn:aws-cn:")):
+        move = {"SourceArn": arns["grave"], "DestinationArn": spelling}
+        assert arns["secret"] in refused(inside.sqs.start_message_move_task, **move)[1]
+        assert arns["secret"] in refused(inside.sqs.list_message_move_tasks, SourceArn=spelling)[1]
+    handle = sqs.start_message_move_task(SourceArn=arns["secret"])["TaskHandle"]
+    assert arns["secret"] in refused(inside.sqs.cancel_message_move_task, TaskHandle=handle)[1]
+    forged = json.dumps(json.loads(b64decode(handle, b"-_")) | {"sourceArn": arns["grave"]}).encode()
+    assert refused(inside.sqs.cancel_message_move_task, TaskHandle=b64encode(forged).decode())[0].startswith("AccessDenied")
+    assert refused(sqs.cancel_message_move_task, TaskHandle=b64encode(forged).decode())[0] == "ResourceNotFoundException"
 
 
 def test_a_session_of_another_role_is_confined_by_that_role(corral: Corral, role: Any, task_id: str) -> None:
@@ -445,6 +575,20 @@ def test_a_stack_has_the_permissions_of_its_creator(corral: Corral, role: Any) -
     events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
     reasons = [each.get("ResourceStatusReason", "") for each in events]
     assert any("is not authorized to perform: sqs:CreateQueue" in reason for reason in reasons)
+
+
+def test_the_stack_of_a_physical_resource(corral: Corral, role: Any) -> None:
+    root = corral.client("cloudformation")
+    template = "Resources: {Q: {Type: AWS::SQS::Queue, Properties: {QueueName: of-a-stack}}}"
+    stack = root.create_stack(StackName="with-a-queue", TemplateBody=template)["StackId"]
+    root.get_waiter("stack_create_complete").wait(StackName=stack, WaiterConfig={"Delay": 1})
+    [queue] = root.describe_stack_resources(StackName=stack)["StackResources"]
+    named = {"PhysicalResourceId": queue["PhysicalResourceId"]}
+    inside = role(allow("cloudformation:*"), deny("cloudformation:DescribeStackResources", stack)).cloudformation
+    assert stack in refused(inside.describe_stack_resources, **named)[1]
+    allowed = policy(allow("cloudformation:DescribeStackResources", stack))
+    corral.client("iam").put_role_policy(RoleName=role.name, PolicyName="own", PolicyDocument=allowed)
+    assert inside.describe_stack_resources(**named)["StackResources"]
 
 
 @pytest.mark.parametrize("version", [False, True])

@@ -123,4 +123,4 @@ def test_hours_survive_kill_9(billed: Cli) -> None:
 def test_cost_is_refused_on_aws(cli: Cli) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
     said = cli("cost", env={**keys, "AWS_ENDPOINT_URL": "https://ecs.us-east-1.amazonaws.com"}, code=1).stderr
-    assert said.startswith("corral: `corral cost` reports the instances of a Corral.")
+    assert said.startswith("corral: `corral cost` reports the instances of a Corral server.")

@@ -297,6 +297,19 @@ def test_routes_and_associations(ec2, vpc):
     assert refused(ec2.delete_vpc, VpcId=vpc)[0] == "DependencyViolation", "the other table and the subnet are left"
 
 
+def test_a_local_route_stays_one_when_its_target_is_replaced(ec2, vpc):
+    table = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+    local = {"RouteTableId": table, "DestinationCidrBlock": "10.0.0.0/16"}
+    for target, shown in (
+        ({"NetworkInterfaceId": "eni-01234567890abcdef"}, {"NetworkInterfaceId": "eni-01234567890abcdef"}),
+        ({"LocalTarget": True}, {"GatewayId": "local"}),
+    ):
+        ec2.replace_route(**local, **target)
+        (route,) = ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"][0]["Routes"]
+        assert route == {"DestinationCidrBlock": "10.0.0.0/16", **shown, "Origin": "CreateRouteTable", "State": "active"}
+        assert refused(ec2.delete_route, **local)[0] == "InvalidParameterValue"
+
+
 def test_the_main_route_table_can_be_replaced(ec2, vpc):
     (main,) = ec2.describe_route_tables(**by_vpc(vpc))["RouteTables"]
     (association,) = main["Associations"]

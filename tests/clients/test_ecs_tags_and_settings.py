@@ -50,6 +50,28 @@ def test_tagging(client, taggable, kind):
     assert ecs.list_tags_for_resource(resourceArn=arn)["tags"] == [{"key": "b", "value": ""}]
 
 
+@pytest.mark.parametrize("kind", ["cluster", "default", "definition", "task", "instance", "provider"])
+def test_only_the_arn_itself_finds_a_resource(client, taggable, kind):
+    """Policies are checked for the ARN in the request, so another spelling could evade a policy."""
+    ecs, arn = client("ecs"), taggable[kind]
+    type_, _, path = arn.removeprefix(f"{HERE}:").partition("/")
+    name = path.rpartition("/")[2]
+    paths = (name, f"/{name}", f"other/{name}", f"x/{path}", f"{path}/", path.upper(), path.replace(":", ":0"), arn)
+    spellings = {
+        arn.replace("arn:aws:", "arn:aws-cn:"),
+        arn.replace("us-east-1", "eu-west-1"),
+        arn.replace("us-east-1", ""),
+        arn.replace("123456789012", "999999999999"),
+        arn.replace("123456789012", ""),
+        *(f"{HERE}:{type_}/{each}" for each in paths),
+    }
+    for spelling in spellings - {arn}:
+        with pytest.raises(ecs.exceptions.ClientError) as caught:
+            ecs.tag_resource(resourceArn=spelling, tags=[{"key": "evaded", "value": ""}])
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400, spelling
+    assert "evaded" not in [tag["key"] for tag in ecs.list_tags_for_resource(resourceArn=arn)["tags"]]
+
+
 def test_describe_operations_return_tags(client, taggable):
     ecs = client("ecs")
     for arn in taggable.values():

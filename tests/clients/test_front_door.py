@@ -170,6 +170,16 @@ def test_each_api_refuses_a_caller_without_credentials_in_its_own_form(corral):
     assert status == 404 and json.loads(answer)["__type"] == "NotFound"
 
 
+@pytest.mark.parametrize("page", ["signal", "gpu", "spot", "objects", "revoke"])
+def test_pages_refuse_a_body_that_is_not_a_document_of_their_form(corral, page):
+    for body in (b"", b"[]", b"{", b'{"task": "\xff", "gpu": "\xff", "instance": "\xff", "objects": "\xff", "all": "\xff"}'):
+        request = AWSRequest("POST", f"{corral.url}/_corral/{page}", data=body)
+        SigV4Auth(Credentials(corral.keys["access_key"], corral.keys["secret_key"]), "corral", "us-east-1").add_auth(request)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(urllib.request.Request(request.url, body, dict(request.headers), method="POST"))
+        assert caught.value.code == 400, (body, caught.value.read())
+
+
 def start(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "corral.server", "--data", str(data), "--port", "0", "--gpus", "none", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=30)

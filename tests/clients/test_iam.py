@@ -170,6 +170,18 @@ def test_attachments(iam):
     iam.delete_policy(PolicyArn=own)
 
 
+def test_simulation_shows_the_decision_of_the_boundary_alone(iam):
+    boundary = {**ALLOW, "Statement": [{"Effect": "Allow", "Action": ["s3:*", "sqs:*"], "Resource": "*"}]}
+    found = iam.simulate_custom_policy(
+        PolicyInputList=[json.dumps({**ALLOW, "Statement": [{"Effect": "Allow", "Action": ["s3:*", "ec2:*"], "Resource": "*"}]})],
+        PermissionsBoundaryPolicyInputList=[json.dumps(boundary)],
+        ActionNames=["s3:GetObject", "sqs:SendMessage", "ec2:RunInstances"],
+    )["EvaluationResults"]
+    assert [each["EvalDecision"] for each in found] == ["allowed", "implicitDeny", "implicitDeny"]
+    details = [each["PermissionsBoundaryDecisionDetail"] for each in found]
+    assert [each["AllowedByPermissionsBoundary"] for each in details] == [True, True, False]
+
+
 def test_instance_profiles(iam):
     made = iam.create_instance_profile(InstanceProfileName="gpu", Path="/team/")["InstanceProfile"]
     assert made["InstanceProfileId"].startswith("AIPA") and made["Roles"] == []

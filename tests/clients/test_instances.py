@@ -249,6 +249,18 @@ def test_console_output_says_which_lines_were_understood(ec2: Any) -> None:
     assert base64.b64decode(given).decode() == script
 
 
+def test_new_user_data_keeps_the_default_cluster_of_an_ecs_image(ec2: Any, ecs: Any) -> None:
+    ecs.create_cluster(clusterName="default")
+    image = "resolve:ssm:/aws/service/ecs/optimized-ami/amazon-linux-2/gpu/recommended/image_id"
+    reply = ec2.run_instances(ImageId=image, InstanceType="m5.large", MinCount=1, MaxCount=1, UserData=JOIN.format("other"))
+    launched = reply["Instances"][0]["InstanceId"]
+    ec2.stop_instances(InstanceIds=[launched])
+    ec2.get_waiter("instance_stopped").wait(InstanceIds=[launched])
+    ec2.modify_instance_attribute(InstanceId=launched, UserData={"Value": b"#!/bin/bash\n"})
+    ec2.start_instances(InstanceIds=[launched])
+    assert "It joined the ECS cluster default." in ec2.get_console_output(InstanceId=launched)["Output"]
+
+
 def test_launch_templates_have_versions(ec2: Any) -> None:
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "from", "Value": "template"}]}]
     data = {"ImageId": IMAGE, "InstanceType": "p3.2xlarge", "TagSpecifications": tags}

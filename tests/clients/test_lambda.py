@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from botocore.exceptions import ClientError
@@ -179,6 +180,9 @@ def test_an_error_of_the_function_is_its_result(functions: Any, client: Callable
         ),
         ("def handler(", {}, "Runtime.UserCodeSyntaxError", "Syntax error in module 'index'"),
         ("import os\ndef handler(e, c): os._exit(3)", {}, "Runtime.ExitError", "Runtime exited with error: exit status 3"),
+        ("import os\ndef handler(e, c): os._exit(125)", {}, "Runtime.ExitError", "Runtime exited with error: exit status 125"),
+        ("import os\ndef handler(e, c): os._exit(137)", {}, "Runtime.ExitError", "Runtime exited with error: exit status 137"),
+        ("import os\ndef handler(e, c): os.kill(os.getpid(), 9)", {}, "Runtime.ExitError", "Runtime exited with error: signal 9"),
         ("def handler(e, c): return {1, 2}", {}, "Runtime.MarshalError", "Unable to marshal response"),
         ("import time\ndef handler(e, c): time.sleep(99)", {"Timeout": 1}, "Sandbox.Timedout", "Task timed out after 1.00 seconds"),
         (
@@ -190,7 +194,7 @@ def test_an_error_of_the_function_is_its_result(functions: Any, client: Callable
     ],
 )
 def test_a_function_that_cannot_run_or_end(functions: Any, source: str, params: dict[str, Any], type_: str, text: str) -> None:
-    name = f"bad-{type_.partition('.')[2]}-{params.get('MemorySize', 0)}"
+    name = f"bad-{type_.partition('.')[2]}-{crc32(source.encode())}"
     create(functions, name, source, **params)
     for _ in range(2):  # the next invocation gets a new process
         response = functions.invoke(FunctionName=name)

@@ -101,6 +101,17 @@ def test_invalid_queries_are_refused(filled, queries, words):
     assert refused.value.response["Error"]["Code"] == "ValidationError"
 
 
+def test_expressions_with_too_many_datapoints_are_refused(filled):
+    """A short expression can use a large array many times."""
+    series = math("s", "TIME_SERIES(1)", Period=1, ReturnData=False)
+    array = math("a", f"[{', '.join(['s'] * 600)}]", ReturnData=False)
+    assert results(filled, series, array, math("e1", "SUM(a)")) == {("e1", "e1"): [600] * 300}
+    with pytest.raises(ClientError, match="expression 'e1': The parts of all expressions have more than 2,016,000 datapoints"):
+        ask(filled, series, array, math("e1", " + ".join(["SUM(a)"] * 100)))
+    with pytest.raises(ClientError, match="expression 'e1': The parts of all expressions have more than 2,016,000 datapoints"):
+        ask(filled, series, array, math("e1", "a" + " + 1" * 100))
+
+
 def test_invalid_times_are_refused(filled):
     with pytest.raises(ClientError, match="must not equal"):
         ask(filled, stat("m1", "errors", "api"), minutes=0)

@@ -313,7 +313,7 @@ def test_an_instance_that_joined_its_cluster_counts_as_a_signal(cloudformation: 
     cloudformation.create_stack(StackName="joining", TemplateBody=JOINING)
     wait(cloudformation, "joining", "create")
     reasons = [each.get("ResourceStatusReason", "") for each in events(cloudformation, "joining")]
-    assert any(reason.startswith("Instance i-") and "counts it as signalled" in reason for reason in reasons)
+    assert any(reason.startswith("Instance i-") and "It counts as signalled" in reason for reason in reasons)
     cloudformation.delete_stack(StackName="joining")
     wait(cloudformation, "joining", "delete")
 

@@ -126,7 +126,7 @@ def test_a_failed_run_and_its_retry(lab: Cli) -> None:
     assert "one: FAILED (3 done, 1 failed): [2] exit code 1" in failed.stdout
     assert (
         "corral pipeline retry --failed failing-" in failed.stderr
-        and "one[2] failed" in lab("pipeline", "logs", "one", code=1).stderr
+        and "Choose one: for example one[2], which failed." in lab("pipeline", "logs", "one", code=1).stderr
     )
     fixed.touch()
     state = lab.json("pipeline", "retry", "--failed", "failing")

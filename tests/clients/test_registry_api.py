@@ -22,6 +22,7 @@ from harness import REGION, Corral, eventually
 from raw_registry import OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
 
 LAYER = random.Random(1).randbytes(300_000)
+PIECES = 100  # of a large layer, 1 MiB each
 ACCOUNT = "123456789012"
 
 
@@ -293,6 +294,22 @@ def test_delete_a_layer(corral: Corral, registry: Registry, name: str):
     wait_for_blobs(corral, before + 1)  # the configuration is kept for an hour
 
 
+@pytest.mark.parametrize("size", [1_013, 300_013])
+def test_a_layer_is_deleted_while_the_body_of_its_download_arrives(corral: Corral, registry: Registry, name: str, size: int):
+    """The server sends the response after the body of the request, because the next request follows this body."""
+    data, later = random.Random(size).randbytes(size), random.Random(size).randbytes(1_019)
+    digest, last = registry.push(name, data), registry.push(name, later)
+    with half_sent(registry, f"/v2/{name}/blobs/{digest}", b"x", 2, method="GET") as connection:
+        eventually(lambda: registry("GET", "/v2/").status == 200, "the server has read the head")
+        for each in (digest, last):
+            assert registry("DELETE", f"/v2/{name}/blobs/{each}").status == 202
+        eventually(lambda: len(later) not in sizes(corral), "the garbage is erased")
+        connection.send(b"x")
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, data)
+    eventually(lambda: size not in sizes(corral), "the layer is erased after its last download")
+
+
 # Failed uploads
 
 
@@ -331,11 +348,11 @@ def test_a_large_layer_in_bounded_memory(own_corral: Callable[..., Corral]):
     registry.push_image(name, "1", LAYER)  # the first push loads code, which is not the memory of the layer
     registry("GET", f"/v2/{name}/blobs/{digest_of(LAYER)}")
     before = memory_mib(corral)
-    digest = digest_of(piece * 200)
-    sent = registry("PATCH", registry.begin(name), (piece for _ in range(200)))
-    assert sent.headers["range"] == f"0-{200 * MIB - 1}"
+    digest = digest_of(piece * PIECES)
+    sent = registry("PATCH", registry.begin(name), (piece for _ in range(PIECES)))
+    assert sent.headers["range"] == f"0-{PIECES * MIB - 1}"
     assert registry("PUT", f"{sent.headers['location']}?digest={digest}").status == 201
-    assert registry("GET", f"/v2/{name}/blobs/{digest}").body == piece * 200
+    assert registry("GET", f"/v2/{name}/blobs/{digest}").body == piece * PIECES
     assert memory_mib(corral) - before < 64
 
 

@@ -213,6 +213,19 @@ def test_refusals_say_what_to_do(ecs):
     ):
         with pytest.raises(ecs.exceptions.InvalidParameterException, match="DAEMON scheduling strategy does not support"):
             ecs.create_service(serviceName="strict", taskDefinition="strict", schedulingStrategy="DAEMON", **refused)
+    daemon = {"serviceName": "strict-daemon", "taskDefinition": "strict", "schedulingStrategy": "DAEMON"}
+    for percentages, why in (
+        ({"maximumPercent": 150}, "does not support values above 100 for maximumPercent"),
+        ({"maximumPercent": 50}, "maximumPercent must be at least 100"),
+        ({"minimumHealthyPercent": 150}, "minimumHealthyPercent must be at most 100"),
+    ):
+        with pytest.raises(ecs.exceptions.InvalidParameterException, match=why):
+            ecs.create_service(**daemon, deploymentConfiguration=percentages)
+    ecs.create_service(**daemon)
+    with pytest.raises(ecs.exceptions.InvalidParameterException, match="minimumHealthyPercent must be at most 100"):
+        ecs.update_service(service="strict-daemon", deploymentConfiguration={"minimumHealthyPercent": 150})
+    ecs.delete_service(service="strict-daemon", force=True)
+    ecs.get_waiter("services_inactive").wait(services=["strict-daemon"], WaiterConfig={"Delay": 1, "MaxAttempts": 30})
     with pytest.raises(ecs.exceptions.InvalidParameterException, match="needs a desiredCount"):
         ecs.create_service(serviceName="strict", taskDefinition="strict")
     with pytest.raises(ecs.exceptions.ClientException, match="TaskDefinition not found"):

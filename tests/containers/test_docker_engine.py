@@ -1,14 +1,15 @@
-"""The docker engine: its address, TLS, and the containers it keeps."""
+"""The docker engine: its address, TLS, the containers it keeps, and its end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,16 @@ def node(tmp_path: Path) -> Iterator[NodeFolder]:
 
 
 class Elsewhere:
-    """A TCP port in front of an engine, with or without TLS, as for an engine on another machine."""
+    """A TCP port in front of an engine, with or without TLS, as for an engine on another machine.
 
-    def __init__(self, dockerd: Dockerd, tls: ssl.SSLContext | None = None) -> None:
+    Requests that contain `ignores` get no response.
+    """
+
+    def __init__(self, dockerd: Dockerd, tls: ssl.SSLContext | None = None, *, ignores: bytes = b"") -> None:
+        self.ignored = threading.Event()
         self._path = dockerd.host.removeprefix("unix://")
         self._tls = tls
+        self._ignores = ignores
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
@@ -58,13 +64,20 @@ class Elsewhere:
             inner.connect(self._path)
             outer = self._tls.wrap_socket(caller, server_side=True) if self._tls else caller
             threading.Thread(target=_copy, args=(inner, outer), daemon=True).start()
-            _copy(outer, inner)
+            _copy(outer, inner, self._passes)
+
+    def _passes(self, part: bytes) -> bool:
+        if self._ignores and self._ignores in part:
+            self.ignored.set()
+            return False
+        return True
 
 
-def _copy(source: socket.socket, sink: socket.socket) -> None:
+def _copy(source: socket.socket, sink: socket.socket, passes: Callable[[bytes], bool] = bool) -> None:
     with contextlib.suppress(OSError):
         while part := source.recv(65_536):
-            sink.sendall(part)
+            if passes(part):
+                sink.sendall(part)
         sink.shutdown(socket.SHUT_WR)
 
 
@@ -144,3 +157,16 @@ def test_a_damaged_file_of_a_run_is_ignored(node: NodeFolder, dockerd: Dockerd):
     assert not driver.engine.observe()
     assert driver.run(RUN).observed.exit_code == 0
     driver.close()
+
+
+@pytest.mark.parametrize("request_line", [b"-pause/start ", b"/networks/corral-inside ", b"fromImage="])
+def test_a_closed_engine_has_no_pending_requests(node: NodeFolder, dockerd: Dockerd, request_line: bytes):
+    """Several runs may share a pull, the networks or a pause container, so no run owns these requests."""
+    engine = Elsewhere(dockerd, ignores=request_line)
+    driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, {"DOCKER_HOST": engine.host}, WallClock()), node)
+    image = "127.0.0.1:1/missing:1" if request_line == b"fromImage=" else BUSYBOX
+    driver.engine.start([replace(RUN, image=image, settings=settings({"networkMode": "awsvpc"}, command=["true"]))])
+    driver.until(engine.ignored.is_set, "the request waits for its response")
+    driver.close()
+    engine.close()
+    assert not asyncio.all_tasks(driver._loop)

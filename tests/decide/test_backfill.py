@@ -24,8 +24,9 @@ from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.fleet import Fleet, PoolIndex
 from decide.backfill_simulation import MEMORY, Simulation, Work
 from decide.test_placement_decisions import POOL, fleet_of, pool_of, slot
+from examples import examples
 
-properties = settings(max_examples=150, deadline=None)
+properties = settings(max_examples=examples(150), deadline=None)
 
 
 def claim(name: str, since_s: float, gpus: int, longest_s: float | None = None, memory: int = 0) -> Claim:

@@ -18,6 +18,7 @@ from corral.decide.expiry import (
     expiry_time,
     midnight_after,
 )
+from examples import examples
 
 NOON = 20_000 * DAY_S + DAY_S / 2  # of an arbitrary day
 MIDNIGHT = 20_001 * DAY_S  # the next one
@@ -175,7 +176,7 @@ any_versions = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(any_rule, max_size=3), any_versions, st.integers(0, 300))
 def test_nothing_changes_before_next_s(rules: list[LifecycleRule], versions: list[CandidateVersion], hours: int) -> None:
     """An evaluation before `next_s` gives the same decision; at `next_s` it removes something."""

@@ -199,6 +199,19 @@ def test_policies_at_the_limits(policy: dict[str, Any]) -> None:
     read_filter_policy(json.dumps(policy), BODY)
 
 
+@pytest.mark.parametrize(
+    ("values", "sent", "is_accepted"),
+    [
+        ([{"anything-but": [f"v{at}" for at in range(20_000)]}], ["v19999"] * 20_000, False),
+        ([{"anything-but": list(range(20_000))}], [19_999] * 20_000, False),
+        (list(range(150)), [150] * 80_000, False),
+        ([*range(149), "x"], [*["1"] * 40_000, True, None, "x"], True),
+    ],
+)
+def test_many_values_are_compared_at_once(values: list[Any], sent: list[Any], is_accepted: bool) -> None:
+    assert accepts(read_filter_policy(json.dumps({"a": values}), BODY), {"a": sent}) is is_accepted
+
+
 def test_policies_for_attributes_are_not_nested() -> None:
     with pytest.raises(FilterPolicyError, match="does not support nested"):
         read_filter_policy('{"a": {"b": ["x"]}}', ATTRIBUTES)

@@ -15,8 +15,9 @@ from corral.model.placement import TASK, Claim, Links, Placement, Reservation, S
 from corral.model.task import ALL_GPUS, Demand
 from corral.node.gpu_topology import simulated
 from decide.test_placement_decisions import POOL, fleet_of, pool_of, serve_all, slot
+from examples import examples
 
-properties = settings(max_examples=80, deadline=None)
+properties = settings(max_examples=examples(80), deadline=None)
 
 
 def topology(model: str, count: int) -> Links:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.decide.job_order import (
@@ -21,6 +21,7 @@ from corral.decide.job_order import (
 from corral.decide.placement import claim_rank
 from corral.model.job_line import JobPlace, ShareUse
 from corral.model.task import Demand
+from examples import examples
 
 DECAY_S = 600.0
 
@@ -38,7 +39,7 @@ def test_use_does_not_change_if_the_clock_goes_back() -> None:
     assert use_at(use, 50.0, DECAY_S) == use
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(-8, 8)), max_size=20))
 def test_many_small_steps_of_time_are_one_large_step(steps: list[tuple[float, int]]) -> None:
     """The use after some changes does not depend on how often it was read between them."""
@@ -62,7 +63,8 @@ def test_gpus_count_as_vcpus() -> None:
     assert weighted_vcpus(job) == 13 and vcpus_of(job) == 7
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
+@example([(0.25, 1, 240), (0.25, 1, 20), (0.25, 1, 20), (2.0, 4, 20)])  # the last share gets less than one job at a time
 @given(
     st.lists(st.tuples(st.sampled_from((0.25, 0.5, 1.0, 2.0)), st.integers(1, 4), st.integers(20, 300)), min_size=2, max_size=5),
 )

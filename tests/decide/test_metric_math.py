@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.metric_math import ExpressionScope, InvalidExpression, Series, evaluate, names_in, parse, to_result
+from corral.decide.metric_math import ExpressionScope, InvalidExpression, Series, calls_in, evaluate, names_in, parse, to_result
 from corral.decide.metric_math.functions import FUNCTIONS, UNSUPPORTED, date_of
 
 PERIOD = 60
@@ -27,6 +27,7 @@ def scope(length: int, **metrics: Series) -> ExpressionScope:
         period_s=PERIOD,
         times=lambda period: range(START, START + length * PERIOD, period),
         search=lambda query, statistic, period: (series(1, label=f"{query}/{statistic}/{period}"),),
+        count=lambda datapoints: None,
     )
 
 
@@ -157,8 +158,8 @@ def test_if_as_documented(expression, expected):
         ("SUM(m1, m1)", "SUM takes 1 arguments, not 2"),
         ("sum(m1)", "Unknown function 'sum'"),
         ("METRICS() + METRICS()", "two arrays"),
-        ("FILL(m1, ZERO)", "FILL fills with"),
-        ("SORT(METRICS(), MEDIAN, ASC)", "SORT sorts by"),
+        ("FILL(m1, ZERO)", "FILL can fill only with"),
+        ("SORT(METRICS(), MEDIAN, ASC)", "SORT must sort by"),
         ("PERIOD(1)", "needs an array"),
         ("TIME_SERIES(m1)", "needs a scalar"),
         ("1 / 0", "not a number"),
@@ -246,3 +247,10 @@ def test_any_expression_is_computed_or_refused(text):
         return
     for each in (found,) if isinstance(found, Series) else found:
         assert list(each.values) == sorted(each.values) and all(value == value for value in each.values.values())
+
+
+def test_a_sum_of_many_terms():
+    text = "+".join(["a"] * 1000)
+    assert computed(text, 2, a=series(1, 2)) == [1000, 2000]
+    assert list(names_in(parse(text))) == ["a"] * 1000
+    assert calls_in(parse("+".join(["ABS(a)"] * 200)), "ABS") == 200

@@ -14,9 +14,10 @@ from corral.journal import Journal
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import Demand
 from corral.store.fleet import Fleet, PoolIndex
+from examples import examples
 
 POOL = "hosts"
-properties = settings(max_examples=60, deadline=None)
+properties = settings(max_examples=examples(60), deadline=None)
 
 
 def slot(name: str, total: int, free: int | None = None, *, cpu: int = 4096, memory: int = 4096, connected: bool = True) -> Slot:
@@ -138,19 +139,19 @@ def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Re
             [slot("a", 8, 1, memory=5)],
             Demand(1, 0, 10),
             None,
-            "needs 1 GPU, 10 MiB; 1 of 8 GPUs free on 1 host, but no such host has 10 MiB of memory free",
+            "needs 1 GPU, 10 MiB; 1 of 8 GPUs free on 1 host, but no host with enough free GPUs has 10 MiB of memory free",
         ),
         (
             [slot("a", 8, 1, cpu=5)],
             Demand(1, 10),
             None,
-            "needs 1 GPU, 10 CPU units; 1 of 8 GPUs free on 1 host, but no such host has 10 CPU units free",
+            "needs 1 GPU, 10 CPU units; 1 of 8 GPUs free on 1 host, but no host with enough free GPUs has 10 CPU units free",
         ),
         (
             [slot("a", 8, 2)],
             Demand(1),
             RESERVED,
-            "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
+            "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which is ahead in line",
         ),
         (  # without the reservation it would not fit either: that is not the reason
             [slot("a", 8, 1), slot("b", 8, 1)],
@@ -162,7 +163,7 @@ def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Re
             [slot("a", 8, 2)],
             Demand(0, 4000, 0),
             RESERVED,
-            "needs 4000 CPU units; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
+            "needs 4000 CPU units; 2 of 8 GPUs free on 1 host, reserved for task old, which is ahead in line",
         ),
     ],
 )
@@ -175,7 +176,7 @@ def test_why_waiting_names_the_older_claim() -> None:
     pool = pool_of(slot("a", 8, 2), claims=[old, young])
     assert why_waiting(pool, old) == "needs 4 GPUs; 2 of 8 GPUs free on 1 host; first in line"
     assert why_waiting(pool, young) == (
-        "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer; place 2 in line behind task old"
+        "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which is ahead in line; place 2 in line behind task old"
     )
 
 

@@ -19,8 +19,9 @@ from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Un
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.fleet import Fleet, PoolIndex
 from decide.test_placement_decisions import POOL, copies, is_open, serve_all, slot
+from examples import examples
 
-properties = settings(max_examples=100, deadline=None)
+properties = settings(max_examples=examples(100), deadline=None)
 SCOPE = "us-east-1/default"
 GROUP = f"{SCOPE}/family:train"
 
@@ -248,7 +249,7 @@ def test_place_on_a_given_slot_respects_older_claims() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7)], [old])
     found = place_on(pool, Demand(1), "a", 0.0)
-    assert found == Unplaceable("GPU", "the free capacity of the host is reserved for task old, which has waited longer")
+    assert found == Unplaceable("GPU", "the free capacity of the host is reserved for task old, which is ahead in line")
 
 
 @pytest.mark.parametrize(
@@ -468,4 +469,4 @@ def test_why_not_names_the_reservation() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7, x="1")], [old])
     text = why_not(pool, Demand(1, rules=rules("attribute:x == 1")), standing_reservation(pool))
-    assert text.endswith("7 GPUs free on it, reserved for task old, which has waited longer")
+    assert text.endswith("7 GPUs free on it, reserved for task old, which is ahead in line")

@@ -14,6 +14,7 @@ from corral.journal import Journal
 from corral.model.placement import JOB, TASK, Claim, Placement, Slot
 from corral.model.task import Demand
 from corral.store.fleet import Fleet, PoolIndex
+from examples import examples
 
 POOL = "p"
 
@@ -126,7 +127,7 @@ def fits_somehow(free: list[int], needs: list[int]) -> bool:
     return False
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(0, 4), st.integers(1, 6))
 def test_equal_nodes_are_placed_exactly_if_they_fit(free: list[int], gpus: int, count: int) -> None:
     pool: PoolIndex = fleet_of(*((f"s{at}", 4, left) for at, left in enumerate(free))).pool(POOL)

@@ -200,6 +200,12 @@ def test_an_explicit_deny_wins_wherever_it_stands() -> None:
         ("StringLike", "aws:username", "a${*}", False),
         ("StringLike", "aws:username", "${aws:star}", False),  # a * in a value of the request is no wildcard
         ("StringLike", "aws:username", "a*${aws:missing,'e'}", True),
+        ("StringEquals", "aws:username", "${ aws:username }", True),
+        ("StringEquals", "aws:username", "${ aws:missing , 'alice' }", True),
+        # Texts that are no variables
+        ("StringEquals", "aws:username", "${" + " " * 5_000, False),
+        ("StringEquals", "aws:username", "${a," + " " * 5_000, False),
+        ("StringEquals", "aws:username", "${" * 2_500, False),
     ],
 )
 def test_conditions(operator: str, key: str, values: Any, holds: bool) -> None:

@@ -56,7 +56,7 @@ def test_steps(steps: list[Step], difference: float, expected: int | None) -> No
         ([Step(1, 10, 10)], "less than its upper bound"),
         ([Step(1, None, 0), Step(2, None, 5)], "no lower bound"),
         ([Step(1, 0, None), Step(2, 5, None)], "no upper bound"),
-        ([Step(1, None, None), Step(2, 0, None)], "bound"),
+        ([Step(1, None, None), Step(2, 0, None)], "each must have a lower or an upper bound"),
         ([Step(1, 0, 10)], "positive upper bound"),
         ([Step(1, -10, 0)], "negative lower bound"),
     ],

@@ -27,6 +27,7 @@ from corral.decide.stack_plan import (
     timed_out,
 )
 from corral.model.stack import ResourceStatus, ResourceVersion, StackResource, StackStatus
+from examples import examples
 
 
 def row(logical_id: str, *dependencies: str, leftover: int = 0, **more: Any) -> StackResource:
@@ -78,7 +79,7 @@ def test_leftovers_of_two_versions_that_need_each_other_are_deleted_in_any_order
     assert next_deleted(resources, ["a/1", "b/1"], ["a/1"], [], 9) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.sets(st.integers(0, 8)), min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_every_graph_is_created_and_deleted_completely(graph: list[set[int]], random: Any) -> None:
     dependencies = {str(at): [str(each) for each in needed if each < at] for at, needed in enumerate(graph)}

@@ -16,6 +16,7 @@ from corral.decide.templates import (
     read_template,
 )
 from corral.decide.templates.graph import cyclic, in_order
+from examples import examples
 
 BUCKET = "Resources:\n  B: {Type: AWS::S3::Bucket}\n"
 PROPERTY = "Resources:\n  B: {Type: AWS::S3::Bucket}\n  A:\n    Type: AWS::S3::Bucket\n    Properties:\n      P: "
@@ -328,7 +329,7 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(documents)
 def test_a_random_tree_works_or_is_refused(tree: dict[str, Any]) -> None:
     try:

@@ -87,6 +87,13 @@ def value(text: str) -> Any:
     return resolved.get("P", "(no value)")
 
 
+def nested(levels: int, inner: str, outer: str) -> str:
+    text = inner
+    for _ in range(levels):
+        text = outer.replace("@", text)
+    return text
+
+
 @pytest.mark.parametrize(
     "text, result",
     [
@@ -107,6 +114,7 @@ def value(text: str) -> Any:
         ("!Sub 'echo ${!HOME} $Env $${Env} ${'", "echo ${HOME} $Env $dev ${"),
         ("!Sub ['${a}-${Env}-${a}', {a: !Join [',', !Ref Subnets], Env: 5}]", "s-1,s-2,s-3-5-s-1,s-2,s-3"),
         ("!Sub ['${a}', {a: !Sub ['${a}${a}', {a: true}]}]", "truetrue"),
+        (nested(25, "''", "{'Fn::Sub': ['${a}${a}', {a: @}]}"), ""),  # each variable is evaluated once, or this takes a minute
         ("!Join ['-', [a, 1, 1.5, true, !Ref Env, !Ref AWS::NoValue]]", "a-1-1.5-true-dev"),
         ("!Join [',', !GetAZs '']", "us-east-2a,us-east-2b,us-east-2c"),
         ("!Join ['', []]", ""),
@@ -148,13 +156,6 @@ def test_functions(text: str, result: Any) -> None:
     assert value(text) == result
 
 
-def nested(levels: int, inner: str, outer: str) -> str:
-    text = inner
-    for _ in range(levels):
-        text = outer.replace("@", text)
-    return text
-
-
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -181,7 +182,8 @@ def nested(levels: int, inner: str, outer: str) -> str:
          "Template error: the functions of one value return more than 8000000 characters"),
         # Every use of the same text counts.
         *((f"[{', '.join([use] * 2100)}]", "Template error: the functions of one value return more than 8000000 characters")
-          for use in ("!Ref Long", "!FindInMap [Texts, a, Long]", "!ImportValue Long", "!Ref Lengthy", "!GetAtt Other.Long")),
+          for use in ("!Ref Long", "!FindInMap [Texts, a, Long]", "!ImportValue Long", "!Ref Lengthy", "!GetAtt Other.Long",
+                      "!Cidr ['2001:db8::/32', 256, 64]")),
     ],
 )  # fmt: skip
 def test_refused_arguments(text: str, message: str) -> None:

@@ -56,8 +56,8 @@ def test_values(declaration: str, text: str | None, value: Any) -> None:
         ("{Type: String, AllowedPattern: '[a-z]+'}", "abc1", "Parameter 'P' must match pattern [a-z]+"),
         (r"{Type: String, AllowedPattern: '^(?=.*\d)[a-z0-9]+$'}", "abc", r"Parameter 'P' must match pattern ^(?=.*\d)[a-z0-9]+$"),
         ("{Type: String, AllowedPattern: '(?!aws)[a-z]+'}", "awsome", "Parameter 'P' must match pattern (?!aws)[a-z]+"),
-        ("{Type: String, AllowedPattern: '(a'}", "a", "Parameter 'P' AllowedPattern must be a valid regular expression without "
-         "backreferences, lookbehinds, and lookaheads after the beginning."),
+        ("{Type: String, AllowedPattern: '(a'}", "a", "Parameter 'P' AllowedPattern must be a valid regular expression. It cannot "
+         "have backreferences and lookbehinds, and can have lookaheads only at its beginning."),
         ("{Type: String, AllowedPattern: '[a-z]+', ConstraintDescription: must be lower case.}", "A",
          "Parameter P failed to satisfy constraint: must be lower case."),
         ("{Type: String, MinLength: 3}", "ab", "Parameter 'P' must contain at least 3 characters"),

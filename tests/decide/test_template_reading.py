@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.decide.templates import TEMPLATE_MAX_BYTES, TemplateError, read_template
+from examples import examples
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def short(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.Node:
 ShortForms.add_representer(dict, short)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(trees)
 def test_short_form_and_long_form_and_json_are_the_same(tree: Any) -> None:
     document = {"Key": tree}
@@ -172,7 +173,7 @@ def test_short_form_and_long_form_and_json_are_the_same(tree: Any) -> None:
     assert read_template(json.dumps(document)) == document
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(st.sampled_from("{}[]:,-!&*?|>%@`'\"# \nabRef.0\t~<"), max_size=60))
 def test_every_text_is_read_or_refused(text: str) -> None:
     try:

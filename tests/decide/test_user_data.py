@@ -222,3 +222,53 @@ def test_a_large_script_is_read_once() -> None:
     """The reader is linear: these would take minutes if it were not."""
     for part in ("echo '", 'echo "', "cat <<E\n", "cat <<E | x\n", "$(", "a=b;", "\\\n", "((", "`"):
         read_user_data(b"#!/bin/sh\n" + (part * (16_000 // len(part))).encode())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "A=12345678\n" + "A=$A$A\n" * 60,
+        "A=12345678\n" + 'A="${A}${A}"\n' * 60,
+        "A=12345678\n" + "A=$A$A$A$A\n" * 7 + f"printf '%s'$A {'a ' * 5000} > {CONFIG}",
+        "A=12345678\n" + "A=$A$A\n" * 20 + f"cat <<EOF > {CONFIG}\n{'$A' * 5000}\nEOF",
+    ],
+)
+def test_values_of_variables_do_not_grow_without_limit(script: str) -> None:
+    found = read_user_data(f"#!/bin/bash\necho ECS_CLUSTER=a > {CONFIG}\n{script}\n".encode())
+    assert found.cluster == "a" and sum(map(len, (*found.understood, *found.skipped))) < 1_000_000
+
+
+def test_a_text_is_not_written_without_limit() -> None:
+    script = f"echo ECS_CLUSTER=a > {CONFIG}\ncat <<EOF | {f'tee {CONFIG} | ' * 400} cat\n{'b' * 50}\n" + "\n".join("c" * 4000)
+    found = read_user_data(f"#!/bin/bash\n{script}".encode())
+    assert found.cluster == "a" and len(found.skipped) < 300_000
+
+
+def _doubled(first: str, next_: str, levels: int) -> str:
+    lines = [f"a0: &a0 {first}", *(f"a{at}: &a{at} " + next_.replace("X", f"*a{at - 1}") for at in range(1, levels))]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        _doubled("{x: 1}", "{<<: [X, X]}", 60),
+        _doubled("[x]", "[X, X]", 60) + "\nruncmd: [[sh, -c, *a59]]",
+        _doubled("[x]", "[X]", 500) + "\nruncmd: [[sh, -c, *a499]]",  # too many levels
+        f"a: &a {'x' * 8000}\nruncmd: [{'*a, ' * 2000}]",
+        "runcmd: &a [*a]",
+    ],
+)
+def test_aliases_do_not_multiply_a_document_without_limit(document: str) -> None:
+    found = read_user_data(f"#cloud-config\n{document}\nbootcmd: ['echo ECS_CLUSTER=a > {CONFIG}']\n".encode())
+    assert found.cluster == "" and "bootcmd:" in found.skipped[-1]
+
+
+def test_a_few_aliases_are_read() -> None:
+    document = f"#cloud-config\nx: &x {{path: {CONFIG}}}\nwrite_files:\n- <<: *x\n  content: ECS_CLUSTER=a\n"
+    assert read_user_data(document.encode()).cluster == "a"
+
+
+def test_archives_inside_of_archives() -> None:
+    levels = "".join(f'Content-Type: multipart/mixed; boundary="b{at}"\n\n--b{at}\n' for at in range(1000))
+    assert read_user_data(f"MIME-Version: 1.0\n{levels}".encode()).cluster == ""

@@ -15,7 +15,7 @@ import pytest
 
 from corral.node import procfs
 from corral.node.output_bounds import OUTPUT_MAX_BYTES
-from corral.node.output_guard import FLOOD_BYTES_PER_S, NAME
+from corral.node.output_guard import FLOOD_BYTES_PER_S, NAME, OutputGuard
 from engines.drivers import Driver, process_engine
 from engines.fake_core import FakeCore
 from engines.nodes import NodeFolder, is_running, kill, shell
@@ -146,3 +146,20 @@ def test_the_log_of_a_neighbour_arrives_while_others_flood(node: NodeFolder, cor
     assert len(core.reports) <= before + 3
     core.order(stop=["flood0", "flood1", "neighbour"])
     core.ended("flood0", "flood1", "neighbour")
+
+
+def test_a_scan_takes_time_in_proportion_to_the_number_of_runs(tmp_path: Path) -> None:
+    """Also if all of them have printed much, and print nothing now."""
+    (tmp_path / "output").mkdir()
+    names = [f"{number:032x}" for number in range(2_000)]
+    for name in names:
+        (tmp_path / "output" / name).touch()
+
+    def scan_s(calm: list[str]) -> float:
+        guard = OutputGuard(tmp_path, os.getpid())
+        guard._calm = dict.fromkeys(calm, OUTPUT_MAX_BYTES)
+        began_s = time.process_time()
+        guard._scan(time.monotonic())
+        return time.process_time() - began_s
+
+    assert min(scan_s(names) for _ in range(3)) < 5 * min(scan_s([]) for _ in range(3))

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Outcome
+from corral.commands import Command
+from corral.core import Core, Outcome
 from corral.errors import ApiError
 from corral.ids import RandomIds
+from corral.model.group import Member
 from corral.model.instance import InstanceState
 from corral.model.settings import Settings
 from corral.reconcile import STATE
@@ -20,11 +22,17 @@ from corral.services import SERVICES, hosts, instances
 from corral.services.caller import Caller
 from corral.store import Store
 from corral.store.groups import Groups
-from store.rows import derived_fleet, hello
+from store.rows import FromRows, fleet_of_rows, hello
 
 REGION = "us-east-1"
 CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
 GPUS_1, GPUS_4, GPUS_8 = "g5.xlarge", "p3.8xlarge", "p3.16xlarge"
+
+
+def members_of_groups(store: Store) -> dict[str, list[Member]]:
+    """Read the members of all groups from the rows."""
+    rows = Groups(store)
+    return {group.name: rows.members(REGION, group.name) for group in rows.listed(REGION)}
 
 
 class GroupWorld:
@@ -33,6 +41,7 @@ class GroupWorld:
     def __init__(self, gpus: int = 8, settings: Settings | None = None, path: Path | None = None) -> None:
         self.clock = VirtualClock(1_767_225_600.0)  # 2026-01-01T00:00:00Z
         self.settings, self.path = settings or Settings(), path
+        self._fleet_of_rows, self._members_of_rows = fleet_of_rows(), FromRows(members_of_groups)
         self.start()
         self.run(lambda tx: hosts.hello(tx, hello("h", gpus)))
         self.host_reports_until(1e12)
@@ -62,16 +71,15 @@ class GroupWorld:
         answer = next(answer for each, answer in self.batch([command]).answers if each is command)
         if isinstance(answer, ApiError):
             raise answer
-        assert self.store.fleet.snapshot() == derived_fleet(self.store).snapshot()
+        assert self.store.fleet.snapshot() == self._fleet_of_rows.value(self.store)
         self._check_members()
         return answer
 
     def _check_members(self) -> None:
         """The members in memory are those of the rows, in the order of their age."""
-        rows = Groups(self.store)
-        for group in rows.listed(REGION):
-            members = self.store.groups.members(REGION, group.name)
-            assert members == rows.members(REGION, group.name)
+        for name, expected in self._members_of_rows.value(self.store).items():
+            members = self.store.groups.members(REGION, name)
+            assert members == expected
             assert members == sorted(members, key=lambda member: (member.created_at_s, member.instance_id))
 
     def call(self, operation: str, service: str = "autoscaling", /, **params: Any) -> Any:

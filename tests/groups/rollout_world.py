@@ -13,9 +13,11 @@ CHECK = {"command": ["CMD-SHELL", "true"], "interval": 5, "timeout": 2, "retries
 
 
 class RolloutWorld(ServiceWorld):
-    def define_checked(self, family: str = "one") -> None:
+    def define_checked(self, family: str = "one", gpus: int = 0) -> None:
         """Register a task definition with a health check."""
-        container = {"name": "c", "image": "corral/host", "command": ["true"], "memory": 6, "healthCheck": CHECK}
+        container: dict[str, Any] = {"name": "c", "image": "corral/host", "command": ["true"], "memory": 6, "healthCheck": CHECK}
+        if gpus:
+            container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
         self.call("RegisterTaskDefinition", "ecs", family=family, containerDefinitions=[container])
 
     def update(self, **more: Any) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from corral.core import Command, Core, Outcome
+from corral.commands import Command
+from corral.core import Core, Outcome
 from corral.database import Handover
 from corral.errors import ApiError
 from corral.handovers import receive

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from corral.core import Command, Outcome
+from corral.commands import Command
+from corral.core import Outcome
 from corral.errors import ApiError
 from corral.model.run import Observed
 from corral.model.settings import ScalingTimes, Settings

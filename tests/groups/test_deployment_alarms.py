@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.core import Command
+from corral.commands import Command
 from corral.handovers import receive
 from corral.reconcile.receivers import RECEIVERS
 from groups.rollout_world import RolloutWorld

@@ -156,7 +156,7 @@ MIXED = [{"type": "GPU", "value": "1"}]
         ([shares(1, maxComputePercent=101)], "must be from 1 to 100, not 101"),
         ([[{**shares(1)[0], "type": "NeuronDevice"}]], "requires the type GPU"),
         ([shares(1) + shares(1)], "at most one GPU resource requirement"),
-        ([shares(1), MIXED], "must all use value, or all use sharingStrategy"),
+        ([shares(1), MIXED], "must all use value, or must all use sharingStrategy"),
         ([shares(2**31 - 1), shares(1)], "at most 2147483647 MiB of a GPU together"),
     ],
 )
@@ -173,7 +173,7 @@ def test_an_override_can_share_a_gpu_but_not_mix_both_kinds() -> None:
     assert world.devices() == [("NVIDIA_MPS", 10_000, 1), IDLE]
     assert task["containers"][0]["gpuSharingStrategy"] == {"nvidiaMps": {"memory": 6000}}
     world.register("pair", shares(1000), shares(1000))
-    with pytest.raises(ClientException, match="must all use value, or all use sharingStrategy"):
+    with pytest.raises(ClientException, match="must all use value, or must all use sharingStrategy"):
         world.launch("pair", overrides={"containerOverrides": [{"name": "c0", "resourceRequirements": MIXED}]})
     with pytest.raises(ClientException, match="cannot use sharingStrategy"):
         world.register("outside", shares(1000), requiresCompatibilities=["EXTERNAL"])

@@ -141,7 +141,10 @@ def test_detach_and_attach(world: GroupWorld) -> None:
     world.settle()
     assert len(world.ids()) == 2 and world.running() == 3, "replaced"
     world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", MaxSize=2)
-    assert "would exceed" in refused(lambda: world.call("AttachInstances", InstanceIds=[gone], AutoScalingGroupName="g")).message
+    assert (
+        "the desired capacity would be 3"
+        in refused(lambda: world.call("AttachInstances", InstanceIds=[gone], AutoScalingGroupName="g")).message
+    )
 
 
 def test_standby(world: GroupWorld) -> None:

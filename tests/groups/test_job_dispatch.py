@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corral.core import Command
+from corral.commands import Command
 from corral.model.job import ENDED, JobState
 from corral.model.run import Observed
 from corral.services import hosts
@@ -305,6 +305,45 @@ def test_the_nodes_of_an_image_that_asks_for_gpus_each_get_some() -> None:
     sql = "SELECT id FROM task WHERE started_by LIKE ?"
     tasks = [world.store.tasks.get(row[0]) for row in world.store.execute(sql, (f"batch:{job_id}#%",))]
     assert all(run.gpu_ids for task in tasks if task is not None for run in task.runs)
+
+
+@pytest.mark.parametrize(
+    "takes_free_gpus", [{"environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {"privileged": True}]
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_node_that_requires_gpus_gets_exactly_these(takes_free_gpus: dict[str, Any], first: int) -> None:
+    world = JobWorld(gpus=4)
+    world.queue()
+    needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+    base = {"image": "corral/host", "command": ["true"], "resourceRequirements": needs}
+    requires = {**base, "resourceRequirements": [*needs, {"type": "GPU", "value": "1"}]}
+    ranges = [
+        {"targetNodes": str(first), "container": requires},
+        {"targetNodes": str(1 - first), "container": {**base, **takes_free_gpus}},
+    ]
+    properties = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": ranges}
+    world.batch_call(job_definitions.register_job_definition, jobDefinitionName="mix", type="multinode", nodeProperties=properties)
+    job_id = world.submit(definition="mix")
+    assert world.state(job_id) is STARTING, world.job(job_id).status_reason
+    tasks = [world.store.tasks.get(world.job(f"{job_id}#{node}").task_id) for node in (first, 1 - first)]
+    assert [sum(len(run.gpu_ids) for run in task.runs) for task in tasks if task is not None] == [1, 3]
+
+
+@pytest.mark.parametrize("plain", [0, 1])
+def test_a_node_that_asks_for_no_gpus_gets_none(plain: int) -> None:
+    world = JobWorld(gpus=2)
+    world.queue()
+    needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+    base = {"image": "corral/host", "command": ["true"], "resourceRequirements": needs}
+    asks = {**base, "environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    ranges = [{"targetNodes": str(plain), "container": base}, {"targetNodes": str(1 - plain), "container": asks}]
+    properties = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": ranges}
+    world.batch_call(job_definitions.register_job_definition, jobDefinitionName="mix", type="multinode", nodeProperties=properties)
+    other, job_id = world.submit(gpus=1), world.submit(definition="mix")
+    assert world.state(job_id) is STARTING, world.job(job_id).status_reason  # one free GPU is enough
+    tasks = [world.store.tasks.get(world.job(f"{job_id}#{node}").task_id) for node in (plain, 1 - plain)]
+    assert [sum(len(run.gpu_ids) for run in task.runs) for task in tasks if task is not None] == [0, 1]
+    assert not set(world.gpus_of(job_id)) & set(world.gpus_of(other))
 
 
 # Consumable resources

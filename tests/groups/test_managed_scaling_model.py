@@ -15,6 +15,7 @@ from corral.errors import ApiError
 from corral.model.group import LifecycleState
 from groups.group_world import GPUS_1, GPUS_4, REGION
 from groups.provider_world import DELAY_S, FLEET, ProviderWorld
+from memory_files import MEMORY
 
 MIN_SIZE, MAX_SIZE, GPUS = 1, 4, 6
 UNFINISHED = "state != 'STOPPED'"
@@ -23,7 +24,7 @@ UNFINISHED = "state != 'STOPPED'"
 class ManagedScaling(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(mkdtemp())
+        self.folder = Path(mkdtemp(dir=MEMORY))
         self.killed: set[str] = set()  # instances that a client has terminated
         self.peak = 0  # the most tasks that were unfinished at the same time, since the group last had its minimum size
         self.wishes = MIN_SIZE  # the largest desired capacity that a client has set since then

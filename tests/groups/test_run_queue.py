@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.core import MARKS_MAX_PER_BATCH, Command
+from corral.commands import Command
+from corral.core import MARKS_MAX_PER_BATCH
 from corral.services import SERVICES, hosts
 from corral.services.ecs.run_queue import forbid_requeue
 from groups.group_world import CALLER, REGION, refused
@@ -228,7 +229,7 @@ def test_an_array_runs_a_limited_number_of_members(world: RunQueueWorld) -> None
     more = world.launch(2, array="a1 6 2 2")
     assert [world.tags(each)["array"] for each in (*first, *more)] == ["a1 0 1 2", "a1 2 1 2", "a1 4 1 2", "a1 6 1 2", "a1 8 1 2"]
     assert world.states_of([*first, *more]) == ["PENDING", "PENDING", "PROVISIONING", "PROVISIONING", "PROVISIONING"]
-    assert world.reason(more[0]) == "2 of 2 tasks of the array run"
+    assert world.reason(more[0]) == "the array runs at most 2 tasks at a time"
     assert world.environments[first[1]].items() >= {"CORRAL_INDEX": "2", "CORRAL_ARRAY_ID": "a1"}.items()
     world.ends(first[0])
     assert world.states_of([first[2], more[0]]) == ["PENDING", "PROVISIONING"], "the member with the smallest index is next"
@@ -243,7 +244,7 @@ def test_members_that_wait_for_capacity_count(world: RunQueueWorld) -> None:
     running = world.launch_one(gpus=4)
     members = world.launch(3, array="a1 0 1 2")
     assert world.reason(members[0]).startswith("needs 1 GPU")
-    assert world.reason(members[2]) == "2 of 2 tasks of the array run"
+    assert world.reason(members[2]) == "the array runs at most 2 tasks at a time"
     world.ends(running)
     assert world.states_of(members) == ["PENDING", "PENDING", "PROVISIONING"]
 
@@ -255,7 +256,7 @@ def test_a_held_member_gives_its_place_to_the_next(world: RunQueueWorld) -> None
     assert world.reason(members[1]).startswith("needs 1 GPU")
     world.ends(running)
     world.untag(members[0], "hold")
-    assert world.reason(members[0]) == "1 of 1 tasks of the array run"
+    assert world.reason(members[0]) == "the array runs at most 1 task at a time"
     world.ends(members[1])
     assert world.states_of(members) == ["PENDING", "STOPPED", "PROVISIONING"]
 
@@ -475,7 +476,7 @@ def test_a_member_of_an_array_keeps_its_index(world: RunQueueWorld) -> None:
     after = world.launch_one(after="array:a1")
     again = world.successor(first)
     world.wait(2)
-    assert world.reason(again) == "1 of 1 tasks of the array run"
+    assert world.reason(again) == "the array runs at most 1 task at a time"
     world.ends(second)
     assert world.environments[again]["CORRAL_INDEX"] == "5"
     assert world.tags(again)["array"] == "a1 5 1 1"

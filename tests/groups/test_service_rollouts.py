@@ -176,6 +176,19 @@ def test_an_unhealthy_task_is_replaced(world: RolloutWorld) -> None:
     assert world.messages()[-1] == "has reached a steady state."
 
 
+def test_an_unhealthy_task_stops_at_once_if_its_replacement_waits_for_its_gpus(world: RolloutWorld) -> None:
+    world.define_checked(gpus=8)
+    world.serve(desiredCount=1)
+    world.report()
+    [task_id] = world.tasks()
+    world.observe(task_id, health="UNHEALTHY")
+    [new] = world.tasks()
+    assert new != task_id and f"(task {task_id}) failed container health checks." in world.messages()
+    world.report()
+    world.report()
+    assert world.tasks("state = 'RUNNING'") == [new]
+
+
 def test_the_grace_period_ignores_unhealthy_tasks(world: RolloutWorld) -> None:
     world.define_checked()
     world.serve(desiredCount=1, healthCheckGracePeriodSeconds=60)

@@ -58,6 +58,19 @@ def test_a_task_set_runs_its_share_of_the_tasks(world: TaskSetWorld) -> None:
     assert world.service()["runningCount"] == 2 and [each["runningCount"] for each in world.service()["taskSets"]] == [0, 2]
 
 
+def test_an_unhealthy_task_of_a_set_stops_at_once_if_its_replacement_waits_for_its_gpus(world: TaskSetWorld) -> None:
+    world.define_checked(gpus=8)
+    world.update(desiredCount=1)
+    world.create()
+    world.report()
+    [task_id] = world.tasks()
+    world.observe(task_id, health="UNHEALTHY")
+    [new] = world.tasks()
+    world.report()
+    world.report()
+    assert new != task_id and world.tasks("state = 'RUNNING'") == [new]
+
+
 def test_the_primary_task_set_gives_the_service_its_definition(world: TaskSetWorld) -> None:
     world.create()
     world.define()

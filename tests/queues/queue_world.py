@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.database import CommitFailed
 from corral.ids import SeededIds
 from corral.model.settings import Settings

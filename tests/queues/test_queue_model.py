@@ -19,6 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from corral.errors import ApiError
 from corral.store.queue_counters import QueueCounters
+from examples import examples
+from memory_files import MEMORY
 from queues.queue_world import ACCOUNT, REGION, World
 
 TIMEOUT_S, RETENTION_S, RECEIVES_MAX = 20, 300, 2
@@ -76,7 +78,7 @@ class Model:
 class Queueing(RuleBasedStateMachine):
     @initialize(fifo=st.booleans())
     def begin(self, fifo: bool) -> None:
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.world, self.model = World(self.folder / "state.db"), Model(fifo)
         suffix = ".fifo" if fifo else ""
         more = {"ContentBasedDeduplication": "true"} if fifo else {}
@@ -259,4 +261,4 @@ class Queueing(RuleBasedStateMachine):
 
 
 TestQueueing = Queueing.TestCase
-TestQueueing.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestQueueing.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)

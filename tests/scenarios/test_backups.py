@@ -23,7 +23,7 @@ from corral.blobs.blob_lock import hold_blobs
 from corral.store import Store
 from harness import Corral, container, eventually
 
-OBJECTS = int(os.environ.get("CORRAL_OBJECTS", "120"))
+OBJECTS = int(os.environ.get("CORRAL_OBJECTS", "60"))
 THREADS = 4
 BUCKET = "kept"
 GROUP, STREAM, NAMESPACE = "/load", "s", "Load"
@@ -100,7 +100,7 @@ def test_no_object_is_lost_with_a_lost_state_db(own_corral: Callable[..., Corral
         eventually(lambda: {file.name for file in quarantine.glob("*/*")} == blobs, "all blobs are in quarantine")
         assert not files(corral)
         said = cli_of(corral, tmp_path / "home")("status").stdout
-        assert f"Quarantine: {len(blobs)} blobs without a row since 20" in said and f"{quarantine}/20" in said
+        assert f"Quarantine: {len(blobs)} blobs without a row in state.db, moved on 20" in said and f"{quarantine}/20" in said
         discarding.client("s3").create_bucket(Bucket="new")
         discarding.stop()
     finally:

@@ -96,9 +96,10 @@ def looks_right(corral: Cli, folder: Path, columns: int, command: str, texts: tu
     terminal = Terminal(folder, {**corral.environment, "LC_ALL": "C.UTF-8"}, columns, rows=100)
     try:
         terminal.type(f"clear; {command}")
-        screen = eventually(lambda: terminal.screen() if terminal.prompts() and terminal.screen()[0].startswith("ID") else None)
+        terminal.until("ID")
+        screen = terminal.until_prompt()
     finally:
         terminal.close()
-    assert all(text in "\n".join(screen) for text in texts), "\n".join(screen)
+    assert screen[0].startswith("ID") and all(text in "\n".join(screen) for text in texts), "\n".join(screen)
     rows = screen[1:-1]
     assert all(line[:1].strip() for line in rows if line.strip()), "a row continues on the next line:\n" + "\n".join(screen)

@@ -15,13 +15,13 @@ def test_a_long_log_does_not_hold_the_gpu(corral):
     )
     first, second = [ecs.run_task(taskDefinition="long")["tasks"][0] for _ in range(2)]
     assert second["lastStatus"] == "PROVISIONING"
-    wait_stopped(ecs, [first["taskArn"], second["taskArn"]], within_s=120)
+    wait_stopped(ecs, [first["taskArn"], second["taskArn"]], within_s=600)
     for task in (first, second):
         stream = {"logGroupName": "/tests", "logStreamName": f"long/main/{task['taskArn'].rpartition('/')[2]}"}
 
         def last(stream=stream):
             return [event["message"] for event in logs.get_log_events(**stream, limit=2)["events"]] == [LINE, "the end"]
 
-        eventually(last, "the whole log arrives", 120)
+        eventually(last, "the whole log arrives", 600)
         [shown] = logs.describe_log_streams(logGroupName="/tests", logStreamNamePrefix=stream["logStreamName"])["logStreams"]
         assert int(shown["uploadSequenceToken"]) == LINES + 1

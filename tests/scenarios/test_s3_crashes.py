@@ -27,7 +27,7 @@ from harness import Corral, eventually
 KILLS = int(os.environ.get("CORRAL_KILLS", "3"))
 OBJECTS = 25 * KILLS
 THREADS = 6
-PAGE, FILES = 100, 350
+PAGE, FILES = 40, 130
 QUEUE = "told"
 ARN = f"arn:aws:sqs:us-east-1:123456789012:{QUEUE}"
 ALLOW = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": ARN}

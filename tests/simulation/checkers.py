@@ -21,7 +21,7 @@ from corral.model.task import ALL_GPUS, MOVES, Demand, PlacementRules, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
 from simulation.clients import CALLER, CLUSTERS, NEEDS, NEVER, Request
 from simulation.host import Host, Process
-from store.rows import derived_fleet
+from store.rows import FromRows, fleet_of_rows
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -235,6 +235,7 @@ class RowReader(Checker):
 
     def __init__(self, others: list[Checker]) -> None:
         self._listeners = listeners(others, "rows_seen")
+        self._rows = FromRows(lambda store: read_rows(store.execute))
 
     def plane_started(self) -> None:
         self._look()
@@ -246,7 +247,7 @@ class RowReader(Checker):
         self._look()
 
     def _look(self) -> None:
-        rows = read_rows(self.world.plane.store.execute)
+        rows = self._rows.value(self.world.plane.store)
         for listener in self._listeners:
             listener(rows)
 
@@ -534,6 +535,7 @@ class IndexIsDerived(Checker):
 
     def __init__(self) -> None:
         self._batches = 0
+        self._fleet_of_rows = fleet_of_rows()
 
     def batch_done(self, outcome: Outcome) -> None:
         self._batches += 1
@@ -545,7 +547,7 @@ class IndexIsDerived(Checker):
 
     def _compare(self) -> None:
         store = self.world.plane.store
-        kept, derived = store.fleet.snapshot(), derived_fleet(store).snapshot()
+        kept, derived = store.fleet.snapshot(), self._fleet_of_rows.value(store)
         if kept != derived:
             raise Violation(f"the index is\n  {kept}\nand the rows say\n  {derived}")
 
@@ -673,8 +675,9 @@ class KeptForTheOldest(Checker):
         self._before, self._changes = rows, changes
 
     def _check(self, before: Rows, after: Rows) -> None:
-        for pool in {claim.pool for claim in before.claims()}:
-            self._check_pool(before, after, [claim for claim in before.claims() if claim.pool == pool])
+        claims = before.claims()
+        for pool in {claim.pool for claim in claims}:
+            self._check_pool(before, after, [claim for claim in claims if claim.pool == pool])
 
     def _check_pool(self, before: Rows, after: Rows, waiting: list[TaskRow | InstanceRow]) -> None:
         for oldest in waiting:
@@ -703,7 +706,8 @@ class KeptForTheOldest(Checker):
 def _delays(before: Rows, after: Rows, oldest: TaskRow | InstanceRow, only: str, younger: TaskRow | InstanceRow) -> bool:
     """Whether a younger claim that got its place in this batch lets the oldest claim start later on the only suitable instance.
 
-    Tasks that ended in this batch may have ended before the younger claim got its place, or after that.
+    Tasks and containers that ended in this batch may have ended before the younger claim got its place, or after that. The GPUs of
+    a container that ended before may have gone to other tasks in this batch, so they must not count twice.
     """
     earlier, leased = (Counter(rows.runs[run_id].task_id for run_id in rows.leases.values()) for rows in (before, after))
     size, needs = after.sizes[only], oldest.demand
@@ -714,9 +718,9 @@ def _delays(before: Rows, after: Rows, oldest: TaskRow | InstanceRow, only: str,
         own = (younger.limit_at, Demand(leased[younger.id], younger.cpu_units, younger.memory_mib))
     now = {task.id: task for task in after.tasks.values() if task.state in ("PENDING", "RUNNING")}
     ended = {task.id: task for task in before.tasks.values() if task.state in ("PENDING", "RUNNING")}
-    for tasks in (now, ended | now):
+    for tasks, gpus in ((now, leased), (now, leased | earlier), (ended | now, leased | earlier)):
         there = [task for task in tasks.values() if task.instance_id == only and task.id != younger.id]
-        held = [(task.limit_at, Demand(max(leased[task.id], earlier[task.id]), task.cpu_units, task.memory_mib)) for task in there]
+        held = [(task.limit_at, Demand(gpus[task.id], task.cpu_units, task.memory_mib)) for task in there]
         limited = [each for each in held if each[0] < inf]
         known = _room_at(size, needs, held)
         stays = known < inf and _room_at(size, needs, [*held, own]) <= known

@@ -107,6 +107,7 @@ class Clients:
     def __init__(self, world: World) -> None:
         self.world = world
         self.requests: list[Request] = []
+        self._unanswered: list[Request] = []  # those that are sent again, including some that are answered by now
         self.task_ids: list[str] = []  # those that an answer named
         self._cluster_of: dict[str, str] = {}
         self._instance_ids: list[str] = []
@@ -114,11 +115,13 @@ class Clients:
     def ask(self, operation: str, params: dict[str, Any], **more: Any) -> Request:
         request = Request(len(self.requests), operation, params, **more)
         self.requests.append(request)
+        self._unanswered.append(request)
         self._send(request)
         return request
 
     def all_answered(self) -> bool:
-        return not any(request.again and request.answer is None for request in self.requests)
+        self._unanswered = [request for request in self._unanswered if request.again and request.answer is None]
+        return not self._unanswered
 
     def register(self, family: str) -> Request:
         nonce = f"{self.world.rng.getrandbits(32):08x}"

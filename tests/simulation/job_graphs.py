@@ -14,7 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corral.core import Command, Core, Outcome, Reconciler
+from corral.commands import Command
+from corral.core import Core, Outcome, Reconciler
 from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
 from corral.model.instance import InstanceState

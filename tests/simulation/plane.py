@@ -22,7 +22,7 @@ from corral.services.logs.ingestion import open_streams
 from corral.store import Store
 from simulation.agenda import Steps, Waiting, go
 from simulation.host import Agent
-from simulation.lanes import LANES, Crash, SimLane, SimStore
+from simulation.lanes import LANES, Crash, SimLane, SimStore, empty_database
 from simulation.link import Connection
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Plane:
         self.trouble: dict[str, str] = {}  # what happens at the next commit of a lane
         self.steps_left: dict[str, int] = {}  # a lane does so many steps more, and then the process dies
         self._paths = {name: folder / f"{name}-0.db" for name in LANES}
+        for name, path in self._paths.items():
+            path.write_bytes(empty_database(name))
 
     @property
     def store(self) -> SimStore:

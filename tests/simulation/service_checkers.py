@@ -149,11 +149,20 @@ class ServicesAreReconciled(ServiceChecker):
             self._check_daemon(rows, service, active)
 
     def _check_replica(self, rows: Rows, service: ServiceRow, active: list[TaskRow]) -> None:
-        current = [task for task in active if task.started_by == service.primary and task.instance_id not in rows.draining]
+        own = [task for task in active if task.started_by == service.primary and task.instance_id not in rows.draining]
+        unhealthy = self._unhealthy()
+        current = [task for task in own if task.state != "RUNNING" or task.id not in unhealthy]
         if len(current) > service.desired:
             raise Violation(f"{service.key} should have {service.desired} tasks and has {current}")
         if len(current) < service.desired and len(active) < service.most:
             raise Violation(f"{service.key} lacks tasks and starts none: {service.desired} are desired, there are {active}")
+        if len(current) < len(own) and any(task.state == "PROVISIONING" for task in current):
+            raise Violation(f"{service.key} keeps an unhealthy task, and another one waits for capacity: {own}")
+
+    def _unhealthy(self) -> set[str]:
+        """The tasks with an unhealthy essential container. Their replacements start before they stop, if there is room."""
+        sql = "SELECT task_id FROM run WHERE health = 'UNHEALTHY' AND state != 'STOPPED' AND essential"
+        return {task_id for (task_id,) in self.world.plane.store.execute(sql)}
 
     def _check_daemon(self, rows: Rows, service: ServiceRow, active: list[TaskRow]) -> None:
         for pool, eligible in self.eligible(rows, service, active).items():
@@ -203,7 +212,8 @@ class ServicesReachTheirCount(ServiceChecker):
         if len(current) != service.desired and not waiting and not stuck:
             raise Violation(f"{service.key} should have {service.desired} tasks and has {active}")
         old = [task for task in left if task.started_by != service.primary]
-        if old and not waiting and not stuck:
+        never_up = any(task.state == "PENDING" for task in current)  # on a host that died, or the services would not be settled
+        if old and not waiting and not never_up and not stuck:
             raise Violation(f"{service.key} has all its tasks and keeps {old}")
 
     def _check_daemon(self, rows: Rows, service: ServiceRow, left: list[TaskRow]) -> None:

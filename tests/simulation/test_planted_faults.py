@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from corral.core import Command, Core, HostOrders, Outcome, Tx
+from corral.commands import Command, ParkedCommands
+from corral.core import Core, HostOrders, Outcome, Tx
 from corral.database import Handover
 from corral.decide.placement import place, room_for_claim
 from corral.handovers import Delivery, PendingDelivery
@@ -270,9 +271,15 @@ def report_wakes_no_pool(tx: Tx[Store], host_id: str, runs: list[Observed]) -> N
     tx._marks.update(before)
 
 
-class LetsWaitersWait(Core[Any]):
-    def _unpark_expired(self, now_s: float) -> list[Command]:
+class NothingExpires(ParkedCommands):
+    def take_expired(self, now_s: float) -> list[Command]:
         return []
+
+
+class LetsWaitersWait(Core[Any]):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._parked = NothingExpires()
 
 
 class SleepsUntilACommandComes(Core[Any]):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import STATE
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
+from memory_files import MEMORY
 from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
 from simulation.checkers import listeners, matches_all
@@ -37,7 +37,6 @@ LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
 LOOK_EVERY_S = 5.0
 TAIL = 60  # lines of the trace that come with a failure
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files there cost less than on a disk
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class World:
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
         if not self.settled():
-            raise Stuck(f"still unfinished: {self.unfinished()}, {self.plane.undelivered()} hand-overs")
+            raise Stuck(f"still unfinished: {list(self.unfinished())}, {self.plane.undelivered()} hand-overs")
         self.tell("finished")
         for lane in self.plane.lanes.values():
             lane.store.connection.close()
@@ -144,20 +143,23 @@ class World:
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self._quiet() or self.agenda.now > deadline_s)
         if not self._quiet():
-            raise Stuck(f"services and groups do not settle: {self._unsettled()}")
+            raise Stuck(f"services and groups do not settle: {list(self._unsettled())}")
         self.note("services are quiet")
         self.tell("services_settled")
         self.service_clients.delete_all()
         self.group_clients.delete_all()
 
     def _quiet(self) -> bool:
-        return self.plane.up and self.clients.all_answered() and not self._unsettled()
+        return self.plane.up and self.clients.all_answered() and next(self._unsettled(), None) is None
 
-    def _unsettled(self) -> list[str]:
+    def _unsettled(self) -> Iterator[str]:
         if not self.plane.up:
-            return ["the core is down"]
-        scaled = self.scaling_clients.unsettled() if self.plan.with_alarms else []
-        return [*self.service_clients.unsettled(), *self.group_clients.unsettled(), *scaled]
+            yield "the core is down"
+            return
+        yield from self.service_clients.unsettled()
+        yield from self.group_clients.unsettled()
+        if self.plan.with_alarms:
+            yield from self.scaling_clients.unsettled()
 
     def _run_until(self, over: Callable[[], bool]) -> None:
         for _ in range(EVENTS_MAX):
@@ -243,31 +245,30 @@ class World:
             return False
         if self.group_clients.left():
             return False
+        if next(self.unfinished(), None) is not None:
+            return False
         dead = {host.id for host in self.hosts if host.dead}
-        if self.unfinished() or any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
+        if any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
             return False
         return not self.plane.undelivered()
 
-    def unfinished(self) -> list[str]:
+    def unfinished(self) -> Iterator[str]:
         """Tasks that have not stopped and could: on a living host, or waiting for less than a living slot has. Instances too."""
         if not self.plane.up:
-            return ["the core is down"]
+            yield "the core is down"
+            return
         living = {host.id: host for host in self.hosts if not host.dead}
         rows = self.plane.store.execute(
             "SELECT task.id, task.state, instance.host_id FROM task LEFT JOIN instance ON instance.id = task.instance_id "
             "WHERE task.state != 'STOPPED' ORDER BY task.id"
         )
-        tasks = [
-            f"{task_id} {state}"
-            for task_id, state, host_id in rows.fetchall()
-            if host_id in living or (host_id is None and self._could_hold(living, TASK, task_id))
-        ]
-        return tasks + [
-            f"{instance.id} {instance.state}"
-            for instance in self.plane.store.instances.all()
-            if (instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.STOPPING) and instance.host_id in living)
-            or (instance.state is InstanceState.PENDING and self._could_hold(living, INSTANCE, instance.id))
-        ]
+        for task_id, state, host_id in rows.fetchall():
+            if host_id in living or (host_id is None and self._could_hold(living, TASK, task_id)):
+                yield f"{task_id} {state}"
+        for instance in self.plane.store.instances.all():
+            ends = instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.STOPPING) and instance.host_id in living
+            if ends or (instance.state is InstanceState.PENDING and self._could_hold(living, INSTANCE, instance.id)):
+                yield f"{instance.id} {instance.state}"
 
     def _could_hold(self, living: Mapping[str, Host], kind: str, id: str) -> bool:
         """Whether a slot of a living host would hold a claim if nothing else were on it."""

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core
+from corral.commands import Command
+from corral.core import Core
 from corral.database import Database, Handover
 from corral.decide.stack_plan import MOVES
 from corral.decide.templates import compile_template, parameter_values

@@ -71,7 +71,7 @@ def test_a_group_without_room_for_both_is_replaced(tmp_path: Path, crashes: bool
     assert stack.status is StackStatus.CREATE_COMPLETE
     cpu, gpu = instances(world, "Cpu"), instances(world, "Gpu")
     assert list(gpu.values()) == [GPUS_4] * 2 and world.free_gpus() == 0
-    assert reasons(world, stack, "Gpu").count(": counts as signalled.") == 2
+    assert reasons(world, stack, "Gpu").count(": it counts as signalled.") == 2
     old = world.row("Gpu").physical_id
     stack = world.update(fleet(), parameters={"Type": OTHER_4})
     assert stack.status is StackStatus.UPDATE_COMPLETE
@@ -158,7 +158,7 @@ def test_an_instance_signals_when_its_cluster_exists() -> None:
     world.settle()
     stack = world.by_id(stack.id)
     assert stack.status is StackStatus.CREATE_COMPLETE
-    assert "joined cluster later: counts as signalled." in reasons(world, stack, "One")
+    assert "joined cluster later: it counts as signalled." in reasons(world, stack, "One")
     leaves_nothing(world)
 
 

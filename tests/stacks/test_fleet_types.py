@@ -54,14 +54,14 @@ def test_instances_that_join_their_cluster_count_as_signalled(world: FleetWorld)
     signals = type_named(GROUP).signals
     assert signals is not None
     assert world.run(lambda tx: signals(tx, CALLER, step)) == dict.fromkeys(world.ids(), "SUCCESS")
-    assert sorted(step.notes) == sorted(f"Instance {each} joined cluster c: counts as signalled." for each in world.ids())
+    assert sorted(step.notes) == sorted(f"Instance {each} joined cluster c: it counts as signalled." for each in world.ids())
 
 
 def test_an_instance_without_a_cluster_needs_no_signal(world: FleetWorld) -> None:
     launch(world, "one")
     step = world.step(group_of(world, "g", 1), creation_policy=SIGNAL)
     assert world.settled(GROUP, step) is None
-    assert "its user data names no cluster: counts as signalled." in step.notes[0]
+    assert "its user data names no cluster: it counts as signalled." in step.notes[0]
     assert world.settled(GROUP, world.step("g")) is None, "without a CreationPolicy a group is complete at once"
 
 

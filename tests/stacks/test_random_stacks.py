@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from corral.errors import ApiError
 from corral.model.stack import Stack, StackStatus
 from corral.services.cloudformation import stack_operations
+from memory_files import MEMORY
 from stacks.random_templates import GPU_TYPE, Node, changed, graphs, template_of
 from stacks.stack_world import CALLER, World
 
@@ -225,7 +226,7 @@ def history(first: dict[str, Node], second: dict[str, Node], crashes: set[int]) 
     `crashes` has the numbers of the batches after which the process dies.
     """
     found: list[Any] = []
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         world = new_world(Path(folder) if crashes else None, crashes=crashes.__contains__)
         stack = settled(world, world.create(template_of(first)))
         found.append(seen(world, stack))

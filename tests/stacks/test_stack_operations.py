@@ -222,10 +222,13 @@ def test_signals() -> None:
     assert refused(lambda: send(world, "Wait", "a", "SUCCESS")) == (
         "Signal with ID a for resource Wait already exists. Signals may only be updated with a FAILURE status."
     )
-    assert world.row("Wait").step is not None and world.row("Wait").step.waits_for == "Received 1 of 2 resource signal(s)."
+    (shown,) = world.call("cloudformation", "ListStackResources", StackName="s")["StackResourceSummaries"]
+    assert (shown["ResourceStatus"], shown["ResourceStatusReason"]) == ("CREATE_IN_PROGRESS", "Received 1 of 2 resource signal(s).")
     send(world, "Wait", "b", "SUCCESS")
     stack = world.stack()
     assert stack.status is StackStatus.CREATE_COMPLETE
+    shown = world.call("cloudformation", "DescribeStackResource", StackName="s", LogicalResourceId="Wait")["StackResourceDetail"]
+    assert "ResourceStatusReason" not in shown
     assert [reason for _, _, reason in world.events(stack, "Wait")][2:4] == [
         "Received SUCCESS signal with UniqueId a",
         "Received SUCCESS signal with UniqueId b",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from corral.journal import Journal
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import GpuDevice, Hello, RunState
@@ -55,3 +58,24 @@ def derived_index(store: Store) -> tuple[Fleet, Claims]:
     claims.rebuild()
     JobLines(store, fleet).rebuild()
     return fleet, claims
+
+
+class FromRows:
+    """A value that is derived from the rows of a store. It is derived again only after a row was written."""
+
+    def __init__(self, derive: Callable[[Store], Any]) -> None:
+        self._derive = derive
+        self._at: tuple[Store, int] | None = None
+        self._value: Any = None
+
+    def value(self, store: Store) -> Any:
+        at = (store, store.connection.total_changes)  # also counts the changes that were rolled back
+        if at != self._at:
+            assert not store.connection.in_transaction  # a rollback would change rows without being counted
+            self._value, self._at = self._derive(store), at
+        return self._value
+
+
+def fleet_of_rows() -> FromRows:
+    """The snapshot of a fleet index that is rebuilt from the rows."""
+    return FromRows(lambda store: derived_fleet(store).snapshot())

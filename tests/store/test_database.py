@@ -15,7 +15,8 @@ from shutil import disk_usage
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core
+from corral.commands import Command
+from corral.core import Core
 from corral.data_folder import lock_folder
 from corral.database import APPLICATION_ID
 from corral.errors import Refused, ServiceUnavailable

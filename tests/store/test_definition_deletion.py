@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.model.task import TaskState

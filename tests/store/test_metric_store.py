@@ -20,7 +20,7 @@ from corral.telemetry.metrics import ROW_MAX_BYTES
 from corral.telemetry.packing import bucket_middle, bucket_of
 from corral.telemetry.rollup import SERIES_RETENTION_S, roll_up
 
-EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "15"))
 START = 1_700_000_000
 DAY = 86_400
 METRICS = [Metric("us-east-1", "n", "m"), Metric("us-east-1", "n", "m", (("a", "1"),)), Metric("eu-west-1", "n", "m")]

@@ -27,6 +27,8 @@ from corral.model.run import Observed, RunState
 from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import HOLD_PREFIX, Store
+from examples import examples
+from memory_files import MEMORY
 from store.rows import claim, derived_index, hello
 
 HOSTS = st.sampled_from(("h1", "h2", "h3"))
@@ -117,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="corral-store-")) if self.on_file else None
+        self.folder = Path(tempfile.mkdtemp(prefix="corral-store-", dir=MEMORY)) if self.on_file else None
         self.store = self.open()
         self.now, self.committed, self.saved = Model(), Model(), None
         self.clock_s = 100.0
@@ -565,6 +567,6 @@ class FileStoreMachine(StoreMachine):
 
 
 TestInMemory = StoreMachine.TestCase
-TestInMemory.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestInMemory.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 TestOnFile = FileStoreMachine.TestCase
-TestOnFile.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestOnFile.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)

@@ -15,7 +15,7 @@ from corral.model.task import StopCode, Task, TaskState
 from corral.model.task_record import GpuUse
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import Store
-from corral.store.task_history import COUNTED_MAX, HistoryFilter, StoredTask
+from corral.store.task_history import COUNTED_MAX, NAMES_MAX, HistoryFilter, StoredTask
 from store.rows import OWN, claim, hello
 
 ALL = HistoryFilter("r")
@@ -135,11 +135,26 @@ def test_rows_are_found_by_name_id_state_time_and_cluster() -> None:
     assert [each[0] for each in listed(store, id="3")] == ["3"] == [each[0] for each in listed(store, id="3" + "f" * 20)]
     assert listed(store, id="3f0") == listed(store, id="3ffffffff0") == listed(store, cluster="other") == []
     assert store.tasks.history.listed(HistoryFilter("elsewhere"), 10) == []
-    assert store.tasks.history.names() == ["a", "b", "lr0.1", "lr0.2"]
-    assert store.tasks.history.names("lr", 1) == ["lr0.1"] and store.tasks.history.names("x") == []
+    assert store.tasks.history.names("r") == ["a", "b", "lr0.1", "lr0.2"]
+    assert store.tasks.history.names("r", "lr", 1) == ["lr0.1"] and store.tasks.history.names("r", "x") == []
     assert [each[0] for each in ids(store.tasks.history.latest(HistoryFilter("r", name="[al]*")))] == ["4", "3", "2"]
     assert [each[0] for each in ids(store.tasks.history.latest(HistoryFilter("r", name="a")))] == ["2"]
     assert store.tasks.history.count(HistoryFilter("r", name="a")) == 2
+
+
+def test_names_of_other_regions_are_not_found() -> None:
+    store = store_with_host()
+    run(store, "mine", "train")
+    store.executemany(
+        "INSERT INTO task_history (id, region, cluster, name, failed, stopped_at, record) "
+        "SELECT ?, 'elsewhere', cluster, ?, failed, stopped_at, record FROM task_history WHERE id = 'mine'",
+        [(f"other{at}", f"other{at}") for at in range(NAMES_MAX)],
+    )
+    assert store.tasks.history.names("r") == ["train"] and store.tasks.history.names("r", "other") == []
+    assert store.tasks.history.names("elsewhere", "t") == []
+    assert listed(store, name="t*") == ["mine"], "names of other regions do not count towards the limit of a glob"
+    assert ids(store.tasks.history.latest(HistoryFilter("r", name="t*"))) == ["mine"]
+    assert listed(store, name="other1") == listed(store, name="other*") == listed(store, id="other1") == []
 
 
 def test_pages_continue_where_the_last_one_ended() -> None:

@@ -8,7 +8,8 @@ from itertools import count
 from pathlib import Path
 
 from corral.clock import WallClock
-from corral.core import Command, Core, Tx
+from corral.commands import Command
+from corral.core import Core, Tx
 from corral.ids import RandomIds
 from corral.model.settings import Settings
 from corral.store import Store

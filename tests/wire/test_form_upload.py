@@ -9,6 +9,7 @@ from urllib3.filepost import encode_multipart_formdata
 
 from corral.aws.form_upload import FIELDS_MAX_BYTES, FormUpload
 from corral.errors import ApiError
+from examples import examples
 
 TYPE = "multipart/form-data; boundary=xyz"
 
@@ -28,7 +29,7 @@ def read(body: bytes, size: int, content_type: str = TYPE) -> tuple[FormUpload, 
     return upload, payload
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.dictionaries(st.text("abcdefgh-", min_size=1), st.text(max_size=30), max_size=4),
     st.lists(st.sampled_from([b"\r\n", b"--", b"xyz", b"\r", b"\n--xy", b"data"]), max_size=8).map(b"".join),
@@ -78,6 +79,17 @@ def test_malformed_forms_are_refused(body: bytes, code: str, size: int) -> None:
     with pytest.raises(ApiError) as refused:
         read(body, size)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("size", [1, 1000, 100_000])
+def test_the_fields_and_boundaries_before_the_file_have_a_limit(size: int) -> None:
+    rest = form(("key", "")).index(b"content")
+    largest = "a" * (FIELDS_MAX_BYTES - rest)
+    upload, payload = read(form(("key", largest), file=b"x" * 50_000), size)
+    assert (upload.fields, len(payload)) == ({"key": largest}, 50_000)
+    with pytest.raises(ApiError) as refused:
+        read(form(("key", largest + "a")), size)
+    assert refused.value.code == "MaxPostPreDataLengthExceededError"
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data", "multipart/form-data; boundary=", ""])

@@ -240,7 +240,7 @@ LAUGHS = b"<!DOCTYPE D [<!ENTITY a 'ha'>" + b"".join(b"<!ENTITY b%d '&a;&a;'>" %
 )
 def test_hostile_xml(body: bytes) -> None:
     request = Request("POST", "/b", "delete", S3, body)
-    outcome(request)  # compiles the codecs
+    outcome(Request("POST", "/b", "delete", S3, b"<Delete/>"))  # compiles the codecs
     tracemalloc.start()
     error = refused(request)
     _, peak = tracemalloc.get_traced_memory()

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from corral.worker import Batch, Item, QueueWorker, WorkerError
+from corral.worker.feeder import SMALL_BYTES
+from corral.worker.object_reader import ObjectReader
 from eventually import eventually
 from harness import Corral
 from worker.queue_setup import event_of
@@ -40,6 +42,49 @@ def test_objects_are_fetched_and_the_test_event_is_skipped(work):
     assert seen == {key: f"bytes of {key}".encode() for key in KEYS}
     assert (totals.done, totals.failed, totals.returned) == (4, 0, 0)
     assert queue.counts() == (0, 0) and queue.dead_letters() == []
+
+
+def test_small_objects_are_fetched_together(work, monkeypatch):
+    queue = work()
+    bucket = queue.bucket()
+    sizes = {"large": SMALL_BYTES + 1} | {f"small{number}": number + 1 for number in range(12)}
+    for key, size in sizes.items():
+        queue.s3.put_object(Bucket=bucket, Key=key, Body=bytes(size))
+    alone: list[str] = []
+    together: list[str] = []
+    read, read_several = ObjectReader.read, ObjectReader.read_several
+
+    def noted_read(reader: ObjectReader, bucket: str, key: str) -> bytes:
+        alone.append(key)
+        return read(reader, bucket, key)
+
+    def noted_read_several(reader: ObjectReader, names: Any) -> list[bytes | None]:
+        together.extend(key for _, key in names)
+        return read_several(reader, names)
+
+    monkeypatch.setattr(ObjectReader, "read", noted_read)
+    monkeypatch.setattr(ObjectReader, "read_several", noted_read_several)
+    seen: dict[str, int] = {}
+    quiet(queue, lambda batch: seen.update({each.key: len(each.data) for item in batch for each in item.objects})).run()
+    assert seen == sizes
+    assert "large" in alone and sorted(together) == sorted(sizes.keys() - {"large"})
+
+
+def test_a_large_object_does_not_wait_for_small_objects_after_it(work):
+    """The large object exceeds the budget, so it waits until no other object holds bytes."""
+    queue = work()
+    bucket = queue.bucket()
+    sizes = {"small0": 1, "large0": SMALL_BYTES + 1, "small1": 1, "large1": SMALL_BYTES + 1, "small2": 1}
+    for key, size in sizes.items():
+        queue.s3.put_object(Bucket=bucket, Key=key, Body=bytes(size))
+    seen: dict[str, int] = {}
+    predict = lambda batch: seen.update({each.key: len(each.data) for item in batch for each in item.objects})  # noqa: E731
+    worker = quiet(queue, predict, batch_max=1, prefetch_bytes=1000)
+    limit = threading.Timer(10, worker.stop)
+    limit.start()
+    worker.run()
+    limit.cancel()
+    assert seen == sizes
 
 
 def test_events_with_several_objects_and_through_sns_and_eventbridge(work):
@@ -320,6 +365,7 @@ def test_a_queue_can_be_given_by_url_and_arn(work):
     "options, said",
     [
         ({"batch_max": 0}, "batch_max=0 is not valid: pass a number from 1 to 10000."),
+        ({"failures_max": 0}, "failures_max=0 is not valid: pass a number of at least 1."),
         ({"poll_s": 21}, "poll_s=21 is not valid"),
         ({"start_method": "thread"}, "start_method='thread' is not valid"),
     ],
@@ -332,7 +378,11 @@ def test_bad_options_are_refused(options, said):
 
 @pytest.mark.parametrize(
     "returned, said",
-    [([1], "predict returned 1 results for a batch of 2 items"), ("ab", "predict returned a str"), (3, "predict returned a int")],
+    [
+        ([1], "predict returned 1 results for a batch of 2 items"),
+        ("ab", "predict returned a value of type str"),
+        (3, "predict returned a value of type int"),
+    ],
 )
 def test_wrong_results_stop_the_worker_and_lose_nothing(work, returned, said):
     queue = work(receives_max=5)

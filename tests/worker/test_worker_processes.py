@@ -135,7 +135,7 @@ def test_data_that_cannot_travel_fails_its_message(work, caplog):
     predict = lambda batch: seen.extend(item.data for item in batch)  # noqa: E731
     QueueWorker(queue.name, predict, decode=decode, processes=1, once=True, metrics=None).run()
     assert seen == ["good"] and queue.dead_letters() == ["bad"]
-    assert "decode returned a function, which cannot be sent to another process" in caplog.text
+    assert "decode returned a value of type function, which cannot be sent to another process" in caplog.text
 
 
 def test_spawned_processes_need_a_decode_function_that_can_be_imported(work):

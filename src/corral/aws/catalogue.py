@@ -55,5 +55,7 @@ SERVICES: tuple[AwsService, ...] = (
 SERVICE_BY_NAME = {service.name: service for service in SERVICES}
 SERVICE_BY_SIGNING_NAME = {service.signing_name: service for service in SERVICES}
 SERVICE_BY_TARGET_PREFIX = {service.target_prefix: service for service in SERVICES if service.target_prefix is not None}
+# On AWS, these services have no X-Amz-Target. With these prefixes of Corral's own, they also accept requests in AWS JSON.
+SERVICE_BY_OWN_PREFIX = {f"Corral.{each.name}": each for each in SERVICES if each.protocols[0] in ("query", "ec2", "rest-json")}
 SERVICE_BY_ACTION_VERSION = {service.api_version: service for service in SERVICES if {"query", "ec2"} & set(service.protocols)}
 assert len(SERVICE_BY_SIGNING_NAME) == len(SERVICES), "two services have the same signing name"

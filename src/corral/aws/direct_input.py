@@ -1,7 +1,8 @@
 """Converts plain values to the input of an operation, for callers inside Corral that have no HTTP request.
 
-Stacks use this: the values come from a template. A template may contain a number or a boolean as text, and a number where the model
-has a text. The result is the same as the request parser returns for such a request, and the same constraints are checked.
+Stacks and Batch use this. The values of a stack come from a template, which may contain a number or a boolean as text, and a number
+where the model has a text. The result is what the request parser would return for an HTTP request with these values, and the same
+constraints are checked.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _scalar_reader(shape: Shape) -> Reader:
                 return seconds_from_number(value)
             if kind == "string" or kind in _NUMBERS:
                 return read_text(_text_of(value))
-        raise ParseError.wrong_type(f"expected a {kind}, but found a {_NAMES.get(value.__class__, 'structure')}")
+        raise ParseError.wrong_type(f"expected a value of type {kind}, but found a {_NAMES.get(value.__class__, 'structure')}")
 
     return read
 

@@ -47,16 +47,18 @@ class FormUpload:
             self._before_file += len(data)
             while not self.has_file and self._take_part():
                 pass
+            if self.has_file:
+                self._before_file -= len(self._buffer)  # the rest of the buffer belongs to the file
+            if self._before_file > FIELDS_MAX_BYTES:
+                raise error_class("MaxPostPreDataLengthExceededError", 400)(
+                    "Your POST request fields preceding the upload file were too large."
+                )
             if not self.has_file:
-                if self._before_file > FIELDS_MAX_BYTES:
-                    raise error_class("MaxPostPreDataLengthExceededError", 400)(
-                        "Your POST request fields preceding the upload file were too large."
-                    )
                 return b""
         return self._take_file()
 
     def finish(self) -> dict[str, str]:
-        """Raise an ApiError if the body has ended and the file is not complete."""
+        """Raise an ApiError if the file is not complete. Call this when the body has ended. A form has no trailers to return."""
         if not self.has_file:
             raise _no_file()
         if not self._file_ended:

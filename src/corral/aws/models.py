@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import orjson
 
 from corral.aws.s3 import with_form_upload
-from corral.aws.shapes import ServiceModel, Shape
+from corral.aws.shapes import WIRE_KEYS, ServiceModel, Shape
 from corral.aws.sqs_query_names import SQS_QUERY_CODES, sqs_query_description
 
 GZIPPED = 16 + zlib.MAX_WBITS
@@ -25,6 +26,44 @@ def service_model(service: str, protocol: str) -> ServiceModel:
     if service == "s3":
         return ServiceModel(with_form_upload(_description(service)), service)
     return ServiceModel(_description(service), service)
+
+
+@cache
+def plain_model(service: str) -> ServiceModel:
+    """Load the model of a service for AWS JSON, if this is not a protocol of the service.
+
+    All members are in the body, with the names that they have in the model.
+    """
+    description = _description(service)
+    return ServiceModel({**description, "shapes": _PlainShapes(description["shapes"])}, service)
+
+
+class _PlainShapes(Mapping[str, Any]):
+    """The shapes of a model without the locations, names and formats of its protocol. Each is converted on first use."""
+
+    def __init__(self, shapes: Mapping[str, Any]) -> None:
+        self._shapes = shapes
+        self._plain: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._plain:
+            self._plain[name] = _without_wire_keys(self._shapes[name])
+        return self._plain[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+def _without_wire_keys(shape: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in shape.items() if key not in WIRE_KEYS}
+    for part in shape.keys() & {"member", "key", "value"}:
+        plain[part] = _without_wire_keys(shape[part])
+    if "members" in shape:
+        plain["members"] = {name: _without_wire_keys(member) for name, member in shape["members"].items()}
+    return plain
 
 
 @cache

@@ -19,12 +19,12 @@ from corral.aws import catalogue
 from corral.aws.catalogue import AwsService
 from corral.aws.form_encoding import pairs_from_body, pairs_from_text
 from corral.aws.http import Request, Response, decompressed_body
-from corral.aws.models import service_model
+from corral.aws.models import plain_model, service_model
 from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
 from corral.aws.rest_routes import route
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
-from corral.aws.shapes import OperationModel, Shape
+from corral.aws.shapes import OperationModel, ServiceModel, Shape
 from corral.aws.wire_errors import (
     ParseError,
     denied_action,
@@ -46,17 +46,26 @@ _COMPILING = Lock()  # several threads compile shapes; a thread must not use a s
 
 
 class OperationCodecs:
-    """The parser, the constraint check and the serializer of one operation in one protocol. Each is compiled on first use."""
+    """The parser, the constraint check and the serializer of one operation in one protocol. Each is compiled on first use.
 
-    def __init__(self, service: str, name: str, protocol: str) -> None:
+    `wire` is the protocol of the request and the response. It is `protocol`, or `json` if the target has a prefix of Corral's own.
+    Error codes and constraints are always those of `protocol`.
+    """
+
+    def __init__(self, service: str, name: str, protocol: str, wire: str) -> None:
         self.service = service
         self.name = name
         self.protocol = protocol
+        self.wire = wire
+
+    @property
+    def service_model(self) -> ServiceModel:
+        return service_model(self.service, self.protocol) if self.wire == self.protocol else plain_model(self.service)
 
     @cached_property
     def parse(self) -> Parse:
         with _COMPILING:
-            return PROTOCOLS[self.protocol].parser(self._model(), _compiled(self.service, self.protocol))
+            return PROTOCOLS[self.wire].parser(self._model(), _compiled(self.service, self.wire))
 
     @cached_property
     def check(self) -> Check | None:
@@ -64,12 +73,13 @@ class OperationCodecs:
         from corral.aws.constraints import compile_check, table_of  # imported here, so that the server starts faster
 
         with _COMPILING:
-            return compile_check(self._model(), table_of(self.service, self.protocol))
+            model = service_model(self.service, self.protocol).operation_model(self.name)
+            return compile_check(model, table_of(self.service, self.protocol))
 
     @cached_property
     def serialize(self) -> Serialize:
         with _COMPILING:
-            return PROTOCOLS[self.protocol].serializer(self._model(), _compiled(self.service, self.protocol))
+            return PROTOCOLS[self.wire].serializer(self._model(), _compiled(self.service, self.wire))
 
     @cached_property
     def streams_in(self) -> str | None:
@@ -82,7 +92,7 @@ class OperationCodecs:
         return _streaming_payload(self._model().output_shape)
 
     def _model(self) -> OperationModel:
-        return service_model(self.service, self.protocol).operation_model(self.name)
+        return self.service_model.operation_model(self.name)
 
 
 class ApiCall(Struct, frozen=True):
@@ -90,7 +100,7 @@ class ApiCall(Struct, frozen=True):
 
     service: str  # botocore's name for the service
     operation: str
-    protocol: str
+    protocol: str  # of the service; with a target of Corral's own, the request and the response are in AWS JSON nevertheless
     request: Request  # an S3 request has been converted to path style
     located: LocatedParams  # path labels, or the parameters of a form
     codecs: OperationCodecs
@@ -145,8 +155,7 @@ class ApiCall(Struct, frozen=True):
 
     def serialize_error(self, error: ApiError, request_id: str) -> Response:
         """Serialize an error. If the model defines this error, boto3 raises it as `client.exceptions.<code>`."""
-        model = service_model(self.service, self.protocol)
-        return serialize_error(self.protocol, model, self.request, error, request_id)
+        return serialize_error(self.codecs.wire, self.codecs.service_model, self.request, error, request_id)
 
 
 def recognise(request: Request) -> ApiCall:
@@ -204,15 +213,17 @@ def serialize_refusal(request: Request, error: ApiError, request_id: str) -> Res
 
     Use the format of the protocol that the client probably uses.
     """
-    return serialize_error(presumed_protocol(request), None, request, error, request_id)
+    wire = "json" if "x-amz-target" in request.headers else presumed_protocol(request)
+    return serialize_error(wire, None, request, error, request_id)
 
 
 def presumed_protocol(request: Request) -> str:
-    """Guess the protocol of a request without reading its body."""
+    """Guess the protocol of a request without reading its body. It determines the codes of errors."""
     headers = request.headers
     content_type = headers.get("content-type", "")
     if "x-amz-target" in headers or "x-amz-json" in content_type:
-        return "json"
+        service = catalogue.SERVICE_BY_OWN_PREFIX.get(headers.get("x-amz-target", "").rpartition(".")[0])
+        return service.protocols[0] if service is not None else "json"
     if headers.get("smithy-protocol") == "rpc-v2-cbor":
         return CBOR_PROTOCOL
     service = catalogue.SERVICE_BY_SIGNING_NAME.get(scope_service(request) or "")
@@ -277,10 +288,10 @@ def _from_signature_or_shape(request: Request) -> ApiCall:
 @cache  # the cache stays small, because an unknown target raises an exception, which is not cached
 def _from_target(target: str) -> OperationCodecs:
     prefix, _, name = target.rpartition(".")
-    service = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix)
+    service = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix) or catalogue.SERVICE_BY_OWN_PREFIX.get(prefix)
     if service is None:
         raise unrecognised_request("json", f"no service that Corral serves has the X-Amz-Target {target[:200]!r}")
-    return _operation(service.name, name, "json")
+    return _operation(service.name, name, service.protocols[0], "json")
 
 
 def _from_action(request: Request, service: AwsService | None, parameters: dict[str, str]) -> ApiCall:
@@ -349,14 +360,14 @@ def _streaming_payload(shape: Shape | None) -> str | None:
 
 
 @cache  # the cache stays small, because an unknown operation raises an exception, which is not cached
-def _operation(service: str, name: str, protocol: str) -> OperationCodecs:
+def _operation(service: str, name: str, protocol: str, wire: str | None = None) -> OperationCodecs:
     if name not in service_model(service, protocol).operations:
         raise unknown_operation(service, repr(name[:200]), protocol)
-    return OperationCodecs(service, name, protocol)
+    return OperationCodecs(service, name, protocol, wire or protocol)
 
 
 @cache
-def _compiled(service: str, protocol: str) -> CompiledShapes:
+def _compiled(service: str, wire: str) -> CompiledShapes:
     return CompiledShapes()
 
 

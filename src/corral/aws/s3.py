@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,6 +14,8 @@ from corral.aws.http import AWS_CHUNKED, Request, encodings
 
 XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 DECODED_LENGTH = "x-amz-decoded-content-length"
+HOSTS_MAX = 256
+HOST_CACHED_MAX_CHARS = 256  # longer texts are not cached, because unknown callers could fill the cache with them
 
 # Operation -> the root element of its response. An operation that is not listed has the root element `<Operation>Result`.
 ROOTS = {
@@ -73,6 +76,9 @@ def bucket_of_host(host: str) -> str | None:
     return None
 
 
+_cached_bucket = lru_cache(maxsize=HOSTS_MAX)(bucket_of_host)  # a client sends all requests to a few hosts
+
+
 def normalize_s3_request(request: Request) -> Request:
     """Return an equivalent request in path style.
 
@@ -80,7 +86,8 @@ def normalize_s3_request(request: Request) -> Request:
     aws-chunked, the headers Content-Length and Content-Encoding are changed to those of the decoded body.
     """
     headers = request.headers
-    bucket = bucket_of_host(headers.get("host", ""))
+    host = headers.get("host", "")
+    bucket = _cached_bucket(host) if len(host) <= HOST_CACHED_MAX_CHARS else bucket_of_host(host)
     if bucket is not None:
         request = replace(request, path=f"/{bucket}{request.path}")
     hoisted: dict[str, str] = {}

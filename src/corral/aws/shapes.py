@@ -16,6 +16,7 @@ _SERIALIZATION_KEYS = (
     "queryName", "flattened", "location", "payload", "streaming", "timestampFormat", "xmlNamespace", "resultWrapper",
     "xmlAttribute", "eventstream", "jsonvalue",
 )  # fmt: skip
+WIRE_KEYS = frozenset({"locationName", *_SERIALIZATION_KEYS})
 _CONSTRAINT_KEYS = ("min", "max", "enum", "pattern")
 
 

@@ -36,7 +36,7 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class Blobs:
     """The blobs of a data folder.
 
-    Methods that read or change files block, so call them in threads. Call the others in the event loop.
+    Methods that read or change files block, so call them in threads. Call the others in the event loop, and also `reading`.
     """
 
     def __init__(self, root: Path, ids: Ids) -> None:
@@ -82,17 +82,17 @@ class Blobs:
     # Write
 
     def begin(self, algorithms: Iterable[str]) -> BlobWriter:
-        """Start to write a new blob. The writer computes these digests."""
+        """Start to write a new blob. The writer computes a digest with each of these algorithms."""
         if not self._has_folders:
             self._make_folders()
         blob = self._ids.hex32()
         return BlobWriter(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
 
     def store(self, bodies: Sequence[tuple[bytes, Collection[str]]]) -> list[StoredBlob | OSError]:
-        """Write several small blobs, and compute the digests of each. Afterwards the caller must commit a row for each, or call
-        `erase`.
+        """Write several small blobs. A body has the bytes of a blob, and the algorithms of the digests to compute.
 
-        All blobs are in the same folder, so that one sync of the folder is sufficient.
+        The result has an error for each blob that could not be written. For each other blob, the caller must commit a row or call
+        `erase`. All blobs are in the same folder, so that one sync of the folder is sufficient.
         """
         folder, fds, stored = self._ids.hex32()[:2], dict[str, int](), list[StoredBlob | OSError]()
         try:
@@ -151,7 +151,7 @@ class Blobs:
     def read(self, slices: Iterable[Slice]) -> bytes:
         """Return the bytes of these slices.
 
-        If the caller has read the rows in an earlier turn of the event loop, the blobs may have been erased meanwhile. Then the
+        If the caller has read the rows in an earlier turn of the event loop, the blobs may have been erased meanwhile. Such a
         caller must use `reading` and handle FileNotFoundError.
         """
         return read_slices(self._root, slices)
@@ -171,7 +171,7 @@ class Blobs:
             self.fresh.discard(blob)
 
     def names(self, folders: Iterator[str]) -> list[str]:
-        """Return the blobs in the next folder that is not empty, except `fresh` ones.
+        """Return the names of the blobs in the next folder that has blobs. The blobs in `fresh` are left out.
 
         Return an empty list after the last folder.
         """
@@ -196,7 +196,7 @@ class Blobs:
         return folder
 
     def quarantined(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each date in the quarantine, and its blobs."""
+        """Yield each date that has a quarantine folder, and the names of the blobs in this folder."""
         try:
             dates = sorted(date for date in os.listdir(f"{self._root}/{QUARANTINE}") if DATE.fullmatch(date))
         except FileNotFoundError:
@@ -205,7 +205,7 @@ class Blobs:
             yield date, [name for name in os.listdir(f"{self._root}/{QUARANTINE}/{date}") if NAME.fullmatch(name)]
 
     def count_quarantined(self) -> dict[str, int]:
-        """Date → number of blobs in that day's quarantine. A folder is listed again only if it has changed."""
+        """Date → number of blobs in the quarantine folder of this date. A folder is listed again only if it has changed."""
         folder, counts = f"{self._root}/{QUARANTINE}", dict[str, tuple[int, int]]()
         with suppress(FileNotFoundError):
             for date in sorted(date for date in os.listdir(folder) if DATE.fullmatch(date)):
@@ -235,7 +235,7 @@ class Blobs:
 
 def read_slices(root: str, slices: Iterable[Slice]) -> bytes:
     """Return the bytes of these slices of the blobs in the folder `root`."""
-    parts = []
+    parts = list[bytes]()
     for each in slices:
         fd = _open(root, each.blob)
         try:
@@ -244,7 +244,7 @@ def read_slices(root: str, slices: Iterable[Slice]) -> bytes:
             os.close(fd)
         if len(parts[-1]) != each.size:
             raise OSError(f"blob {each.blob} is shorter than the size in its row")
-    return b"".join(parts)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _path(root: str, blob: str) -> str:
@@ -256,12 +256,12 @@ def _open(root: str, blob: str) -> int:
 
 
 def count_blobs(root: Path, limit: int) -> int:
-    """Count the complete blobs. Stop counting at the limit."""
+    """Count the complete blobs. Stop counting at `limit`."""
     found = 0
-    for first in DIGITS:
+    for first in (digit for digit in DIGITS if (root / digit).is_dir()):
         for second in DIGITS:
             with suppress(FileNotFoundError, NotADirectoryError):
-                found += sum(NAME.fullmatch(name) is not None for name in os.listdir(root / first / second))
+                found += sum(NAME.fullmatch(name) is not None for name in os.listdir(f"{root}/{first}/{second}"))
             if found >= limit:
                 return limit
     return found

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
+from typing import NamedTuple
 from uuid import UUID
 
 OUTPUT, INPUT, ACKNOWLEDGE, CLOSED = "output_stream_data", "input_stream_data", "acknowledge", "channel_closed"
@@ -54,8 +54,7 @@ class NotAMessage(ValueError):
     """The bytes are not a valid message of the data channel."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelMessage:
+class ChannelMessage(NamedTuple):
     type: str
     sequence: int
     flags: int

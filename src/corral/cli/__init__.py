@@ -7,6 +7,7 @@ commands for `corral --help` and for the completion of command names. Slow impor
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -69,7 +70,7 @@ class CommandModules(Mapping[str, click.Command]):
         if name not in SUMMARIES:
             raise KeyError(name)
         module = import_module(f"corral.cli.{name}")
-        found = getattr(module, name, None) or getattr(module, f"{name}_")  # a Python keyword or builtin has an underscore: exec_
+        found = getattr(module, name, None) or getattr(module, f"{name}_")  # the function `exec_` avoids the name of a builtin
         assert isinstance(found, click.Command)
         return found
 
@@ -95,6 +96,13 @@ class Commands(click.Group):
 
         names = [CompletionItem(name, help=text) for name, text in SUMMARIES.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find and import the command. From then on, Ctrl-C raises KeyboardInterrupt (see `corral/__main__.py`)."""
+        found = super().resolve_command(ctx, args)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return found
 
     def main(
         self,

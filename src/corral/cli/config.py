@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.errors import CliError
-from corral.cli.output import console, print_json, print_line, print_message
+from corral.cli.output import print_json, print_line, print_message, print_table
 from corral.cli.systemd_unit import restart_commands
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ def _complete_settings(context: click.Context, parameter: click.Parameter, prefi
 
 @click.group(invoke_without_command=True, short_help="Show and change the settings of Corral.")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON: name, value, source, line, default, about.")
+@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
 @click.pass_context
 def config(context: click.Context, data: DataFolder, as_json: bool) -> None:
     """Show all settings: their values, and where each value comes from.
 
     The settings are in the file corral.toml in the data folder. `corral up` stores its options there. You can also edit the file by
-    hand; changes keep your comments. Corral reads the file when it starts.
+    hand. When Corral changes the file, it keeps your comments. The server reads the file when it starts.
 
     \b
     corral config                        show all settings
@@ -67,7 +68,7 @@ def config(context: click.Context, data: DataFolder, as_json: bool) -> None:
 @data_option
 @click.pass_obj
 def set_(outer: DataFolder, name: str, value: tuple[str, ...], data: DataFolder) -> None:
-    """Store a setting in corral.toml. `corral config` lists the names. Corral uses the value after its next start."""
+    """Store a setting in corral.toml. `corral config` lists the names. The server uses the value after its next start."""
     with _errors():
         from corral.configuration.file import find_setting, store_settings
 
@@ -161,23 +162,16 @@ def _shown(
 
 
 def _print(shown: list[dict[str, Any]], data: DataFolder) -> None:
-    from rich.table import Table
-
-    from corral.cli.safe_text import SafeText
-
-    out, table = console(), Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("SETTING", no_wrap=True)
-    table.add_column("VALUE", overflow="fold")
-    table.add_column("FROM", no_wrap=True)
-    table.add_column("MEANING", overflow="fold", style="dim")
+    rows = []
     for each in shown:
         source = each["source"]
         if source == FILE:
             source = f"corral.toml, line {each['line']}" if each.get("line") else "corral.toml"
         elif source == ENVIRONMENT:
             source = f"${VARIABLES[each['name']]}"
-        table.add_row(*map(SafeText, (each["name"], _text(each["value"]), source, each.get("about", ""))))
-    out.print(table)
+        row = {"SETTING": each["name"], "VALUE": _text(each["value"]), "FROM": source, "MEANING": each.get("about", "")}
+        rows.append(row)
+    print_table(rows, folded=("VALUE", "MEANING"), styles={"MEANING": lambda _: "dim"})
     other = [each for each in shown if each.get("running", each["value"]) != each["value"]]
     if other:
         values = ", ".join(f"{each['name']} = {_text(each['running'])}" for each in other)
@@ -191,7 +185,7 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list):
-        return " ".join(map(_text, value)) or "[]"
+        return shlex.join(map(_text, value)) or "[]"
     return '""' if value == "" else str(value)
 
 

@@ -24,7 +24,7 @@ def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
     """Show how long EC2 instances ran, by Auto Scaling group and by stack, and what this would have cost on AWS."""
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
-        raise CliError("`corral cost` reports the instances of a Corral. On AWS, use `aws ce get-cost-and-usage`.")
+        raise CliError("`corral cost` reports the instances of a Corral server. On AWS, use `aws ce get-cost-and-usage`.")
     report, _ = own_page(endpoint, f"/_corral/cost{_query(since)}")
     if as_json:
         print_json(report)

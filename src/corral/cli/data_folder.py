@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from corral.cli.errors import CliError, NotRunning
 
 
-@dataclass(frozen=True, slots=True)
-class DataFolder:
+class DataFolder(NamedTuple):
     path: Path
     chosen: bool  # True if --data was on the command line: then AWS_ENDPOINT_URL and AWS_PROFILE are ignored
 
@@ -38,7 +36,7 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def running(data: DataFolder) -> dict[str, Any] | None:
-    """Return the running server's url, pid, data, account, gpusFlag, cluster and instanceType. Return None if no server runs."""
+    """Return the content of server.json, such as the url and the pid of the server. Return None if no server runs."""
     about = _read(data.path / "server.json")
     return about if about is not None and serves(about["pid"], data.path) else None
 
@@ -63,7 +61,8 @@ def keys(data: DataFolder) -> dict[str, str]:
     """Return the root keys of a data folder: access_key and secret_key."""
     found = _read(data.path / "credentials.json")
     if found is None:
-        raise CliError(f"{data.path / 'credentials.json'} with the root keys does not exist. Restart Corral to create new keys.")
+        path = data.path / "credentials.json"
+        raise CliError(f"The root keys are missing: {path} does not exist. Restart Corral to create new keys.")
     return {"access_key": found["access_key"], "secret_key": found["secret_key"]}
 
 

@@ -30,7 +30,7 @@ LOCK_POLL_S = 0.05
 @click.command()
 @data_option
 @click.option("--stop-tasks", is_flag=True, help="First stop all tasks and wait until they have stopped.")
-@click.option("--purge", is_flag=True, help="Stop all tasks, and delete all data of Corral. Asks first.")
+@click.option("--purge", is_flag=True, help="Stop all tasks, and delete all data of Corral except corral.toml. Asks first.")
 @click.option("--yes", "-y", is_flag=True, help="With --purge: do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bool) -> None:
@@ -38,7 +38,9 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
     pid = data_folder.pid_of(data)
     if pid is None:
         if purge:
-            raise CliError(f"--purge stops the tasks first, so Corral must run: `{data_folder.start_command(data)}`.")
+            raise CliError(
+                f"--purge stops the tasks first, so Corral must be running. Start it with `{data_folder.start_command(data)}`."
+            )
         _report(data, as_json, stopped=False, left=0, ended=0)
         return
     if purge and not yes:
@@ -47,7 +49,10 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
     watch = os.pidfd_open(pid)  # a pidfd always refers to this process, even if another process gets its id later
     ended = _stop_all(endpoint_of_folder(data), end_services=purge) if stop_tasks else 0
     if purge and (alive := _alive(endpoint_of_folder(data))):
-        raise CliError(f"{count(alive, 'task')} started while the others were stopped. Nothing was deleted: try again.")
+        raise CliError(
+            f"{count(alive, 'task')} started while the others were being stopped. The services are deleted, but no other data: "
+            "try again."
+        )
     left = _unfinished(data)
     stop_server(data, pid, watch)
     if purge:
@@ -120,7 +125,7 @@ def _report(data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended:
     if ended:
         print_line(f"{count(ended, 'task')} stopped.")
     if purged:
-        print_line(f"All data in {data.path} is deleted.")
+        print_line(f"All data in {data.path} except corral.toml is deleted.")
     if left:
         keeps = "keeps running" if left == 1 else "keep running"
         print_line(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
@@ -155,7 +160,7 @@ def _stop_all(endpoint: Endpoint, *, end_services: bool = False) -> int:
                 if end_services:
                     _delete_services(ecs, cluster["clusterName"])
                 stopped += _stop_tasks(ecs, cluster, deadline_s)
-    return before if end_services else stopped  # the deletion of a service also stops tasks
+    return before if end_services else stopped  # `stopped` lacks the tasks that stop because their service is deleted
 
 
 def _delete_services(ecs: Any, cluster: str) -> None:
@@ -184,7 +189,7 @@ def _regions(endpoint: Endpoint) -> list[str | None]:
 
 def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
     while ids:
-        with long_poll(LONG_POLL_S):  # a task may take as long as its stopTimeout
+        with long_poll(LONG_POLL_S):  # a task can take as long as its stopTimeout
             found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX], cluster)
         ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
         ids = [task_id for task_id in ids if task_id not in ended]

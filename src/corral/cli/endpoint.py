@@ -4,9 +4,9 @@ If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use th
 they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: they may be set for other
 programs, and a command must not send requests to AWS by mistake.
 
-The import of botocore takes longer than most commands. So clients of ECS, CloudWatch, CloudWatch Logs and ECR at a Corral endpoint
-are lean clients (`lean_client.py`). All other clients are those of botocore. Both have the same call syntax. A command that catches
-errors of both uses `client(...).exceptions`, not botocore's exceptions.
+The import of botocore takes longer than most commands. So clients at a Corral endpoint are lean clients (`lean_client.py`), except
+those of S3. Clients of S3 and of AWS are those of botocore. Both have the same call syntax. A command that catches errors of both
+uses `client(...).exceptions`, not botocore's exceptions.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder
 from corral.cli.errors import CliError
-from corral.cli.lean_client import SERVICES, LeanClient
-from corral.cli.lean_http import ConnectionPool, SigningKeys, is_supported, signed_headers
+
+if TYPE_CHECKING:
+    from corral.cli.lean_http import ConnectionPool, SigningKeys
 
 DEFAULT_REGION = "us-east-1"
 DEFAULT_CLUSTER = "default"
@@ -42,8 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _wait_headers: ContextVar[dict[str, str]] = ContextVar("wait_headers", default={})  # noqa: B039  (never modified)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     endpoint_url: str | None = None  # if this and the next three are None, botocore reads the environment and the AWS configuration
     region: str | None = None
     access_key: str | None = None
@@ -52,7 +51,7 @@ class Endpoint:
 
 
 class NotCorral(CliError):
-    """The endpoint has no such page, so it is not a Corral server."""
+    """The endpoint does not have a page that each Corral server has."""
 
 
 def find_endpoint(data: DataFolder) -> Endpoint:
@@ -106,7 +105,7 @@ def conflicting_variables(environment: Mapping[str, str]) -> list[str]:
 
 @cache
 def _session() -> Any:
-    import botocore.session  # not boto3, because importing it takes a third longer
+    import botocore.session  # not boto3: the import of boto3 takes a third longer
 
     return botocore.session.get_session()
 
@@ -117,6 +116,8 @@ def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
 
     None also means that only botocore can find the URL, the region or the keys, because they are in the files of `aws configure`.
     """
+    from corral.cli.lean_http import SigningKeys, is_supported
+
     if endpoint.endpoint_url and endpoint.access_key and endpoint.secret_key and endpoint.region:
         url, keys = endpoint.endpoint_url, SigningKeys(endpoint.access_key, endpoint.secret_key, endpoint.region)
         return (url, keys) if is_supported(url) else None
@@ -142,12 +143,16 @@ def _configures_endpoints() -> bool:
 @cache
 def _pool(url: str, connect_s: float, read_s: float) -> ConnectionPool:
     """Return the shared connections to a server. With them, `corral top` uses one connection for all its requests."""
+    from corral.cli.lean_http import ConnectionPool
+
     return ConnectionPool(url, connect_s=connect_s, read_s=read_s)
 
 
 @cache
 def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick: bool = False) -> Any:
     """Return a cached client. Threads may share it. With `quick`, its requests fail after a short time and are not retried."""
+    from corral.cli.lean_client import SERVICES, LeanClient
+
     found = signing_keys(endpoint) if service in SERVICES else None
     if found is None:
         return _full_client(endpoint, service, region, quick=quick)
@@ -157,7 +162,7 @@ def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick
 
 
 def s3_writer(endpoint: Endpoint) -> Any:
-    """Return a client of S3 that only has `put_object` and `create_bucket`, `meta.region_name` and `exceptions`."""
+    """Return a client of S3. Use only its `put_object`, `create_bucket`, `meta.region_name` and `exceptions`."""
     found = signing_keys(endpoint)
     if found is None:
         return client(endpoint, "s3")
@@ -208,7 +213,7 @@ def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def id_prefix(prefix: str) -> Iterator[None]:
-    """Let ListTasks return only tasks whose ids begin with these digits. AWS ignores this header, and returns all tasks."""
+    """Let ListTasks inside this context return only tasks whose ids begin with `prefix`. AWS ignores the header: it returns all."""
     token = _wait_headers.set({"X-Corral-Prefix": prefix})
     try:
         yield
@@ -237,7 +242,10 @@ def status_page(endpoint: Endpoint, *, quick: bool = False, tasks: int | None = 
 
 
 def runs_page(endpoint: Endpoint, cluster: str, limit: int, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
-    """Return Corral's page with the unfinished tasks of a cluster, at most `limit` of them waiting, and the Date header."""
+    """Return Corral's page with the unfinished tasks of a cluster, and the Date header of the response.
+
+    The page lists at most `limit` waiting tasks.
+    """
     from urllib.parse import urlencode
 
     query = urlencode({"region": client(endpoint, "ecs").meta.region_name, "cluster": cluster, "limit": limit})
@@ -256,7 +264,7 @@ def own_page(
 ) -> tuple[dict[str, Any], str | None]:
     """Request a page of Corral that is not part of an AWS API. `path` may have a query.
 
-    If `content` is given, send it with POST. Return the response and its Date header.
+    If `content` is given, send it with POST. Return the JSON document of the response, and the Date header.
     """
     import json
 
@@ -278,6 +286,8 @@ def own_page(
 
 
 def _own_page_lean(url: str, keys: SigningKeys, path: str, body: bytes | None, timeout_s: float) -> OwnResponse:
+    from corral.cli.lean_http import signed_headers
+
     pool, method = _pool(url, timeout_s, timeout_s), "GET" if body is None else "POST"
     headers = {"content-type": "application/json"} if body is not None else {}
     signed = signed_headers(keys, "corral", pool.host_header, method, path, headers, body or b"")

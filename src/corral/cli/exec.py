@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
+from typing import Any
 
 import click
 
+from corral.cli import tasks
 from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import client, cluster_option, find_endpoint, is_aws
+from corral.cli.endpoint import client, cluster_option, find_endpoint, is_aws, long_poll
 from corral.cli.errors import CliError
 from corral.cli.run_names import find_run
+
+START_MAX_S = 30.0
+STARTING = ("PENDING", "ACTIVATING")
 
 
 @click.command(
@@ -22,7 +28,7 @@ from corral.cli.run_names import find_run
 )
 @data_option
 @click.option("--container", "-c", metavar="NAME", help="The container, if the task has several.")
-@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command. A terminal is always passed.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command. This is the default in a terminal.")
 @cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.argument("task", metavar="TASK", shell_complete=complete_tasks("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
@@ -37,8 +43,8 @@ def exec_(
     """Run a command in a running task. The command has the environment, the folder and the GPUs of the task's container.
 
     In a terminal, the command also gets a terminal. Otherwise pass -i to send standard input to the command. `corral exec`
-    exits with the exit code of the command. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means its latest
-    task. The task must have been started with enableExecuteCommand. `corral run` sets it.
+    exits with the exit code of the command. TASK is a name, an id, a prefix of an id, a glob, or an ARN. A name means the latest
+    task with this name. The task must have been started with enableExecuteCommand. `corral run` sets it.
     """
     has_terminal = os.isatty(0) and os.isatty(1)
     endpoint = find_endpoint(data)
@@ -48,7 +54,23 @@ def exec_(
     of_cluster, task_id = find_run(ecs, task, cluster or endpoint.cluster, unfinished=True)
     named = {"container": container} if container else {}
     arguments = command[1:] if command[0] == "--" else command
-    reply = ecs.execute_command(cluster=of_cluster, task=task_id, command=shlex.join(arguments), interactive=has_terminal, **named)
+    request = {"cluster": of_cluster, "task": task_id, "command": shlex.join(arguments), "interactive": has_terminal, **named}
+    try:
+        reply = ecs.execute_command(**request)
+    except ecs.exceptions.InvalidParameterException:
+        if not _has_started(ecs, of_cluster, task_id):
+            raise
+        reply = ecs.execute_command(**request)
     from corral.cli.exec_session import ExecSession
 
     sys.exit(ExecSession(reply["session"], has_terminal=has_terminal, reads=interactive or has_terminal).run())
+
+
+def _has_started(ecs: Any, cluster: str, task_id: str) -> bool:
+    """Wait while the task starts, because `corral run -d` returns before its program runs. Return whether the task runs now."""
+    until_s = time.monotonic() + START_MAX_S
+    task = tasks.describe_one(ecs, cluster, task_id)
+    while task["lastStatus"] in STARTING and time.monotonic() < until_s:
+        with long_poll(START_MAX_S, seen=task.get("version")):
+            task = tasks.describe_one(ecs, cluster, task_id)
+    return bool(task["lastStatus"] == "RUNNING")

@@ -20,9 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-import wsproto
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, RejectConnection, Request, TextMessage
-
 import corral
 from corral.channel.messages import (
     ACKNOWLEDGE,
@@ -40,6 +37,18 @@ from corral.channel.messages import (
     unpack,
 )
 from corral.cli.errors import BROKEN_PIPE, CliError
+from corral.cli.lean_websocket import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    FrameReader,
+    OpeningRequest,
+    WrongWebSocket,
+    close_reason,
+    frame,
+)
 
 SESSION_CONNECT_S = 10.0
 RECEIVE_BYTES = 65_536
@@ -55,24 +64,25 @@ class _OutputClosed(Exception):
 
 
 class ExecSession:
+    """One session. `session` is a member of ExecuteCommand's response. If `reads` is False, the command gets no input."""
+
     def __init__(self, session: dict[str, str], *, has_terminal: bool, reads: bool) -> None:
         self._session = session
         self._has_terminal = has_terminal
         self._reading = False
         self._reads = reads
         self._socket: socket.socket
-        self._channel = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        self._frames = FrameReader()
         self._unsent = bytearray()
-        self._partial_message = bytearray()  # the received part of a websocket message
         self._sequence = 0
         self._unacknowledged: dict[int, int] = {}  # sequence number -> number of bytes
         self._next_output = 0
         self._code: int | None = None
-        self._closed: str | None = None  # why the session was closed; may be empty
+        self._closed: str | None = None  # why the session was closed, or an empty text; None: it is open
         self._wake_reader, self._wake_writer = os.pipe()
 
     def run(self) -> int:
-        """Relay until the command has ended, and return its exit code."""
+        """Relay input and output until the command has ended, and return its exit code."""
         cooked = termios.tcgetattr(0) if self._has_terminal else None
         signal.signal(signal.SIGTERM, _on_terminate)
         try:
@@ -81,7 +91,7 @@ class ExecSession:
                 self._run_once()
         except _OutputClosed:
             return BROKEN_PIPE
-        except (OSError, wsproto.utilities.ProtocolError):
+        except (OSError, WrongWebSocket):
             raise CliError(CONNECTION_LOST) from None
         finally:
             if cooked is not None:
@@ -94,24 +104,30 @@ class ExecSession:
 
     def _connect(self) -> None:
         url = urlsplit(self._session["streamUrl"])
-        self._socket = socket.create_connection((url.hostname or "", url.port or 80), SESSION_CONNECT_S)
+        host = (url.hostname or "").encode("ascii")  # as bytes: for a str, Python imports the codec `idna`, which takes time
+        self._socket = socket.create_connection((host, url.port or 80), SESSION_CONNECT_S)  # type: ignore[arg-type]
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.sendall(self._channel.send(Request(host=url.netloc, target=f"{url.path}?{url.query}")))
-        while not isinstance(event := self._first_event(), AcceptConnection):
-            if isinstance(event, RejectConnection):
-                raise CliError(f"the server refused the session (HTTP {event.status_code}).")
+        request = OpeningRequest(url.netloc, f"{url.path}?{url.query}")
+        self._socket.sendall(request.data)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._receive()
+        head, _, after = received.partition(b"\r\n\r\n")
+        if (status := request.refused(head)) is not None:
+            raise CliError(f"the server refused the session (HTTP {status}).")
+        self._frames.feed(after)
         opening = {
             "MessageSchemaVersion": "1.0", "RequestId": str(_new_id()), "TokenValue": self._session["tokenValue"],
             "ClientId": str(_new_id()),
         }  # fmt: skip
-        self._socket.sendall(self._channel.send(TextMessage(json.dumps(opening))))
+        self._socket.sendall(frame(TEXT, json.dumps(opening).encode()))
         self._socket.setblocking(False)
 
-    def _first_event(self) -> Any:
-        for event in self._channel.events():
-            return event
-        self._channel.receive_data(self._socket.recv(RECEIVE_BYTES) or None)
-        return None
+    def _receive(self) -> bytes:
+        part = self._socket.recv(RECEIVE_BYTES)
+        if not part:
+            raise ConnectionResetError
+        return part
 
     def _run_once(self) -> None:
         """Wait until the socket or the terminal is ready, then read and write once."""
@@ -127,24 +143,14 @@ class ExecSession:
         if self._socket in writable:
             del self._unsent[: self._socket.send(self._unsent[:RECEIVE_BYTES])]
         if self._socket in readable:
-            part = self._socket.recv(RECEIVE_BYTES)
-            if not part:
-                raise ConnectionResetError
-            self._channel.receive_data(part)
-        for event in self._channel.events():
-            self._on_event(event)
-
-    def _on_event(self, event: Any) -> None:
-        if isinstance(event, BytesMessage):
-            self._partial_message += event.data
-            if event.message_finished:
-                message = unpack(bytes(self._partial_message))
-                self._partial_message.clear()
-                self._on_message(message)
-        elif isinstance(event, Ping):
-            self._unsent += self._channel.send(event.response())
-        elif isinstance(event, CloseConnection) and self._closed is None:
-            self._closed = event.reason or ""
+            self._frames.feed(self._receive())
+        for kind, payload in self._frames.messages():
+            if kind == BINARY:
+                self._on_message(unpack(payload))
+            elif kind == PING:
+                self._unsent += frame(PONG, payload)
+            elif kind == CLOSE and self._closed is None:
+                self._closed = close_reason(payload)
 
     # -- the channel -------------------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class ExecSession:
         self._sequence += 1
 
     def _send(self, message: ChannelMessage) -> None:
-        self._unsent += self._channel.send(BytesMessage(pack(message, CREATED_MS)))
+        self._unsent += frame(BINARY, pack(message, CREATED_MS))
 
 
 def _new_id() -> UUID:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import base64
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
@@ -33,16 +32,15 @@ QUEUE_METRICS = {
 }
 WINDOW_S = 600
 STEP_S, AWS_STEP_S = 10, 60  # the time between two values of a graph: of Corral's metrics, and of AWS's
-# A graph repeats a value for this time. Corral publishes an unchanged value once in each clock minute, so two values may be almost
-# two minutes apart.
+# A graph repeats the last known value for up to this time. Corral publishes an unchanged value once in each clock minute, so two
+# values can be almost two minutes apart.
 CARRY_S = 120
 ACTIVITIES_MAX = 100
 TASKS_MAX = 100
 S3 = "s3.amazonaws.com"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFleet:
+class QueueFleet(NamedTuple):
     """The names of a fleet's parts. They are looked up once."""
 
     group: str
@@ -69,11 +67,10 @@ def find_fleet(endpoint: Endpoint, name: str) -> QueueFleet:
 
 
 def _groups_of_stack(endpoint: Endpoint, stack: str) -> list[str]:
-    from botocore.exceptions import ClientError
-
+    cloudformation = client(endpoint, "cloudformation")
     try:
-        pages = list(client(endpoint, "cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack))
-    except ClientError as error:
+        pages = list(cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack))
+    except cloudformation.exceptions.ClientError as error:
         if "does not exist" in str(error):
             raise CliError(f"no Auto Scaling group and no stack has the name {stack}.") from None
         raise
@@ -364,7 +361,7 @@ def _is_near(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def _alarm_change(endpoint: Endpoint, alarm: str, state: str, before: datetime) -> datetime | None:
-    """Return when the alarm last entered a state before a time."""
+    """Return when the alarm last entered `state`, at most one second after `before`."""
     items = client(endpoint, "cloudwatch").describe_alarm_history(
         AlarmName=alarm, HistoryItemType="StateUpdate", EndDate=before + timedelta(seconds=1), ScanBy="TimestampDescending"
     )["AlarmHistoryItems"]

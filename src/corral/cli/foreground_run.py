@@ -1,7 +1,4 @@
-"""Runs `corral run` in the foreground.
-
-It reports why the task waits, shows the output of the task, and exits with the task's exit code.
-"""
+"""The foreground of `corral run`: reports why the task waits, shows the output of the task, and exits with its exit code."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
@@ -40,8 +36,7 @@ if TYPE_CHECKING:
     from corral.cli.run_terminal import RunTerminal
 
 
-@dataclass(frozen=True, slots=True)
-class ForegroundRun:
+class ForegroundRun(NamedTuple):
     endpoint: Endpoint
     cluster: str
     task: dict[str, Any]  # the task in the response of RunTask
@@ -176,30 +171,16 @@ def _exit_code(run: ForegroundRun, ended: dict[str, Any]) -> int:
         return BROKEN_PIPE
     if run.signals.end_code is not None:
         return run.signals.end_code
-    if run.limit_s is not None and reached_time_limit(ended):
+    if run.limit_s is not None and tasks.reached_time_limit(ended):
         print_message(f"{name} was stopped at its time limit of {format_duration(run.limit_s)}")
         return TIMED_OUT
-    code = exit_code(run.definition, ended)
+    code = tasks.exit_code(run.definition, ended)
     if code is None:
         print_message(f"{name} has no exit code: {shorten_ids(tasks.reason(ended))}")
         return INTERRUPTED if ended.get("stopCode") == "UserInitiated" else NO_EXIT_CODE
     if ended.get("stopCode") == "UserInitiated" and not run.signals.interrupted:
         print_message(f"{name} was stopped: {why}")
     return code
-
-
-def reached_time_limit(ended: dict[str, Any]) -> bool:
-    return "time limit" in str(ended.get("stoppedReason", "")).lower()
-
-
-def exit_code(definition: dict[str, Any], ended: dict[str, Any]) -> int | None:
-    """Return the exit code of the first essential container that failed.
-
-    Return 0 if all succeeded, and None if one has no exit code.
-    """
-    essential = {defined["name"] for defined in definition["containerDefinitions"] if tasks.is_essential(defined)}
-    codes = [container.get("exitCode") for container in ended["containers"] if container["name"] in essential]
-    return next((code for code in codes if code), None if None in codes or not codes else 0)
 
 
 class ProgressReporter:
@@ -224,15 +205,15 @@ class ProgressReporter:
             self._report(task)
 
     def requeued(self, ended: dict[str, Any], replacement: str) -> None:
-        """Report that a task has failed, and that another task replaces it. Its progress is reported from now on."""
+        """Report that a task has failed, and that another task replaces it. From now on, report the progress of the new task."""
         with self._lock:
             codes = ", ".join(map(str, tasks.exit_codes(ended)))
-            why = f"with exit code {codes}" if codes else shorten_ids(tasks.reason(ended))
+            why = f"with exit code {codes}" if codes else f"({shorten_ids(tasks.reason(ended))})"
             self._print(f"{self._name} failed {why} and is requeued as task {tasks.short(replacement)}")
             self._name, self._began_s = f"task {tasks.short(replacement)}", time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print another message. If the terminal has closed, do nothing."""
+        """End the line that shows the reason, and print a message. If the terminal has closed, do nothing."""
         with self._lock, suppress(OSError):
             self.close()
             print_message(text)
@@ -246,7 +227,7 @@ class ProgressReporter:
     def _report(self, task: dict[str, Any]) -> None:
         if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
             self._wait(shorten_ids(tasks.reason(task)))
-        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # has started, and may have stopped
+        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # it may have stopped since
             gpus = tasks.gpu_ids(task)
             self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
 

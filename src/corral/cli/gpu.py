@@ -41,7 +41,13 @@ def heal(data: DataFolder, as_json: bool, gpu: str) -> None:
 
 @gpu.command(short_help="Make a simulated GPU fail.")
 @data_option
-@click.option("--xid", type=click.IntRange(1, 100_000), default=79, show_default=True, help="The error, as the driver numbers it.")
+@click.option(
+    "--xid",
+    type=click.IntRange(1, 100_000),
+    default=79,
+    show_default=True,
+    help="The driver's number of the error (Xid).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the GPU and its fault as JSON.")
 @click.argument("gpu", shell_complete=complete_gpus)
 def fail(data: DataFolder, xid: int, as_json: bool, gpu: str) -> None:
@@ -61,7 +67,7 @@ def fail(data: DataFolder, xid: int, as_json: bool, gpu: str) -> None:
 def _change(data: DataFolder, given: str, wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
-        raise CliError("`corral gpu` changes the GPUs of a Corral. On AWS, replace the instance of a failed GPU.")
+        raise CliError("`corral gpu` changes the GPUs of a Corral server. On AWS, replace the instance of a failed GPU.")
     found = _choose(status_page(endpoint)[0], given)
     return found, own_page(endpoint, "/_corral/gpu", {"gpu": found["id"], **wanted})[0]
 

@@ -8,10 +8,9 @@ days.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.endpoint import Endpoint, client
 
@@ -19,12 +18,12 @@ NAMESPACE = "Corral/GPU"
 UTILIZATION, MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
 BARS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "·"  # instead of a bar for a period without values
-KEPT_S = ((3 * 3600, 1), (15 * 86_400, 60), (63 * 86_400, 300), (455 * 86_400, 3600))  # (age, the shortest period)
+# (age in seconds, the shortest period that CloudWatch has for values up to this age)
+KEPT_S = ((3 * 3600, 1), (15 * 86_400, 60), (63 * 86_400, 300), (455 * 86_400, 3600))
 PERIODS_S = (1, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86_400)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLoad:
+class GpuLoad(NamedTuple):
     begin: datetime
     period_s: int
     mean: list[float | None]  # the mean utilization in percent of each period
@@ -80,7 +79,7 @@ def gpu_load(
 def period_of(duration_s: float, age_s: float, columns: int) -> int:
     """Return the shortest period that CloudWatch still has for this age and that needs at most this many columns."""
     least_s = next((period_s for kept_s, period_s in KEPT_S if age_s < kept_s), KEPT_S[-1][1])
-    # The periods begin at multiples of their length, so one more period than the duration has may be needed.
+    # Each period begins at a multiple of its length, so the graph can need one period more than fit into the duration.
     fitting = (each for each in PERIODS_S if each >= least_s and duration_s / each <= columns - 1)
     return next(fitting, PERIODS_S[-1] * ceil(duration_s / PERIODS_S[-1] / columns))
 

@@ -1,4 +1,4 @@
-"""`corral history` lists runs that have ended, also those that ECS has forgotten."""
+"""`corral history` lists runs that have ended, including runs that ECS no longer describes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ from corral.cli.recorded_runs import recorded_runs
 
 DEFAULT_LIMIT = 30
 LIMIT_MAX = 100_000
-WIDE = 120  # columns of a screen that has room for longer names, the waiting time, the commit and the folder
+WIDE = 120  # columns of a screen that has room for longer names, the waiting time, and the commit
 WIDE_NAME, NARROW_NAME = 32, 16
 OPTIONAL = ("GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
 
 
 @click.command(short_help="List the runs that have ended.")
 @data_option
-@click.option("--failed", is_flag=True, help="Only runs that failed: an exit code other than 0, the time limit, or no start.")
+@click.option(
+    "--failed", is_flag=True, help="Only runs that failed by themselves: an exit code other than 0, the time limit, or no start."
+)
 @click.option("--since", metavar="TIME", help="Only runs that ended since this time: 2d or 12h ago, or 2026-01-31T08:00:00Z.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=DEFAULT_LIMIT, show_default=True, help="The number of runs.")
 @click.option("--cluster", help="Only runs of this cluster (default: all clusters).")
@@ -52,7 +54,7 @@ def history(
     """
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
-        raise CliError("`corral history` lists runs of a Corral. AWS shows a stopped task for an hour: use `corral ps --all`.")
+        raise CliError("`corral history` works only with Corral. AWS shows a stopped task for an hour: use `corral ps --all`.")
     filters = {"name": name, "cluster": cluster, "failed": "1" if failed else None, **_since(since)}
     found, has_more, now = recorded_runs(endpoint, limit, **{key: value for key, value in filters.items() if value})
     found.reverse()

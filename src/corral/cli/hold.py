@@ -15,7 +15,7 @@ from corral.cli.completion import complete_gpus
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import console, print_json, print_line
+from corral.cli.output import print_json, print_line, print_table
 
 ATTRIBUTE = "corral.hold."  # the attribute's name is this prefix and the GPU's id
 # ECS accepts these attribute values.
@@ -121,9 +121,7 @@ def _name(gpu: dict[str, Any]) -> str:
 
 
 def _print(held: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table("GPU", "ID", "REASON", box=None, pad_edge=False, header_style="bold")
-    for each in held:
-        table.add_row("" if each["index"] is None else str(each["index"]), each["gpu"], each["reason"])
-    console().print(table)
+    rows = [
+        {"GPU": "" if each["index"] is None else str(each["index"]), "ID": each["gpu"], "REASON": each["reason"]} for each in held
+    ]
+    print_table(rows, folded=("REASON",))

@@ -10,7 +10,7 @@ import click
 from corral.cli.completion import complete_repositories
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, find_endpoint
-from corral.cli.output import age, console, format_bytes, print_json, print_line, server_time
+from corral.cli.output import age, format_bytes, print_json, print_line, print_table, server_time
 
 SHORT_DIGEST = 12  # the number of digits after "sha256:", the same as in docker
 
@@ -39,16 +39,16 @@ def _images(ecr: Any, repository: str) -> list[dict[str, Any]]:
 
 
 def _print(found: dict[str, list[dict[str, Any]]], now: datetime | None) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("REPOSITORY", "TAGS", "DIGEST", "SIZE", "PUSHED"):
-        table.add_column(name, no_wrap=name != "TAGS", overflow="fold")
+    rows: list[dict[str, str]] = []
     for repository, images in found.items():
-        for image in images:
-            digest = image["imageDigest"].partition(":")[2][:SHORT_DIGEST]
-            tags = ", ".join(image.get("imageTags", ()))
-            table.add_row(repository, tags, digest, format_bytes(image["imageSizeInBytes"]), age(image["imagePushedAt"], now))
-        if not images:
-            table.add_row(repository, "", "empty", "", "")
-    console().print(table)
+        rows += [
+            {
+                "REPOSITORY": repository,
+                "TAGS": ", ".join(image.get("imageTags", ())),
+                "DIGEST": image["imageDigest"].partition(":")[2][:SHORT_DIGEST],
+                "SIZE": format_bytes(image["imageSizeInBytes"]),
+                "PUSHED": age(image["imagePushedAt"], now),
+            }
+            for image in images
+        ] or [{"REPOSITORY": repository, "TAGS": "", "DIGEST": "empty", "SIZE": "", "PUSHED": ""}]
+    print_table(rows, folded=("TAGS",))

@@ -26,7 +26,7 @@ from corral.cli.systemd_unit import installed_unit, lingers, user_name
 PYTHON_MIN = (3, 11)
 FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
 FOLDER_WARN_BYTES = 20 * 2**30
-SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # a difference of more than five minutes is a failure
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # the server refuses signatures if the clocks differ by more than 15 minutes
 SLOW_S = 0.25
 # SQLite's file locks are not reliable on these file systems.
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}
@@ -108,11 +108,11 @@ def _skew(date: str | None) -> Iterator[Finding]:
         return
     # Compare the wall clock of this machine with the server's clock.
     skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()
-    # Ignore less than 2 s, because the Date header has only whole seconds.
+    # The Date header has only whole seconds, so this machine can seem to be up to 2 s ahead. Ignore that.
     off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0
     found = f"the clock of this machine and the server's clock differ by {off_s:.0f} s"
     if off_s > SKEW_FAIL_S:
-        yield fail(found, "the server refuses signed requests: set the clock (timedatectl set-ntp true).")
+        yield fail(found, "set the clock (timedatectl set-ntp true): requests fail if the clocks differ by 15 minutes.")
     elif off_s > SKEW_WARN_S:
         yield warn(found, "set the clock (timedatectl set-ntp true).")
     else:
@@ -133,7 +133,7 @@ def check_configuration(data: DataFolder) -> Iterator[Finding]:
 
 
 def check_boot(data: DataFolder) -> Iterator[Finding]:
-    """Report whether Corral starts at boot. Both answers are fine, so there is no warning."""
+    """Report whether Corral starts at boot. Warn only if an enabled unit does not start it before the user logs in."""
     unit = installed_unit(data)
     if unit is None:
         yield ok("Corral does not start at boot; `corral service install` changes that")
@@ -238,7 +238,7 @@ def _file_size(path: Path) -> int:
 
 
 def _listener(port: int) -> str | None:
-    """Return the name and id of the process that listens on a port, or None if this user may not read them."""
+    """Return the name and id of the process that listens on a port, or None if this user has no permission to read them."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if os.path.exists(table) else ():

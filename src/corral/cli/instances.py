@@ -1,7 +1,7 @@
 """`corral instances`: lists EC2 instances, their clusters and GPUs, and why each one was launched, waits or ended.
 
-The command calls EC2's and ECS's APIs, so it also works on AWS. Corral's own page `/_corral/instances` adds two reasons that these
-APIs do not have: why an instance was launched, and why it waits for GPUs.
+The command calls EC2's and ECS's APIs, so it also works on AWS. Corral's own page `/_corral/instances` adds what these APIs do
+not have, such as why an instance was launched, and why it waits for GPUs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
+from corral.cli.output import age, print_json, print_line, print_table, screen_width, server_time, shorten_ids
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"
 WIDE = 120  # a screen with at least this many columns has room for the reasons
 _TIME = re.compile(r"At [0-9-]+T[0-9:]+Z ")
-DESCRIBE_MAX = 100  # how many container instances or instance types one request may name
+DESCRIBE_MAX = 100  # how many instance types one request may name
 
 
 @click.command(short_help="List EC2 instances and the reasons of their launches, waits and ends.")
@@ -116,8 +116,6 @@ def _own_pages(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
 
 
 def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
-    from rich.table import Table
-
     rows = [
         {
             "ID": each["id"],
@@ -132,21 +130,13 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
         }
         for each in found
     ]
-    out = console()
-    optional = {"GROUP", "CLUSTER", "REASON"}
-    names = [name for name in rows[0] if name not in optional or any(row[name] for row in rows)]
-    below = "REASON" in names and out.width < WIDE  # print the reasons below the table: the screen is too narrow
-    names = [name for name in names if name != "REASON" or not below]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        justify = "right" if name in ("GPUS", "TASKS") else "left"
-        table.add_column(name, no_wrap=name not in optional, overflow="fold", justify=justify)  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*(row[name] for name in names))
-    out.print(table)
+    width, optional = screen_width(), ("GROUP", "CLUSTER", "REASON")
+    below = width is not None and width < WIDE  # print the reasons below the table: the screen is too narrow
+    shown = [{**row, "REASON": ""} for row in rows] if below else rows
+    print_table(shown, width=width, optional=optional, folded=optional, right=("GPUS", "TASKS"))
     for row in rows if below else ():
         if row["REASON"]:
-            out.print(f"{row['ID']}: {row['REASON']}", soft_wrap=True)
+            print_line(f"{row['ID']}: {row['REASON']}")
 
 
 def _reason(instance: dict[str, Any]) -> str:
@@ -156,5 +146,5 @@ def _reason(instance: dict[str, Any]) -> str:
 
 
 def _first_sentence(cause: str) -> str:
-    """Return the first sentence of a reason without its time. In an activity of an Auto Scaling group, this is the first cause."""
+    """Return the first sentence of a reason, without `At TIME`. An Auto Scaling activity has such a sentence for each cause."""
     return _TIME.sub("", cause).partition(".  ")[0].rstrip(".")

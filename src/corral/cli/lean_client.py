@@ -1,11 +1,13 @@
-"""A client of ECS, CloudWatch, CloudWatch Logs and ECR at a Corral endpoint, with botocore's call syntax but without its import.
+"""A client of AWS services at a Corral endpoint, with botocore's call syntax. It does not import botocore.
 
     client.describe_tasks(cluster="default", tasks=[task_id])["tasks"]
     client.get_paginator("list_tasks").paginate(cluster="default")
     except client.exceptions.ResourceNotFoundException: ...
 
-These services have the protocol AWS JSON: a request is the JSON of its parameters, and a response is JSON. So the client
-needs no model of a service, except the names of its timestamps. Unlike botocore, it does not check parameters; the server does.
+It uses the protocol AWS JSON: a request is the JSON of its parameters, and a response is JSON. So the client needs no model of a
+service, except the names of its timestamps. Unlike botocore, it does not check parameters; the server does. On AWS, some of these
+services have another protocol. For them, Corral accepts AWS JSON with a target such as `Corral.ec2.DescribeInstances`. The client
+of S3 is in `lean_s3.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +28,9 @@ PAUSE_MAX_S = 20.0
 
 
 class JsonService(NamedTuple):
-    """A service with the protocol AWS JSON."""
-
     target: str  # the prefix of the header X-Amz-Target
     timestamps: frozenset[str] = frozenset()  # the names of members that are timestamps
+    in_utc: bool = False  # as in botocore, timestamps are in UTC for services with XML, and in the local time zone for others
     tokens: tuple[str, ...] = ()  # the operations whose member clientToken makes a repeated request safe
     signing_name: str = ""  # if it is not the name of the service
     version: str = "1.1"  # of the protocol
@@ -45,7 +46,7 @@ SERVICES = {
             "expirationDate", "expiresAt", "finishedAt", "lastStartedAt", "lastStatusChange", "lastUpdated", "pullStartedAt",
             "pullStoppedAt", "registeredAt", "stabilityStatusAt", "startedAt", "stoppedAt", "stoppingAt", "updatedAt",
         }),
-        ("RunTask", "CreateGateway"),
+        tokens=("RunTask", "CreateGateway"),
     ),
     "cloudwatch": JsonService(
         "GraniteServiceVersion20100801",
@@ -64,6 +65,27 @@ SERVICES = {
             "lastArchivedAt", "lastEvaluatedAt", "lastInUseAt", "lastObservedAt", "lastRecordedPullTime", "pushedAt", "startedAt",
             "updatedAt", "vendorCreatedAt", "vendorUpdatedAt", "vulnerabilitySourceUpdatedAt",
         }),
+    ),
+    "sqs": JsonService("AmazonSQS", version="1.0", page_token="NextToken", has_query_codes=True),
+    "batch": JsonService("Corral.batch"),
+    "ec2": JsonService(
+        "Corral.ec2",
+        frozenset({
+            "AttachTime", "CreateTime", "ElasticInferenceAcceleratorAssociationTime", "LaunchTime", "UsageOperationUpdateTime",
+            "ValidUntil",
+        }),
+        in_utc=True, page_token="NextToken",
+    ),
+    "autoscaling": JsonService(
+        "Corral.autoscaling", frozenset({"CreatedTime", "EndTime", "StartTime"}), in_utc=True, page_token="NextToken"
+    ),
+    "cloudformation": JsonService(
+        "Corral.cloudformation",
+        frozenset({
+            "CreationTime", "DeletionTime", "DriftDetectionTimestamp", "LastCheckTimestamp", "LastUpdatedTime",
+            "LastUpdatedTimestamp", "Timestamp",
+        }),
+        in_utc=True, page_token="NextToken",
     ),
 }  # fmt: skip
 
@@ -177,15 +199,21 @@ class LeanClient:
         raise ConnectionFailed(f"{self._pool.url} sent a response that is not JSON: correct AWS_ENDPOINT_URL.")
 
     def _with_times(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Convert timestamps to datetimes in the local time zone, as botocore does."""
+        """Convert timestamps to datetimes, as botocore does."""
         for name in members.keys() & self._service.timestamps:
             value = members[name]
-            members[name] = [_time(each) for each in value] if isinstance(value, list) else _time(value)
+            members[name] = [self._time(each) for each in value] if isinstance(value, list) else self._time(value)
         return members
+
+    def _time(self, value: Any) -> Any:
+        if not isinstance(value, int | float):
+            return value
+        at = datetime.fromtimestamp(value, UTC)
+        return at if self._service.in_utc else at.astimezone()
 
 
 class LeanPaginator:
-    """Repeats an operation with the token of the previous response, until there is none."""
+    """Repeats an operation with the token of the previous response, until a response has no token."""
 
     def __init__(self, call: Callable[..., dict[str, Any]], token: str) -> None:
         self._call, self._token = call, token
@@ -197,10 +225,6 @@ class LeanPaginator:
             if not page.get(self._token):
                 return
             parameters[self._token] = page[self._token]
-
-
-def _time(value: Any) -> Any:
-    return datetime.fromtimestamp(value, UTC).astimezone() if isinstance(value, int | float) else value
 
 
 def _seconds(value: Any) -> float:

@@ -7,10 +7,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from zlib import crc32
 
 import click
@@ -20,7 +19,6 @@ from corral.cli.completion import complete_runs
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
-from corral.cli.foreground_run import ProgressReporter
 from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, shorten_ids
 from corral.cli.recorded_runs import find_everywhere
 from corral.cli.task_logs import FollowedTask, LogStart, TaskLogStream, follow, has_log, log_streams, pages
@@ -30,14 +28,13 @@ TASKS_MAX = 30  # `corral logs -f` has a thread for each task and for each log
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of the names before the lines, as SGR numbers; red is for errors
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedTask:
+class LoggedTask(NamedTuple):
     cluster: str
     task: dict[str, Any]
     definition: dict[str, Any]
     containers: list[str]  # the names of the containers whose logs are printed
     container: str | None  # the value of --container
-    is_recorded: bool  # True: ECS has forgotten the task
+    is_recorded: bool  # True: ECS no longer describes the task, and its description is from the history
 
     def streams(self, task: dict[str, Any]) -> list[TaskLogStream]:
         return log_streams(self.definition, task, self.container)
@@ -46,11 +43,13 @@ class LoggedTask:
 @click.command()
 @data_option
 @click.option("--follow", "-f", "following", is_flag=True, help="Follow the logs until the tasks have stopped.")
-@click.option("--container", "-c", metavar="NAME", help="The container (default: all, with each line prefixed by its name).")
+@click.option(
+    "--container", "-c", metavar="NAME", help="The container (default: all). With several, each line begins with the name."
+)
 @click.option("--since", metavar="TIME", help="Only events since this time: 10m or 2h ago, or a date such as 2026-01-31T08:00:00Z.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events of each log.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with the time of its event (UTC).")
-@cluster_option("The cluster of the tasks that are not ARNs.")
+@cluster_option("The cluster of tasks that are not given as ARNs.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container, task."
 )
@@ -62,7 +61,7 @@ def logs(
 ) -> None:  # fmt: skip
     """Print the logs of tasks. TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array.
 
-    A name means its latest task, or all tasks of the array with this name. `NAME:17` is one task of an array.
+    A name means the latest task with this name, or all tasks of the array with this name. `NAME:17` is one task of an array.
 
     If there are several tasks, each line begins with the name of its task. With --follow, a task that waits is followed from its
     start on. Until then, the reason why it waits is printed. Tasks that have stopped are found as long as `corral history` lists
@@ -146,6 +145,8 @@ def _names(logged: list[LoggedTask]) -> dict[tuple[str, str], str]:
 def _follow(
     endpoint: Endpoint, logged: list[LoggedTask], start: LogStart, names: dict[tuple[str, str], str], printer: LogPrinter
 ) -> None:
+    from corral.cli.foreground_run import ProgressReporter
+
     reporters: dict[str, ProgressReporter] = {}  # task id -> reporter, for tasks that wait or have waited
 
     def streams_of(each: LoggedTask, task: dict[str, Any]) -> list[TaskLogStream]:
@@ -206,7 +207,7 @@ def _events(endpoint: Endpoint, stream: TaskLogStream, start: LogStart) -> Itera
 
 
 class LogPrinter:
-    """Prints events as text or JSON. If there are several logs, each line has the name of its log, in a terminal in colour."""
+    """Prints events as text or JSON. If there are several logs, each line begins with the name of its log."""
 
     def __init__(self, names: list[str], *, timestamps: bool, as_json: bool, out: IO[str] | None = None) -> None:
         self._out = out or sys.stdout
@@ -218,7 +219,7 @@ class LogPrinter:
         self._task_ids: dict[TaskLogStream, str] = {}
 
     def add(self, stream: TaskLogStream, task_id: str, name: str) -> None:
-        """Set the task and the name of a log. Without it, the name is the name of the container."""
+        """Set the task and the name of a log. The name of a log that was not added is the name of its container."""
         self._names[stream], self._task_ids[stream] = name, task_id
 
     def show(self, stream: TaskLogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
@@ -241,7 +242,7 @@ class LogPrinter:
 
 
 def colours_of(names: list[str]) -> dict[str, int]:
-    """Return a colour for each name. It depends on the name, and only on the other names if two would have the same colour."""
+    """Return a colour for each name. The colour depends only on the name. If an earlier name has it, use the next free colour."""
     chosen: dict[str, int] = {}
     for name in dict.fromkeys(names):
         first = crc32(name.encode()) % len(COLOURS)

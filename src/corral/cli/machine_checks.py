@@ -50,7 +50,7 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
     yield ok(f"NVIDIA driver {_text(pynvml.nvmlSystemGetDriverVersion())}")
     closed = [path for path in (*devices, *filter(os.path.exists, ("/dev/nvidiactl", "/dev/nvidia-uvm"))) if not _opens(path)]
     if closed:
-        yield fail(f"no permission for {', '.join(closed)}", "join the group that owns it (often `video`), then log in again.")
+        yield fail(f"no permission for {', '.join(closed)}", "join the group that owns them (often `video`), then log in again.")
     if not os.path.exists("/dev/nvidia-uvm"):
         yield warn("/dev/nvidia-uvm does not exist", "CUDA needs it: run `nvidia-modprobe -u`, or any CUDA program once as root.")
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -63,7 +63,7 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
 
 
 def _mps_text() -> str:
-    """Describe what tasks that share a GPU get: an MPS daemon enforces their limits. It removes its pid file when it ends."""
+    """Say whether an MPS daemon enforces the limits of tasks that share a GPU. A daemon removes its pid file when it ends."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")  # the default of MPS
     try:
         pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())
@@ -161,7 +161,7 @@ def _docker_get(path: str, what: str) -> Any:
 def check_cgroups(data: DataFolder) -> Iterator[Finding]:
     """Report how Corral finds and limits the processes of a task.
 
-    A file of the spawner lists the paths of its cgroup folders.
+    The spawner writes the paths of its cgroup folders to the file `node/cgroups` in the data folder.
     """
     version, parent = _own_cgroup()
     note = data.path / "node" / "cgroups"

@@ -40,7 +40,7 @@ def metrics(data: DataFolder, token: bool, config: bool) -> None:
         raise click.UsageError("use either --token or --config.")
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
-        raise CliError("`corral metrics` reads the metrics of a Corral. On AWS, use `aws cloudwatch get-metric-data`.")
+        raise CliError("`corral metrics` reads the metrics of a Corral server. On AWS, use `aws cloudwatch get-metric-data`.")
     secret = own_page(endpoint, "/_corral/metrics-token")[0]["token"]
     url = urlsplit(str(client(endpoint, "ecs").meta.endpoint_url))
     if token:

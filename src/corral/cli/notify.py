@@ -7,8 +7,8 @@
     any other text      a shell command, with the variables CORRAL_NAME, CORRAL_TASK, CORRAL_EXIT_CODE, CORRAL_REASON and
                         CORRAL_DURATION (in seconds)
 
-A foreground run sends its notifications itself. For a detached run, another process does (`notify_process.py`). A notification that
-fails does not change the exit code of `corral run`.
+A foreground run sends its notifications itself. For a detached run, another process sends them (`notify_process.py`). If a
+notification fails, the exit code of `corral run` does not change.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -40,12 +39,11 @@ ATTEMPT_PAUSES_S = (1.0, 4.0)  # the pauses between the attempts of a webhook th
 REASON_MAX = 1_000
 MAIL = "mail:"
 NONE = "none"
-_ADDRESS = re.compile(r"[^\s,;<>-][^\s,;<>]{0,253}")
-_WORD = re.compile(r"[\w.-]+")
+_ADDRESS = r"[^\s,;<>-][^\s,;<>]{0,253}"
+_WORD = r"[\w.-]+"
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRun:
+class EndedRun(NamedTuple):
     """What a notification reports about a run. With --array, a run has several tasks."""
 
     name: str
@@ -91,7 +89,7 @@ class EndedRun:
 
 
 def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> EndedRun:
-    """Return the end of a run, given the descriptions of its stopped tasks."""
+    """Return what a notification reports about a run. `ended` has the descriptions of its stopped tasks."""
     started = [task["startedAt"] for task in ended if "startedAt" in task]
     stopped = [task["stoppedAt"] for task in ended if "stoppedAt" in task]
     duration_s = max(0, int((max(stopped) - min(started)).total_seconds())) if started and stopped else 0
@@ -100,8 +98,7 @@ def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -
     return EndedRun(name, ids, exit_code, escape_controls(reason[:REASON_MAX]), duration_s)
 
 
-@dataclass(frozen=True, slots=True)
-class RunNotifications:
+class RunNotifications(NamedTuple):
     """The notifications of one run."""
 
     given: Sequence[str]
@@ -153,7 +150,7 @@ def notifications_of(given: Sequence[str], data: DataFolder) -> list[str]:
 
 
 def _mentions_notify(path: Path) -> bool:
-    """Whether corral.toml may have the setting. Parsing it takes as long as the rest of the command."""
+    """Whether corral.toml can have the setting. If not, it is not parsed, which would take as long as the rest of the command."""
     try:
         return b"notify" in path.read_bytes()
     except OSError:
@@ -177,14 +174,14 @@ def _problem(given: str) -> str:
             "" if shutil.which("notify-send") else "desktop requires the program notify-send, which is not installed (libnotify)."
         )
     if given.startswith(MAIL):
-        if not _ADDRESS.fullmatch(given.removeprefix(MAIL)):
+        if not re.fullmatch(_ADDRESS, given.removeprefix(MAIL)):
             return f"'{given}' is not mail:ADDRESS: write it as mail:me@example.org."
         return "" if shutil.which("mail") else "mail: requires the program mail, which is not installed (bsd-mailx or mailutils)."
     if _is_url(given):
         return "" if urlsplit(given).hostname else f"'{given}' is not a URL: it names no host."
     if not given.strip() or "\0" in given:
         return f"'{given}' is not a command."
-    if _WORD.fullmatch(given) and shutil.which(given) is None:
+    if re.fullmatch(_WORD, given) and shutil.which(given) is None:
         return f"'{given}' is not a command on the PATH. Use desktop, mail:ADDRESS, a URL, or a shell command."
     return ""
 
@@ -225,7 +222,10 @@ def _send(given: str, end: EndedRun, environment: Mapping[str, str], folder: str
 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: str, text: str = "") -> str:
-    """Run a command. It gets its own session, so that all its processes can be killed if it takes too long."""
+    """Run a command. Return why it failed, or an empty text.
+
+    The command gets its own session, so that all its processes can be killed if it takes too long.
+    """
     import subprocess
 
     process = subprocess.Popen(

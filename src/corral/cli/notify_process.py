@@ -4,9 +4,9 @@
 one such process per user and endpoint, not one per run. It asks the server every few seconds whether the tasks have stopped, and
 ends when it has sent all notifications. It survives restarts of the server.
 
-Why this process and not the server or its agent: a command, notify-send and mail need the environment of the user (the session bus,
-the display, the PATH), and commands and URLs may contain secrets that should not be stored with the task, where every client can
-read them. It also works with AWS.
+Neither the server nor its agent sends the notifications, for two reasons. Commands, notify-send and mail need the environment of
+the user (the session bus, the display, the PATH). And commands and URLs can contain secrets, which should not be stored with the
+task, where every client can read them. This process also works with AWS.
 
 The records are in `~/.local/state/corral/notify/ENDPOINT/TASK.json`, readable only by the user. ENDPOINT is a digest of the
 settings that choose the server. `notify.log` contains the output of the commands. If the process is killed, the records stay, and
@@ -32,7 +32,6 @@ from corral.cli import tasks
 from corral.cli.data_folder import DataFolder
 from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll
 from corral.cli.errors import TIMED_OUT
-from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.notify import EndedRun, RunNotifications, run_end, send_all
 from corral.cli.output import print_message
 
@@ -66,7 +65,10 @@ def resume_notifications(data: DataFolder) -> None:
 
 
 def _folder(served: str, chosen: Mapping[str, str], environment: Mapping[str, str]) -> Path:
-    """Return the folder with the records for one endpoint."""
+    """Return the folder with the records for one endpoint.
+
+    `served` is the data folder of the server. If `served` is empty, the variables `chosen` name the endpoint.
+    """
     identity = hashlib.sha256(json.dumps([served, chosen], sort_keys=True).encode()).hexdigest()[:16]
     return _state_folder(environment) / identity
 
@@ -127,7 +129,7 @@ def serve(folder: Path, data: DataFolder | None) -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         while _records(folder) and (held := _lock(folder)) is not None:
             _send_until_empty(folder, data, threads)
-            os.close(held)  # then look again: a client that has seen the lock has started no process
+            os.close(held)  # then read the records again: a client that found the folder locked has started no process
 
 
 def _send_until_empty(folder: Path, data: DataFolder | None, threads: ThreadPoolExecutor) -> None:
@@ -162,7 +164,7 @@ def _records(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[Path, EndedRun]]:
-    """Wait a few seconds. Yield the records whose tasks have all stopped."""
+    """Wait a few seconds. Yield the records whose tasks have all stopped, or are unknown to the server."""
     for cluster in sorted({record["cluster"] for record in records.values()}):
         of_cluster = {path: record for path, record in records.items() if record["cluster"] == cluster}
         ids = [task_id for record in of_cluster.values() for task_id in record["tasks"]]
@@ -183,11 +185,11 @@ def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[P
 
 
 def _exit_code(ecs: Any, ended: Sequence[dict[str, Any]]) -> int | None:
-    """Return the first exit code that is not 0, as `corral wait` does. None: a task has no exit code."""
+    """Return the first exit code that is not 0, as `corral wait` does. Else return 0, or None if a task has no exit code."""
     codes = []
     for task in ended:
         definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
-        codes.append(TIMED_OUT if reached_time_limit(task) else exit_code(definition, task))
+        codes.append(TIMED_OUT if tasks.reached_time_limit(task) else tasks.exit_code(definition, task))
     return next((code for code in codes if code), None if None in codes else 0)
 
 

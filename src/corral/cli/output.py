@@ -22,7 +22,7 @@ PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_HTTP_DATE = re.compile(rf"[A-Z][a-z]{{2}}, (\d\d) ({'|'.join(MONTHS)}) (\d{{4}}) (\d\d):(\d\d):(\d\d) GMT")
+_HTTP_DATE = rf"[A-Z][a-z]{{2}}, (\d\d) ({'|'.join(MONTHS)}) (\d{{4}}) (\d\d):(\d\d):(\d\d) GMT"
 
 # In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
 _LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{CONTROL}")
@@ -38,8 +38,18 @@ def print_message(text: str) -> None:
     click.echo(escape_controls(f"corral: {text}"), err=True)
 
 
-def print_line(text: str) -> None:
-    click.echo(escape_controls(text))
+def print_line(text: str = "", style: str = "") -> None:
+    """Print a line. `style` is a style for terminals, such as `bold red`."""
+    line = escape_controls(text)
+    if style and _has_styles():
+        from corral.cli.text_table import painted
+
+        line = painted(line, style)
+    click.echo(line)
+
+
+def _has_styles() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def print_progress(text: str = "") -> None:
@@ -57,11 +67,14 @@ def screen_width() -> int | None:
 
 
 def print_table(rows: Sequence[Mapping[str, str]], **layout: Any) -> None:
-    """Print a table with one line for each row. `layout` has the options of `text_table.table_lines`."""
-    from corral.cli.text_table import table_lines
+    """Print a table. `layout` has the options of `text_table.table_lines`. Without `width`, the screen is the limit."""
+    from corral.cli.text_table import painted, table_lines
 
+    layout.setdefault("width", screen_width())
+    if not _has_styles():
+        layout["styles"] = None
     head, *lines = table_lines([{title: escape_controls(cell) for title, cell in row.items()} for row in rows], **layout)
-    click.echo(click.style(head, bold=True) if sys.stdout.isatty() else head)
+    click.echo(painted(head, "bold") if _has_styles() else head)
     for line in lines:
         click.echo(line)
 
@@ -94,7 +107,7 @@ def parsed_date(header: str | None) -> datetime | None:
     """Parse a Date header."""
     if not header:
         return None
-    match = _HTTP_DATE.fullmatch(header)
+    match = re.fullmatch(_HTTP_DATE, header)
     if match is None:  # one of the older formats that HTTP allows
         from email.utils import parsedate_to_datetime  # imported here, because it takes 20 ms
 
@@ -145,7 +158,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only i
         text = str(value).strip().lower()
         if text.isascii() and text.isdecimal():
             text += "s"
-        match = _DURATION.fullmatch(text) or _CLOCK_DURATION.fullmatch(text)
+        match = re.fullmatch(_DURATION, text) or re.fullmatch(_CLOCK_DURATION, text)
         seconds = (
             sum(int(part) * size for part, size in zip(match.groups(default="0"), _UNITS.values(), strict=True)) if match else 0
         )
@@ -157,8 +170,8 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only i
 
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile("".join(f"(?:([0-9]{{1,10}}){unit})?" for unit in _UNITS))
-_CLOCK_DURATION = re.compile("(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])")  # days-hours:minutes:seconds
+_DURATION = "".join(f"(?:([0-9]{{1,10}}){unit})?" for unit in _UNITS)
+_CLOCK_DURATION = "(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])"  # days-hours:minutes:seconds
 DURATION_MAX_S = 10 * 365 * 86_400
 DURATION = DurationType()
 

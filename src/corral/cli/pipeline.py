@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corral.cli.pipeline_state import PipelineRun
 
 LIST_DEFAULT = 10
-RUN_HELP = "RUN is the id of a run, or the name of a pipeline for its last run. Default: the last run of all."
+RUN_HELP = "RUN is the id of a run. The name of a pipeline means its last run. Default: the last run of all pipelines."
 
 
 def _complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -49,7 +49,7 @@ def _complete_steps(ctx: click.Context, parameter: click.Parameter, prefix: str)
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
         plan = load_plan(endpoint, find_run(endpoint, ctx.params.get("run_id")))
-        return [CompletionItem(step.name, help=f"{step.size} jobs") for step in plan.steps if step.name.startswith(prefix)]
+        return [CompletionItem(step.name, help=count(step.size, "job")) for step in plan.steps if step.name.startswith(prefix)]
 
     return without_errors(ctx, suggestions)
 
@@ -136,7 +136,7 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
 
     Deferred steps are the steps after a step with `max_failed`. They are submitted only while `run` or `watch` is running. With
     --once or --json, the command prints the present state and submits nothing. Press q to leave; the run continues. The exit code
-    is 1 if the run has failed.
+    is 1 if the run has failed or was stopped.
     """)  # fmt: skip
 @run_argument
 @data_option
@@ -174,11 +174,11 @@ def watch(run_id: str | None, data: DataFolder, once: bool, as_json: bool) -> No
 def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None:
     """Show the last runs of all pipelines, or of the pipeline NAME: state, times, GPU-hours and cost.
 
-    Batch keeps jobs that have ended for seven days. Older runs are not shown.
+    Batch keeps a job for seven days after its end. Older runs are not shown.
     """
     from corral.cli.pipeline_cost import Prices, run_usage
     from corral.cli.pipeline_runs import find_runs, server_now
-    from corral.cli.pipeline_screen import runs_table
+    from corral.cli.pipeline_screen import print_runs
     from corral.cli.pipeline_watch import list_row
 
     endpoint = find_endpoint(data)
@@ -191,7 +191,7 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
     if as_json:
         print_json(rows)
     elif rows:
-        console().print(runs_table(rows, now_s))
+        print_runs(rows)
     else:
         print_line("No runs in the last seven days. `corral pipeline run FILE` starts one.")
 
@@ -231,7 +231,7 @@ def logs(
 
 @pipeline.command(short_help="Stop a run.", help=f"""Terminate the running jobs of a run, and cancel the waiting jobs. {RUN_HELP}
 
-    Steps that were not submitted are not submitted any more. `corral pipeline retry --failed` continues the run.
+    Steps that are not yet submitted stay unsubmitted until `corral pipeline retry --failed` continues the run.
     """)  # fmt: skip
 @run_argument
 @data_option
@@ -256,7 +256,7 @@ def stop(run_id: str | None, data: DataFolder, as_json: bool) -> None:
 
 
 @pipeline.command(short_help="Submit the failed jobs again, and the steps after them.",
-                  help=f"""Submit the jobs of a run again that failed or never ran, and the steps after them. {RUN_HELP}
+                  help=f"""Submit again the jobs of a run that failed or never ran, and the steps after them. {RUN_HELP}
 
     Of an array, only the children that failed run again. Batch cannot run chosen indexes, so they are a new, smaller array.
     Each child gets its original AWS_BATCH_JOB_ARRAY_INDEX and ARRAY_SIZE.

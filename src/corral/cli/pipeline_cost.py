@@ -1,4 +1,4 @@
-"""Computes the use of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
+"""Computes the usage of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
 
 A run is one execution of a pipeline, and a step is one job or one array job of it. The cost of a job is the product of three
 numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
 from corral.cli.errors import CliError
@@ -29,8 +29,7 @@ _NUMBER = r"([0-9.]+|none)"
 _USAGE = re.compile(rf"v2 n={_NUMBER} from={_NUMBER} to={_NUMBER} sum={_NUMBER} vcpu={_NUMBER} gpu={_NUMBER} usd={_NUMBER}")
 
 
-@dataclass(frozen=True, slots=True)
-class StepUsage:
+class StepUsage(NamedTuple):
     """The usage of one job, or of all jobs of a step."""
 
     jobs: int  # the number of jobs and children that ran
@@ -50,8 +49,7 @@ class StepUsage:
         return StepTimes(self.wall_s, self.sum_s / self.jobs if self.jobs else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class RunUsage:
+class RunUsage(NamedTuple):
     run: str
     wall_s: float
     steps: Mapping[str, StepUsage]
@@ -80,8 +78,7 @@ def _sum_of_costs(usages: Sequence[StepUsage]) -> float | None:
     return sum(known) if known or not ran else None
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceSize:
+class InstanceSize(NamedTuple):
     vcpus: float
     memory_mib: float
     gpus: float
@@ -146,7 +143,7 @@ class Prices:
                 self.types |= {arn: only for arn in wanted if not self.types[arn]}
 
     def _only_type(self, cluster: str) -> str:
-        """Return the instance type of the compute environment with this cluster. Return "" if the environment has several types."""
+        """Return the instance type of the compute environment with this cluster. Return "" if that is not one type."""
         batch = client(self.endpoint, "batch")
         for page in batch.get_paginator("describe_compute_environments").paginate():
             for each in page["computeEnvironments"]:
@@ -272,7 +269,7 @@ def format_usage(usage: StepUsage) -> str:
 
 
 def parse_usage(text: str) -> StepUsage | None:
-    """Parse the value of a tag. Return None if it has another form."""
+    """Parse the value of a tag. Return None if `format_usage` did not write it."""
     match = _USAGE.fullmatch(text)
     if match is None or NO_PRICE in match.groups()[:-1]:
         return None

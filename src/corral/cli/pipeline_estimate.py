@@ -1,19 +1,18 @@
 """Estimates when the steps of a pipeline run end. These functions are pure: they call no service.
 
-The estimate uses the mean time of the children that have ended in this run. If none has ended, it uses the times of the last run of
-the same pipeline. If there is no earlier run, there is no estimate.
+The estimate uses the mean time of the children that have succeeded in this run. If none has succeeded, it uses the times of the
+last run of the same pipeline. If there is no earlier run, there is no estimate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from corral.cli.pipeline_state import PipelineRun, StepState
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Times of a step in an earlier run, in seconds: from its first start to its last end, and the mean of its children."""
 
     wall_s: float
@@ -21,18 +20,18 @@ class StepTimes:
 
 
 def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> PipelineRun:
-    """Return the state with `ends_in_s`. `means` has the mean time of the ended children of each step in this run."""
+    """Return the state with `ends_in_s`. `means` has the mean time of the succeeded children of each step in this run."""
     ends: dict[str, float | None] = {}
     for step in state.steps:
         own = _remaining_s(step, now_s, means.get(step.name), earlier.get(step.name))
         before = [0.0] if step.ended or step.counts.running else [ends[name] for name in step.after]
         known = [each for each in before if each is not None]
         ends[step.name] = None if own is None or len(known) < len(before) else max(known, default=0.0) + own
-    steps = tuple(replace(step, ends_in_s=None if step.ended else ends[step.name]) for step in state.steps)
+    steps = tuple(step._replace(ends_in_s=None if step.ended else ends[step.name]) for step in state.steps)
     open_steps = [step for step in steps if not step.ended]
     known = [step.ends_in_s for step in open_steps if step.ends_in_s is not None]
     whole = max(known) if known and len(known) == len(open_steps) and not state.ended else None
-    return replace(state, steps=steps, ends_in_s=whole)
+    return state._replace(steps=steps, ends_in_s=whole)
 
 
 def _remaining_s(step: StepState, now_s: float, mean_s: float | None, earlier: StepTimes | None) -> float | None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
 
@@ -32,9 +32,8 @@ _LIST = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class After:
-    """A step that must end before the next step starts.
+class After(NamedTuple):
+    """An element of `after`: a step that must end before the step with this `after` starts.
 
     With `each`, child N waits only for child N of the earlier step (N_TO_N).
     """
@@ -45,7 +44,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class MaxFailed:
-    """The number of children of a step that may fail: the steps after it start anyway."""
+    """The largest number, or percentage, of failed children with which the steps after a step still start."""
 
     count: int | None = None
     percent: float | None = None

@@ -1,8 +1,8 @@
 """Reads and checks a pipeline file.
 
 A **pipeline** is a list of steps in a YAML file. A **step** is one job of AWS Batch, or one array job. The children of an array job
-run the same command with different indexes. A step starts when the steps in its `after` have ended. `pipeline_plan.py` decides
-which jobs are submitted.
+run the same command with different indexes. A step starts when the steps in its `after` have succeeded, or have ended with at
+most `max_failed` failed children. `pipeline_plan.py` decides which jobs are submitted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from corral.cli.errors import CliError
 from corral.cli.pipeline_fields import (
@@ -46,8 +47,7 @@ GPUS_MAX = 64
 DEFAULT_VCPUS, DEFAULT_MEMORY_MIB = "1", 2048
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineStep:
+class PipelineStep(NamedTuple):
     """A step as the file describes it, with the file's defaults. None: the file has no value."""
 
     name: str
@@ -70,8 +70,7 @@ class PipelineStep:
     max_failed: MaxFailed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRule:
+class QueueRule(NamedTuple):
     match: str  # a pattern for step names, with * and ?
     queue: str
 
@@ -84,8 +83,7 @@ class PipelineQueues:
     rules: tuple[QueueRule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(NamedTuple):
     file: str
     name: str
     text: str
@@ -195,7 +193,10 @@ def _steps(top: FileFields, defaults: dict[str, Node] | None, problems: Problems
 def _step(name: str, node: Node, defaults: dict[str, Node], shared: dict[str, str], problems: Problems) -> PipelineStep:
     owner = f"step {name}"
     if not NAME.fullmatch(name):
-        problems.add(node.line, f"'{name}' is not a step name. Use at most {NAME_MAX} letters, digits, - and _.")
+        problems.add(
+            node.line,
+            f"'{name}' is not a step name. Use at most {NAME_MAX} letters, digits, - and _, and begin with a letter or digit.",
+        )
     if not isinstance(node.value, dict):
         problems.add(node.line, f"{owner} is {node.shown()}. Write a mapping with `image:` and `command:`.")
         return PipelineStep(name, node.line)
@@ -267,6 +268,8 @@ def _check_order(steps: list[PipelineStep], problems: Problems) -> None:
     if not problems.found and len(_sorted(steps)) < len(steps):
         done = {step.name for step in _sorted(steps)}
         rest = [step for step in steps if step.name not in done]
+        while ends := [step for step in rest if not any(after.step == step.name for other in rest for after in other.after)]:
+            rest = [step for step in rest if step not in ends]  # no step waits for these steps, so they are not part of a cycle
         names = ", ".join(step.name for step in rest)
         problems.add(rest[0].line, f"the steps {names} wait for each other. Remove one of them from an `after:`.")
 
@@ -283,9 +286,9 @@ def _check_each(step: PipelineStep, other: PipelineStep, problems: Problems) -> 
 
 
 def _sorted(steps: list[PipelineStep]) -> tuple[PipelineStep, ...]:
-    """Return the steps in an order in which each step follows the steps in its `after`. Steps of a cycle are left out.
+    """Return the steps in an order in which each step follows the steps in its `after`.
 
-    If several orders are possible, keep the order of the file.
+    Steps of a cycle, and the steps after them, are left out. If several orders are possible, keep the order of the file.
     """
     done: dict[str, PipelineStep] = {}
     rest = list(steps)

@@ -52,7 +52,7 @@ def _examples(endpoint: Endpoint, step: StepState) -> str:
     """Return examples for a message: the first children that failed, or the first child if none failed."""
     failed = [index for job in step.jobs if job.is_array and job.counts.failed for index in _failed(endpoint, job)]
     if failed:
-        return f"{', '.join(f'{step.name}[{index}]' for index in failed[:FAILED_SHOWN])} failed"
+        return f"for example {', '.join(f'{step.name}[{index}]' for index in failed[:FAILED_SHOWN])}, which failed"
     return f"for example {step.name}[0]"
 
 

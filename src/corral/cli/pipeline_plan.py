@@ -19,8 +19,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.pipeline_file import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, Pipeline, PipelineQueues, PipelineStep
 from corral.cli.pipeline_yaml import PipelineFileError, Problem
@@ -44,14 +43,13 @@ RESTORE_INDEX = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
+class PlannedStep(NamedTuple):
     step: PipelineStep
     size: int  # the number of children; 1 for a plain job
     queue: str
     gpus: int  # of one child
     definition: dict[str, Any] | None  # the request of RegisterJobDefinition; None if the step names an existing definition
-    allowed_failed: int  # the number of children that may fail: the steps after it start anyway
+    allowed_failed: int  # if at most this many children fail, the steps after this step start anyway
     deferred_by: tuple[str, ...]  # steps that must end before this step can be submitted; empty: submitted at once
 
     @property
@@ -63,8 +61,7 @@ class PlannedStep:
         return self.step.array is not None or self.step.list_url is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PipelinePlan:
+class PipelinePlan(NamedTuple):
     pipeline: Pipeline
     run: str
     steps: tuple[PlannedStep, ...]
@@ -82,16 +79,14 @@ class PipelinePlan:
         return [each for each in self.steps if each.deferred_by]
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedJob:
+class SubmittedJob(NamedTuple):
     """A job of a step, and the original indexes of its children."""
 
     job_id: str
     indexes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
+class JobRequest(NamedTuple):
     """One job to submit.
 
     An element of `waits_for` has the name of a step, the job of this step to wait for, and whether the dependency is N_TO_N. The
@@ -108,8 +103,8 @@ def make_plan(
 ) -> PipelinePlan:
     """Choose the queue, size and job definition of each step.
 
-    `line_counts` has the number of lines of each step's list. `definitions` has the descriptions of existing job definitions that
-    steps name.
+    `line_counts` has the number of lines of each step's list file. `definitions` has the descriptions of existing job definitions
+    that steps name.
     """
     planned: dict[str, PlannedStep] = {}
     commands: dict[str, tuple[str, ...]] = {}
@@ -160,7 +155,10 @@ def choose_queue(pipeline: Pipeline, step: PipelineStep, gpus: int) -> str:
 
 
 def definition_request(pipeline: str, step: PipelineStep) -> dict[str, Any]:
-    """Return the request that registers the step's job definition. A tag has the hash of the request, to find an equal revision."""
+    """Return the request that registers the step's job definition.
+
+    A tag has the hash of the request, so that an equal revision can be found and used again.
+    """
     container: dict[str, Any] = {
         "image": step.image,
         "resourceRequirements": resource_requirements(
@@ -246,7 +244,7 @@ def _parts(
 def _chunks(indexes: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
     """Split the indexes so that the text of each part fits into a request.
 
-    If all indexes of a step are wanted, no text is needed.
+    If all indexes of a step are wanted, the request needs no text, and the indexes are not split.
     """
     if len(indexes) == size or len(format_indexes(indexes)) <= INDEXES_MAX_CHARS:
         yield tuple(indexes)

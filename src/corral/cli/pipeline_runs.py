@@ -2,7 +2,8 @@
 
 A run is one execution of a pipeline. This machine stores nothing about a run. Jobs have the name PIPELINE-RUN-STEP, and their tags
 name the pipeline, the run, the step and the attempt. The **record** of a run is a job definition that contains the pipeline file
-and its parameters. No job uses the record. So every machine with the same AWS account can find a run, continue it and retry it.
+and its parameters. No job is submitted with this job definition. Every machine with the same AWS account can read the tags and the
+record, so it can find a run, continue it and retry it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import CliError
@@ -26,14 +26,13 @@ from corral.cli.pipeline_state import PipelineRun, RunJob, StepState, read_job, 
 DESCRIBE_MAX = 100
 LISTED_MAX = 5_000  # jobs of one queue that a search reads
 KEPT_S = 7 * 86_400.0  # AWS keeps ended jobs for at least seven days
-SAMPLE_MAX = 100  # ended children whose mean time is used for estimates
+SAMPLE_MAX = 100  # an estimate uses the mean time of at most this many succeeded children of an array
 RECORD_PLAIN_MAX = 12_000  # characters; a job definition can have 24 KiB, so a longer record is compressed
 _JOB_NAME = re.compile(r".+-[0-9a-f]{8}-.+")
 _RUN = re.compile(r"(?:(.+)-)?([0-9a-f]{8})")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRun:
+class FoundRun(NamedTuple):
     """A run and its jobs, as they were found."""
 
     name: str
@@ -50,7 +49,7 @@ class FoundRun:
 
     @property
     def first(self) -> RunJob:
-        """The job whose tags describe the whole run."""
+        """The oldest job. One of its tags names the record of the run."""
         return min(self.jobs, key=lambda job: (job.created_s, job.id))
 
 
@@ -58,7 +57,10 @@ class FoundRun:
 
 
 def find_runs(endpoint: Endpoint, name: str | None = None, run: str | None = None) -> list[FoundRun]:
-    """Return the runs of a pipeline (of all pipelines if `name` is None), newest first."""
+    """Return the runs of the pipeline `name`, or only its run `run`, newest first.
+
+    If `name` is None, return the runs of all pipelines that have a job from the last seven days.
+    """
     batch = client(endpoint, "batch")
     if name is not None:
         filters = [{"name": "JOB_NAME", "values": [f"{name}-{run}-*" if run else f"{name}-*"]}]
@@ -178,7 +180,7 @@ def existing_definitions(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, di
 
 
 def count_lines(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, int]:
-    """Return the number of lines of each step's list file, without empty lines. Steps with `array:` have no list file."""
+    """Return the number of lines of each step's list file, without empty lines. Omit steps with `array:`, which sets their size."""
     counts: dict[str, int] = {}
     for step in pipeline.steps:
         if step.list_url is None or step.array is not None:
@@ -215,7 +217,7 @@ def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, Ste
         state = run_state(plan, jobs, idle) if idle else state
     steps = tuple(_with_reason(batch, step) for step in state.steps)
     means = {step.name: mean for step in steps if not step.ended and (mean := _mean_s(batch, step)) is not None}
-    return with_estimates(replace(state, steps=steps), now_s, means, earlier or {}), now_s
+    return with_estimates(state._replace(steps=steps), now_s, means, earlier or {}), now_s
 
 
 def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, Any]]:
@@ -223,10 +225,13 @@ def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, 
 
 
 def _with_reason(batch: Any, step: StepState) -> StepState:
-    """If an array has no reason, add the reason of a child: of the first child that waits, or of the first child that failed."""
+    """Give a step a more exact reason.
+
+    A plain job that failed gets its exit code. An array gets the reason of its first child that waits, or that failed.
+    """
     arrays = [job for job in step.jobs if job.is_array]
     if step.state == "FAILED" and not arrays:
-        return replace(step, reason=failure_reason(step.jobs[-1].described))
+        return step._replace(reason=failure_reason(step.jobs[-1].described))
     if not arrays or step.reason.startswith("after ") or step.state in ("SUCCEEDED", "NOT SUBMITTED"):
         return step
     wanted = "FAILED" if step.ended else "RUNNABLE"
@@ -237,7 +242,7 @@ def _with_reason(batch: Any, step: StepState) -> StepState:
         if children:
             reason = failure_reason(children[0]) if wanted == "FAILED" else children[0].get("statusReason", "")
             index = original_index(job, children[0]["arrayProperties"]["index"])
-            return replace(step, reason=f"[{index}] {reason}" if reason and wanted == "FAILED" else reason or step.reason)
+            return step._replace(reason=f"[{index}] {reason}" if reason and wanted == "FAILED" else reason or step.reason)
     return step
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from corral.cli.output import count, format_duration
+from corral.cli.output import count, format_duration, print_table
 from corral.cli.pipeline_state import PipelineRun, StepCounts, StepState
 from corral.cli.top import WIDE, one_line, plain_table, styled
 
@@ -21,12 +21,12 @@ COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED
 LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
 PARTS = (("done", "█", "green"), ("failed", "×", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
 NAME_COLUMNS, NAME_COLUMNS_WIDE = 16, 28
-WIDE_COLUMNS = 83  # of a table on a wide screen, without the name and the reason
+WIDE_COLUMNS = 83  # the columns of a wide screen that neither the name nor the reason of a step uses
 HEAD_LINES = 3  # title, empty line, header
 
 
 def frame(state: PipelineRun, now_s: float, width: int, height: int | None = None, trouble: str = "") -> RenderableType:
-    """Return the content of one screen. If there are more steps than lines, ended steps are left out first."""
+    """Return the content of one screen. If there are more steps than lines, succeeded steps are left out first."""
     from rich.console import Group
 
     from corral.cli.safe_text import SafeText
@@ -72,7 +72,7 @@ def _that_fit(state: PipelineRun, width: int, room: int | None) -> list[StepStat
 
 
 def _steps(steps: Sequence[StepState], width: int) -> Table:
-    """Draw one line per step. A wide screen has a column for the reason why a step waits."""
+    """Draw one line per step. A wide screen has a column for the reason why a step waits or has failed."""
     is_wide = width >= WIDE
     table = plain_table()
     name = min(max((len(step.name) for step in steps), default=4), NAME_COLUMNS_WIDE if is_wide else NAME_COLUMNS)
@@ -144,21 +144,21 @@ def step_line(step: StepState) -> str:
 # Lists and results
 
 
-def runs_table(rows: Sequence[Mapping[str, Any]], now_s: float) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("RUN", "STATE", "STEPS", "STARTED", "WALL", "GPU HOURS", "COST"):
-        justify = "right" if title in ("GPU HOURS", "COST") else "left"
-        table.add_column(title, overflow="fold", justify=justify)  # type: ignore[arg-type]
-    for row in rows:
-        started = datetime.fromtimestamp(row["startedS"], UTC).astimezone().strftime("%Y-%m-%d %H:%M")
-        state = styled(row["state"], COLOURS.get(row["state"], ""))
-        wall = format_duration(round(row["wallS"]))
-        table.add_row(
-            row["id"], state, f"{row['stepsDone']}/{row['steps']}", started, wall, _number(row["gpuHours"]), dollars(row["cost"])
-        )
-    return table
+def print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
+    shown = [
+        {
+            "RUN": row["id"],
+            "STATE": row["state"],
+            "STEPS": f"{row['stepsDone']}/{row['steps']}",
+            "STARTED": datetime.fromtimestamp(row["startedS"], UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
+            "WALL": format_duration(round(row["wallS"])),
+            "GPU HOURS": _number(row["gpuHours"]),
+            "COST": dollars(row["cost"]),
+        }
+        for row in rows
+    ]
+    styles = {"STATE": lambda state: COLOURS.get(state, "")}
+    print_table(shown, folded=("RUN", "STARTED"), right=("GPU HOURS", "COST"), styles=styles)
 
 
 def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -168,13 +168,13 @@ def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for title in ("STEP", "JOBS", "QUEUE", "VCPU", "MEMORY", "GPU", "AFTER", "SUBMITTED"):
         table.add_column(title, overflow="fold", justify="right" if title in ("JOBS", "VCPU", "MEMORY", "GPU") else "left")
     for row in rows:
-        later = "at once" if not row["deferredBy"] else f"when {', '.join(row['deferredBy'])} has ended"
+        later = "at once" if not row["deferredBy"] else f"after the end of {', '.join(row['deferredBy'])}"
         table.add_row(*(str(row[key]) for key in ("step", "size", "queue", "vcpus", "memory", "gpus", "after")), later)
     return table
 
 
 def result_table(state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> Table:
-    """Draw wall time, GPU-hours and cost of each step and of the run, and the totals of the last runs next to it."""
+    """Draw wall time, GPU-hours and cost of each step and of the run, and the wall times of earlier runs next to them."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

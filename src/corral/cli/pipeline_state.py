@@ -3,13 +3,17 @@
 A run is one execution of a pipeline, and a step of the pipeline is one job or one array job. A retry adds jobs to a step. If
 several jobs of a step ran the same index, only the newest of them counts. The counts of a step are the numbers of children that are
 done, running, failed and waiting. A job without children counts as one child.
+
+Most steps are submitted when the run starts. With `max_failed`, some children of a step may fail. The steps after such a step are
+deferred, and so are the steps after a deferred step. `corral pipeline run` and `corral pipeline watch` submit deferred steps later.
+With `after: {each: X}` in the pipeline file, each child of a step depends only on the child of step X with the same index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.pipeline_plan import (
     INDEXES_VARIABLE,
@@ -110,11 +114,11 @@ def read_job(described: Mapping[str, Any]) -> RunJob | None:
 
 
 def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
-    """Return the counts of an array. If the summary lacks children, derive their state from the state of the array."""
+    """Return the counts of an array. If the summary lacks children, derive their status from the status of the array."""
     numbers = {"done": 0, "running": 0, "failed": 0, "waiting": 0}
     for name, number in summary.items():
         numbers[OF_STATUS[name]] += number
-    if status in ENDED_STATES:  # AWS updates the summary later than the status
+    if status in ENDED_STATES:  # AWS updates the summary late, so the other children get the status of the array
         rest = numbers["running"] + numbers["waiting"] + max(0, size - sum(numbers.values()))
         numbers |= {"running": 0, "waiting": 0, OF_STATUS[status]: numbers[OF_STATUS[status]] + rest}
     else:
@@ -122,8 +126,7 @@ def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
     return StepCounts(**numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(NamedTuple):
     name: str
     state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, TOLERATED, FAILED
     counts: StepCounts
@@ -148,11 +151,11 @@ class StepState:
         return self.state in ("SUCCEEDED", "TOLERATED", "FAILED")
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRun:
+class PipelineRun(NamedTuple):
     name: str
     run: str
-    state: str  # RUNNING, SUCCEEDED, FAILED, STOPPED, or WAITING: steps are ready, but only `watch` submits them
+    # RUNNING, SUCCEEDED, FAILED, STOPPED, or WAITING: all submitted jobs have ended, and deferred steps can be submitted
+    state: str
     steps: tuple[StepState, ...]
     ready: tuple[str, ...]  # deferred steps that can be submitted now
     created_s: float
@@ -177,7 +180,7 @@ class PipelineRun:
 
 
 def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] = frozenset()) -> PipelineRun:
-    """Derive the state of a run from all its jobs. `idle` has deferred steps for which `wanted_now` found nothing to run."""
+    """Derive the state of a run from all its jobs. `idle` names deferred steps that have no index to run, so they are not ready."""
     ordered = sorted(jobs, key=lambda job: (job.created_s, job.id))
     by_step: dict[str, list[RunJob]] = {}
     for job in ordered:
@@ -243,7 +246,7 @@ def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
     """Add the counts of a step's jobs, attempt by attempt.
 
     If the jobs of an attempt run all indexes, the earlier attempts do not count. If they run only some indexes, these indexes had
-    failed before. So as many earlier failures no longer count.
+    failed before. So the same number of earlier failures is subtracted.
     """
     merged = StepCounts()
     for attempt in sorted({job.attempt for job in jobs}):
@@ -289,10 +292,11 @@ def _is_ready(planned: PlannedStep, steps: Mapping[str, StepState]) -> bool:
 def wanted_now(
     plan: PipelinePlan, state: PipelineRun, succeeded: Callable[[str], frozenset[int]]
 ) -> tuple[dict[str, list[int]], dict[str, list[SubmittedJob]]]:
-    """Return the indexes of each ready step that can be submitted now, and the unfinished jobs of other steps.
+    """Return two things: for each step that can be submitted now, its indexes; and the unfinished jobs of all steps.
 
-    A step after `each: X`, where X may have failed children, runs only the indexes that succeeded in X and not yet in the step.
-    `succeeded` returns the indexes of a step that succeeded.
+    A step usually runs all its indexes. If it depends on `each` child of a step that tolerates failures, it runs only the indexes
+    that have succeeded there, without those that it has already run with success. `succeeded` returns the indexes of a step that
+    have succeeded.
     """
     wanted: dict[str, list[int]] = {}
     for planned in plan.steps:
@@ -325,8 +329,8 @@ def unfinished_jobs(plan: PipelinePlan, state: PipelineRun) -> dict[str, list[Su
 def wanted_again(plan: PipelinePlan, failed: Mapping[str, frozenset[int]]) -> dict[str, list[int]]:
     """Return the indexes that a retry submits: the indexes that failed, and the indexes of later steps that depend on them.
 
-    A step after `each: X` runs the same indexes as X again. Any other step after X runs again as a whole. Deferred steps are left
-    out, because `watch` submits them when the earlier steps have ended.
+    If step B depends on `each` child of step A, B runs the same indexes as A again. If B depends on A as a whole, B runs all its
+    indexes again. A deferred step is left out if it must wait for a step that runs again: it is submitted later.
     """
     again: dict[str, set[int]] = {}
     for planned in plan.steps:

@@ -86,7 +86,7 @@ def _submit(
         if line is None or isinstance(error, CliError):
             raise
         done = f" Terminated {count(len(ids), 'job')} that had been submitted before it." if ids else " Nothing was submitted."
-        raise CliError(f"step {requests[len(ids)].step} was not submitted: {line}{done}") from None
+        raise CliError(f"step {requests[len(ids)].step} was not submitted: {line.rstrip('.')}.{done}") from None
     return by_step
 
 

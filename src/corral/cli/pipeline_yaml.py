@@ -10,15 +10,15 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.errors import CliError
-from corral.cli.output import print_message
+from corral.cli.output import count, print_message
 
 FILE_MAX_BYTES = 512 * 1024
 NODES_MAX = 20_000
 DEPTH_MAX = 20
-PROBLEMS_MAX = 20  # more than this are counted, not printed
+PROBLEMS_MAX = 20  # further problems are counted, not printed
 SHOWN_MAX = 60  # characters of a value in a message
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
@@ -46,8 +46,7 @@ class Node:
                 return f"'{text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + '…'}'"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     line: int
     text: str  # the value, the rule and the fix
 
@@ -57,13 +56,14 @@ class PipelineFileError(CliError):
 
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.file = file
-        self.problems = sorted(dict.fromkeys(problems), key=lambda each: each.line)  # each step reports a bad default again
+        # Remove duplicates: each step reports the same problem of a default.
+        self.problems = sorted(dict.fromkeys(problems), key=lambda each: each.line)
         super().__init__("; ".join(self.lines()))
 
     def lines(self) -> list[str]:
         shown = [f"{self.file}:{each.line}: {each.text}" for each in self.problems[:PROBLEMS_MAX]]
         more = len(self.problems) - len(shown)
-        return [*shown, *([f"{self.file} has {more} more problems."] if more else [])]
+        return [*shown, *([f"{self.file} has {count(more, 'more problem')}."] if more else [])]
 
     def show(self, file: Any = None) -> None:
         for line in self.lines():
@@ -135,9 +135,9 @@ class _Reader:
         yaml, line = self._yaml, event.start_mark.line + 1
         self._nodes += 1
         if depth > DEPTH_MAX or self._nodes > NODES_MAX:
-            raise yaml.MarkedYAMLError(
-                problem="it has too many values, or they are nested too deeply", problem_mark=event.start_mark
-            )
+            what = f"more than {NODES_MAX:,} values" if self._nodes > NODES_MAX else f"values at a depth of more than {DEPTH_MAX}"
+            self._problems.add(line, f"the file has {what}. A pipeline cannot be that large.")
+            self._problems.raise_if_any()
         if isinstance(event, yaml.AliasEvent):
             self._problems.add(
                 line, f"'*{event.anchor}' is an alias, which pipelines do not have. Put shared values under `defaults:`."

@@ -77,7 +77,7 @@ def ps(data: DataFolder, everything: bool, name: str | None, limit: int, as_json
 
 
 def _page(endpoint: Endpoint, cluster: str, limit: int) -> tuple[dict[str, Any], datetime | None] | None:
-    """Return Corral's page with the tasks of a cluster, and the server's time. Return None if another server has the endpoint."""
+    """Return Corral's page with the tasks of a cluster, and the server's time. Return None if the endpoint is not Corral."""
     if is_aws(endpoint):
         return None
     try:
@@ -139,6 +139,7 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
 
 def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None) -> Row:
     """Return the row of a task on Corral's page."""
+    starts = start(run.get("startsAtS"), now)
     return {
         "ID": tasks.short(run["task"]),
         "TASK": tasks.title(run["taskDefinition"], run["taskName"], run["arrayIndex"]),
@@ -146,10 +147,10 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
         "LINE": str(run["place"] or ""),
         "GPUS": _gpus(run["gpuIds"], gpu_names, is_shared=bool(run["gpuMemoryMiB"])),
         "SINCE": age(datetime.fromtimestamp(run["sinceS"], UTC), now),
-        "START": start(run.get("startsAtS"), now),
+        "START": starts,
         "EXIT": "",
         "NEEDS": tasks.needs(run["needs"]) if run["state"] == "WAITING" else "",
-        "REASON": shorten_ids(run["reason"]),
+        "REASON": tasks.without_start(shorten_ids(run["reason"])) if starts else shorten_ids(run["reason"]),
     }
 
 
@@ -176,7 +177,7 @@ def _print(rows: list[Row], *, everything: bool) -> None:
 
 
 def _print_rest(content: dict[str, Any]) -> None:
-    """Print how many tasks the list does not contain, and how many Batch jobs wait in the same line."""
+    """Print how many tasks the list does not contain, and how many Batch jobs wait for the same machines."""
     more, jobs = content["counts"]["WAITING"] - len(content["waiting"]), content["counts"]["jobs"]
     if more > 0:
         print_message(f"{more:,} more {'tasks wait' if more > 1 else 'task waits'}: `corral ps --limit N` lists more")

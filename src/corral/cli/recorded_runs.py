@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
@@ -19,7 +18,7 @@ from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import parsed_date, print_message, server_time
 from corral.cli.run_names import RunId, find_runs
 
-MEMBERS_MAX = 10_000  # the members of an array
+MEMBERS_MAX = 10_000  # the maximum number of members of an array
 PAGE = 1_000  # the maximum number of tasks in a response
 TIMES = ("createdAt", "startedAt", "stoppingAt", "stoppedAt")
 RELAY = "/corral/channel/command_relay.py"
@@ -28,11 +27,10 @@ _ID = re.compile(r"[0-9a-f]{1,32}")
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRun:
+class NamedRun(NamedTuple):
     cluster: str
     task: dict[str, Any]  # as DescribeTasks returns it, or from the history
-    is_recorded: bool  # True: ECS has forgotten the task
+    is_recorded: bool  # True: ECS no longer describes the task, and `task` is from the history
     now: datetime | None  # the server's time
 
 
@@ -58,7 +56,7 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedR
 
 
 def describe_everywhere(endpoint: Endpoint, cluster: str, task_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Describe tasks of one cluster. A task that ECS has forgotten is described by the history, if it is there."""
+    """Describe tasks of one cluster. If ECS no longer describes a task, return its description in the history, if there is one."""
     found = tasks.describe(client(endpoint, "ecs"), task_ids, cluster)
     missing = dict.fromkeys(task_ids).keys() - map(tasks.id_of, found) if len(found) < len(task_ids) else ()
     if missing and not is_aws(endpoint):
@@ -80,7 +78,7 @@ def _described(endpoint: Endpoint, ids: list[RunId]) -> dict[str, tuple[dict[str
 
 
 def find_one(endpoint: Endpoint, given: str, cluster: str) -> NamedRun:
-    """Find one run. If a glob matches several names, return the latest run."""
+    """Find one run. If `given` means several runs, return the latest."""
     found = sorted(find_everywhere(endpoint, given, cluster), key=lambda run: run.task["createdAt"])
     if len(found) > 1:
         latest = tasks.short(tasks.id_of(found[-1].task))
@@ -91,8 +89,8 @@ def find_one(endpoint: Endpoint, given: str, cluster: str) -> NamedRun:
 def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
     """Find runs in the history: by a name, a glob, an ARN, or the beginning of an id.
 
-    A name means its latest run. If this is a member of an array, the name means all members, and `NAME:17` the member with the
-    index 17.
+    A name means the latest run with this name. If this run is a member of an array, the name means all members of the array, and
+    `NAME:17` means the member with the index 17.
     """
     if given.startswith("arn:"):
         given = given.rpartition("/")[2]
@@ -119,7 +117,7 @@ def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
         name, array_id = task["name"], tasks.array_id(task)
         same = recorded_runs(endpoint, MEMBERS_MAX, name=name)[0] if array_id else []
         found += [_found(each, now) for each in reversed(same) if tasks.array_id(each) == array_id] or [_found(task, now)]
-        if task.get("sameName", 0) > max(1, len(found)):  # not in the response to a glob
+        if task.get("sameName", 0) > max(1, len(found)):  # `sameName` is not in the response to a glob
             shown = f"array {array_id}" if array_id else tasks.short(tasks.id_of(task))
             print_message(f"{task['sameName']} runs in the history have the name {name}: using the latest, {shown}")
     return found

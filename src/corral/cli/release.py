@@ -11,12 +11,11 @@ from corral.cli.endpoint import client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.output import print_json, print_line, print_message
 from corral.cli.run_names import describe_runs, find_runs
-from corral.cli.run_options import HOLD_TAG
 
 
 @click.command(short_help="Let held tasks start.")
 @data_option
-@cluster_option("The cluster of the tasks that are not ARNs.")
+@cluster_option("The cluster of tasks that are not given as ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids of the released tasks as JSON.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("HELD"))
 def release(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
@@ -28,11 +27,11 @@ def release(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[s
     ecs = client(endpoint, "ecs")
     found = dict.fromkeys(run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster, unfinished=True))
     described = describe_runs(ecs, list(found))
-    held = [task for task in described if tasks.tag_value(task, HOLD_TAG)]
+    held = [task for task in described if tasks.tag_value(task, tasks.HOLD_TAG)]
     if not held:
         raise CliError(f"no task of {', '.join(given)} is held: `corral ps` shows what tasks wait for.")
     for task in held:
-        ecs.untag_resource(resourceArn=task["taskArn"], tagKeys=[HOLD_TAG])
+        ecs.untag_resource(resourceArn=task["taskArn"], tagKeys=[tasks.HOLD_TAG])
         if not as_json:
             print_line(f"{tasks.short(tasks.id_of(task))} {tasks.label(task)} is released")
     if as_json:

@@ -24,7 +24,7 @@ from corral.cli.run_environment import variables, with_environment
 from corral.cli.run_options import GIT_TAG, HOST_IMAGE, TIME_LIMIT_TAG
 from corral.cli.submission import Submission
 
-# Tags of the first run that the new run does not get. They say when the first run was to start, or what Corral did with it.
+# Tags of the first run that the new run does not get: when the first run was to start, what Corral did with it, and its commit.
 NOT_REPEATED = (
     "corral:hold", "corral:not-before", "corral:after", "corral:after-any", tasks.ARRAY_TAG, tasks.REQUEUED_TAG,
     "corral:requeue-of", GIT_TAG,
@@ -55,7 +55,7 @@ def rerun(
     does not wait for other runs, and is not part of an array. Its environment is the current one. Variables that the first run got
     by --env or --env-file are not recorded: pass them again.
 
-    RUN is a name, an id, the beginning of an id, a glob, or an ARN. A name means its latest run.
+    RUN is a name, an id, the beginning of an id, a glob, or an ARN. A name means the latest run.
     """
     endpoint = find_endpoint(data)
     run = find_one(endpoint, given, cluster or endpoint.cluster)
@@ -82,7 +82,7 @@ def _definition(endpoint: Endpoint, task: dict[str, Any]) -> dict[str, Any]:
         found = {}
     if found.get("status") != "ACTIVE":
         name = arn.rpartition("/")[2]
-        raise CliError(f"the task definition {name} of the run was deregistered: start the run with `corral run` again.")
+        raise CliError(f"the task definition {name} of the run was deregistered: start the run again with `corral run`.")
     return found
 
 
@@ -92,7 +92,7 @@ def _submission(
 ) -> Submission:  # fmt: skip
     given = [each for each in task.get("overrides", {}).get("containerOverrides", ()) if len(each) > 1]
     if len(given) > 1:
-        raise CliError("the run has overrides of several containers: start it with `corral aws ecs run-task` again.")
+        raise CliError("the run has overrides of several containers: start it again with `corral aws ecs run-task`.")
     main = tasks.first_essential(definition)
     container = next(each for each in definition["containerDefinitions"] if each["name"] == main)
     kept = {name: value for name, value in (given[0] if given else {"name": main}).items() if name not in ENVIRONMENT}
@@ -107,9 +107,11 @@ def _submission(
     folder = container.get("workingDirectory")
     if _is_command(container) and folder and not os.path.isdir(folder):
         raise CliError(f"the folder {folder} of the run does not exist any more.")
-    git = "" if is_aws(endpoint) or not folder else GitCommit(folder).read()
+    git = GitCommit(folder) if folder and not is_aws(endpoint) else None
     override = with_environment(endpoint, kept, {**values, **_array_variables(task)})
-    tags = [tag for tag in task.get("tags", ()) if not _is_dropped(tag["key"])] + ([{"key": GIT_TAG, "value": git}] if git else [])
+    tags = [tag for tag in task.get("tags", ()) if not _is_dropped(tag["key"])]
+    if git is not None and (commit := git.read()):
+        tags.append({"key": GIT_TAG, "value": commit})
     return Submission(endpoint, cluster, tasks.name(task), definition, override if len(override) > 1 else None, tags)
 
 

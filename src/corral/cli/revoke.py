@@ -15,7 +15,7 @@ from corral.cli.run_names import find_run
 @click.command(short_help="Revoke temporary credentials.")
 @data_option
 @click.option("--task", metavar="TASK", shell_complete=complete_tasks("RUNNING"),
-              help="Revoke the credentials of this task (a name, an id, or an ARN). It gets no new ones.")  # fmt: skip
+              help="Revoke the credentials of this task (a name, an id, or an ARN). The task gets no new ones.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True,
               help="Revoke all temporary credentials, passwords of `docker login` and the token of `corral metrics`.")  # fmt: skip
 @cluster_option("The cluster of the task, if TASK is not an ARN.")

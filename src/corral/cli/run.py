@@ -10,13 +10,11 @@ import click
 
 from corral.cli import tasks
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
+from corral.cli.endpoint import Endpoint, client, find_endpoint
 from corral.cli.errors import CliError
-from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
 from corral.cli.git_commit import GitCommit
 from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications, notifications_of
 from corral.cli.output import print_json, print_line, server_time
-from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
 from corral.cli.run_environment import is_text, variables, with_environment
 from corral.cli.run_names import default_name, family_of
 from corral.cli.run_options import (
@@ -74,6 +72,7 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
     if not ctx.meta["dashed"] and command[0].endswith(".json") and not os.path.exists(command[0]):
         raise CliError(f"{command[0]} does not exist: name a file with a task definition, or write -- before a command.")
     check_options(options, is_file=is_file)
+    git = GitCommit(options.folder or os.curdir)
     endpoint = find_endpoint(data)
     notify = notifications_of(options.notify, data)
     check_endpoint(endpoint, options, is_file=is_file)
@@ -84,7 +83,8 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
         out = 2 if options.as_json else 1
         terminal = RunTerminal(has_terminal=os.isatty(0) and os.isatty(out), out=out)
     try:
-        submission = _prepare(endpoint, options, command, terminal.wrap(command) if terminal else list(command), is_file=is_file)
+        wanted = terminal.wrap(command) if terminal else list(command)
+        submission = _prepare(endpoint, options, command, wanted, git, is_file=is_file)
         if terminal:
             terminal.listen()
         submit_and_wait(
@@ -116,6 +116,8 @@ def submit_and_wait(
     """Run the task or the array. With `detach`, print its id. Otherwise wait for its end, and exit with its exit code."""
     signals = signals or RunSignals()
     if array is not None:
+        from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
+
         members = submit_array(submission, array, signals)
         if detach:
             signals.submitted()
@@ -130,6 +132,8 @@ def submit_and_wait(
         notifications.send_later([tasks.id_of(task)])
         print_json(task) if as_json else print_line(tasks.id_of(task))
     else:
+        from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
+
         about = submission.endpoint, submission.cluster, task, submission.definition
         wait_in_foreground(ForegroundRun(*about, signals, as_json, limit_s, terminal, notifications))
 
@@ -139,7 +143,7 @@ def _names_a_file(command: tuple[str, ...]) -> bool:
 
 
 def _prepare(
-    endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], *, is_file: bool
+    endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], git: GitCommit, *, is_file: bool
 ) -> Submission:
     """Register the task definition, and return it with the other parameters of RunTask. `wanted` is the command of the task."""
     cluster, name = options.cluster or endpoint.cluster, options.name
@@ -147,7 +151,6 @@ def _prepare(
     for word in (*command, folder or ""):
         if not is_text(word):
             raise CliError(f"{word!a} is not UTF-8, but a command and its folder must be: rename it, or put it into a script.")
-    git = None if is_aws(endpoint) else GitCommit(folder or os.curdir)
     values = variables(options.env, options.env_file, inherits=options.runs_here and not is_file)
     if is_file:
         definition, override = _from_file(command, options)
@@ -159,7 +162,7 @@ def _prepare(
     reply = client(endpoint, "ecs").register_task_definition(**definition)
     now = server_time(reply)
     assert now is not None, "every HTTP response has a Date header"
-    tags = queue_tags(endpoint, options, name, cluster, now, git.read() if git is not None else "")
+    tags = queue_tags(endpoint, options, name, cluster, now, git.read())
     name = name or str(definition["family"])
     return Submission(endpoint, cluster, name, reply["taskDefinition"], override if len(override) > 1 else None, tags)
 

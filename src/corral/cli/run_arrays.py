@@ -11,15 +11,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.cli import tasks
 from corral.cli.endpoint import client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
-from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.notify import RunNotifications
 from corral.cli.output import count, print_json, print_message, print_progress, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
@@ -36,8 +34,7 @@ REASONS_SHOWN = 3
 PROGRESS_MIN = 100  # smaller arrays are submitted without a progress bar
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedArray:
+class SubmittedArray(NamedTuple):
     id: str
     spec: ArraySpec
     members: dict[int, str]  # index → task id
@@ -46,8 +43,7 @@ class SubmittedArray:
         return {"arrayId": self.id, "limit": self.spec.limit, "tasks": {str(index): task for index, task in self.members.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRun:
+class ArrayRun(NamedTuple):
     """An array in the foreground."""
 
     submission: Submission
@@ -180,9 +176,9 @@ def _report(array: SubmittedArray, definition: dict[str, Any], ended: dict[int, 
 
 
 def _code(definition: dict[str, Any], task: dict[str, Any]) -> int:
-    if reached_time_limit(task):
+    if tasks.reached_time_limit(task):
         return TIMED_OUT
-    code = exit_code(definition, task)
+    code = tasks.exit_code(definition, task)
     if code is None:
         return INTERRUPTED if task.get("stopCode") == "UserInitiated" else NO_EXIT_CODE
     return code

@@ -1,4 +1,4 @@
-"""Names of runs. A run is a task that `corral run` has started, or any other ECS task.
+"""Names of runs. In this module, a run is any ECS task, also one that `corral run` did not start.
 
 The name of a run is the value of `--name`, or the name of the script. The family of an ECS task definition can have only letters,
 digits, `_` and `-`, so the family is derived from the name. If family and name differ, the tag `corral:name` of the task contains
@@ -15,10 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -107,15 +106,17 @@ def find_dependencies(endpoint: Endpoint, given: str, cluster: str) -> list[str]
 
 
 def array_members(ecs: Any, array_id: str, cluster: str, *, unfinished: bool = False) -> list[RunId]:
-    """Return the members of an array in the order of their indexes. With `unfinished`, omit members that stop or have stopped."""
+    """Return the members of an array. With `unfinished`, omit members that stop or have stopped.
+
+    Members that stop or have stopped come last. Apart from that, members are in the order in which they were created.
+    """
     states = ["RUNNING"] if unfinished else ["RUNNING", "STOPPED"]
     started_by = tasks.STARTED_BY_ARRAY + array_id
     ids = dict.fromkeys(task_id for state in states for task_id in tasks.list_ids(ecs, state, cluster, startedBy=started_by))
     return [(cluster, task_id) for task_id in ids]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A run or an array that an argument of the command line names."""
 
     cluster: str
@@ -159,19 +160,19 @@ def _find_by_id(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> _Fou
     if of_array and re.fullmatch("[0-9]{1,9}", index):
         [array, *_] = _find(ecs, of_array, cluster, unfinished=unfinished)
         ids = [task_id for _, task_id in array_members(ecs, array.array_id, cluster)] if array.array_id else []
-        # A member that was requeued has several tasks. The last of them is the latest.
-        member = next((task for task in reversed(tasks.describe(ecs, ids, cluster)) if tasks.array_index(task) == int(index)), None)
-        if member is None:
+        # A member that was requeued has several tasks.
+        found = [task for task in tasks.describe(ecs, ids, cluster) if tasks.array_index(task) == int(index)]
+        if not found:
             raise RunNotFound(f"{of_array} has no member with the index {index}: `corral ps --all {of_array}` lists its members.")
-        return _Found(cluster, tasks.id_of(member))
+        return _Found(cluster, tasks.id_of(max(found, key=lambda task: task["createdAt"])))
     return _Found(*tasks.find(ecs, given, cluster))
 
 
 def find_run(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> RunId:
-    """Find one run. If a glob matches several names, return the latest run."""
+    """Find one run. If a glob or an array means several runs, return the last of them."""
     found = find_runs(ecs, given, cluster, unfinished=unfinished)
     if len(found) > 1:
-        print_message(f"{len(found)} names match {given}: using the latest task, {tasks.short(found[-1][1])}")
+        print_message(f"{given} means {len(found)} tasks: using the last of them, {tasks.short(found[-1][1])}")
     return found[-1]
 
 

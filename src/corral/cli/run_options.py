@@ -1,4 +1,4 @@
-"""The options of `corral run`, and the tags of a task that contain its queue options.
+"""The options of `corral run`, and the tags of a task that contain the options for which ECS has no parameter.
 
 The tags begin with `corral:`. Any ECS client can set them (docs/runs.md). On AWS they have no effect, so `corral run` refuses these
 options there.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,7 +21,6 @@ from corral.cli.endpoint import Endpoint, cluster_option, is_aws
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.notify import notify_option
 from corral.cli.output import DURATION
-from corral.cli.recorded_runs import find_recorded
 from corral.cli.run_names import check_name, find_dependencies, name_tags
 from corral.cli.run_values import (
     ARRAY,
@@ -42,7 +40,6 @@ HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on th
 RESERVED_MIB = 128  # the memory reservation of a task without --memory
 TIME_LIMIT_TAG = "corral:time-limit"  # seconds
 PRIORITY_TAG = "corral:priority"
-HOLD_TAG = "corral:hold"
 NOT_BEFORE_TAG = "corral:not-before"  # seconds since 1970
 AFTER_TAG = "corral:after"  # task ids, or array:ID, separated by spaces; more of them are in corral:after:2, corral:after:3 ...
 AFTER_ANY_TAG = "corral:after-any"
@@ -56,8 +53,7 @@ TRUE = "true"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunArguments:
+class RunArguments(NamedTuple):
     """The values of the options, as click has parsed them. None or an empty value means that the option was not given."""
 
     gpus: str | None
@@ -127,7 +123,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--env-file", type=click.Path(path_type=Path), metavar="FILE", multiple=True,
         help="Add the variables of a file: lines NAME=VALUE. Can be repeated.",
     ),
-    click.option("--image", help=f"Default: {HOST_IMAGE}. Other images get neither this folder nor the environment."),
+    click.option(
+        "--image",
+        help=f"Default: {HOST_IMAGE}, a process of this machine. Other images get neither this folder nor the environment.",
+    ),
     click.option(
         "--gpu-ids", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names the GPUs (default: uuid)."
     ),
@@ -169,7 +168,7 @@ def split_arguments(parameters: Sequence[click.Parameter], given: Sequence[str])
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
         if word == "--requeue":
-            if rest and rest[0].isdecimal():  # almost certainly not a program
+            if rest and rest[0].isdecimal():  # a number is almost certainly not the program to run
                 raise click.UsageError(f"--requeue {rest[0]} is ambiguous: write --requeue={rest[0]}.")
             options.append("--requeue=1")
             continue
@@ -237,7 +236,10 @@ def check_endpoint(endpoint: Endpoint, options: RunArguments, *, is_file: bool) 
 def queue_tags(
     endpoint: Endpoint, options: RunArguments, name: str | None, cluster: str, now: datetime, git: str
 ) -> list[dict[str, str]]:
-    """Return the tags of the task, except the tag of its array. `now` is the server's time."""
+    """Return the tags of the task, except the tag of its array. On AWS, these are only the tags of its name.
+
+    `now` is the server's time.
+    """
     tags = {tag["key"]: tag["value"] for tag in name_tags(name)} if name else {}
     if is_aws(endpoint):
         return _pairs(tags)
@@ -248,7 +250,7 @@ def queue_tags(
     if options.requeue is not None:
         tags[REQUEUE_TAG] = str(options.requeue)
     if options.hold:
-        tags[HOLD_TAG] = TRUE
+        tags[tasks.HOLD_TAG] = TRUE
     if options.at is not None:
         tags[NOT_BEFORE_TAG] = str(int(options.at.resolve(now).timestamp()))
     if not options.wait_anyway:
@@ -263,10 +265,12 @@ def queue_tags(
 
 
 def _dependencies(endpoint: Endpoint, given: str, cluster: str) -> list[str]:
-    """Return the tasks and arrays that an argument of --after names. A run that ECS has forgotten is in the history."""
+    """Return the tasks and arrays that an argument of --after names. If ECS no longer describes the task, search the history."""
     try:
         return find_dependencies(endpoint, given, cluster)
     except RunNotFound:
+        from corral.cli.recorded_runs import find_recorded
+
         recorded = [run.task for run in find_recorded(endpoint, given)]
         if not recorded:
             raise
@@ -275,7 +279,7 @@ def _dependencies(endpoint: Endpoint, given: str, cluster: str) -> list[str]:
 
 
 def dependency_tags(key: str, dependencies: Sequence[str]) -> dict[str, str]:
-    """Return the tags that name these dependencies. A tag has room for seven task ids, so there may be several."""
+    """Return the tags that name these dependencies. A tag has room for seven task ids, so more ids need several tags."""
     values = [""]
     for each in dict.fromkeys(dependencies):
         longer = f"{values[-1]} {each}".strip()

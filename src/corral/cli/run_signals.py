@@ -1,9 +1,11 @@
-"""Signals to `corral run`: Ctrl-C goes to the program, and the end of the client ends the task.
+"""Signals to `corral run`: Ctrl-C is sent to the program, and a signal that ends `corral run` also stops the task.
 
     SIGINT (Ctrl-C)    the first sends SIGINT to the program, the second SIGTERM, the third SIGKILL; the fourth exits at once.
-                       A task that still waits is stopped at the first. `corral run` exits with the exit code of the program.
+                       The first stops a task that still waits. `corral run` exits with the exit code of the program.
+                       On AWS, the first stops the task, and the second exits at once.
     SIGTERM, SIGQUIT   stop the task, wait until it has stopped, and exit with 128 + the number of the signal.
-    SIGHUP             the same. The kernel sends it when the terminal closes. With --detach-on-hangup, the task keeps running.
+    SIGHUP             the same as SIGTERM, but with --detach-on-hangup the task keeps running. The kernel sends SIGHUP when the
+                       terminal closes.
 
 A signal takes effect at every moment:
 
@@ -29,23 +31,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from queue import Empty, SimpleQueue
-from secrets import token_hex
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
 from corral.cli.errors import CliError, connection_failed
 from corral.cli.output import count
-from corral.cli.task_logs import TaskUpdates
+
+if TYPE_CHECKING:
+    from corral.cli.task_logs import TaskUpdates
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STEPS = ("SIGINT", "SIGTERM", "SIGKILL")  # the signals that the first, second and third Ctrl-C send
-# SIGINT counts once in this time. `timeout -s INT` sends each signal twice, and a pressed key repeats.
+# Of several SIGINTs within this time, only the first counts. `timeout -s INT` sends each signal twice, and a pressed key repeats.
 REPEATED_S = 0.25
 LOST_RESPONSE_S = 20.0  # how long RunTask and StopTask are repeated while the server does not respond
 RETRY_S = 0.2
@@ -69,12 +71,11 @@ class _Received(NamedTuple):
     at: float  # by the monotonic clock
 
 
-@dataclass(slots=True)
 class _Progress:
-    """How far the signals have ended the tasks."""
+    """What the signals have done so far."""
 
-    step: int = 0  # the number of steps of STEPS that were taken
-    interrupted_at: float = float("-inf")  # when the last SIGINT that counts was received
+    step = 0  # the number of steps of STEPS that were taken
+    interrupted_at = float("-inf")  # when the last SIGINT that counts was received
     leave_at: float | None = None  # when to exit without waiting any longer
 
     @property
@@ -90,8 +91,7 @@ class Leave(Exception):
         self.code, self.text = code, text
 
 
-@dataclass(frozen=True, slots=True)
-class SignalledRun:
+class SignalledRun(NamedTuple):
     """The tasks that receive the signals, and how to talk to the user."""
 
     endpoint: Endpoint
@@ -121,7 +121,7 @@ class RunSignals:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user has pressed Ctrl-C or has ended the client."""
+        """Whether a signal of HANDLED was received."""
         return bool(self._received)
 
     @property
@@ -148,9 +148,9 @@ class RunSignals:
 
     def run_task(self, ecs: Any, parameters: dict[str, Any]) -> dict[str, Any]:
         """Call RunTask and return its response. From the first call on, signals are remembered."""
-        token = token_hex(16)
+        token = os.urandom(16).hex()
         self._phase = _Phase.SENDING
-        if self._received:  # between two calls, or a library has caught the SystemExit of the handler
+        if self._received:  # a signal came between two calls, or a library has caught the SystemExit of the handler
             self._end_before_following()
         try:
             response: dict[str, Any] = _patiently(partial(ecs.run_task, **parameters, clientToken=token))
@@ -176,7 +176,7 @@ class RunSignals:
     # -- follow --------------------------------------------------------------------------------------------------
 
     def follow(self, run: SignalledRun) -> None:
-        """Handle signals from now on in a thread, and those that were remembered."""
+        """Start a thread that handles the remembered signals and all later signals."""
         self._run = run
         self._phase = _Phase.FOLLOWING
         threading.Thread(target=self._serve, daemon=True).start()
@@ -197,7 +197,10 @@ class RunSignals:
             stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, _reason(number))
 
     def finished(self) -> None:
-        """The tasks have stopped: from now on a signal ends this process at once. Wait for the messages of earlier signals."""
+        """The tasks have stopped: from now on a signal ends this process at once.
+
+        First wait until the earlier signals are handled and their messages are printed, for at most EXIT_S.
+        """
         give_up_at = time.monotonic() + EXIT_S
         while self._handled < len(self._received) and time.monotonic() < give_up_at:
             time.sleep(SETTLE_S)
@@ -208,7 +211,7 @@ class RunSignals:
         self._stop_sent.wait(LOST_RESPONSE_S + EXIT_S)
 
     def _serve(self) -> None:
-        """Handle signals until the tasks have stopped, or until this process exits without waiting for them."""
+        """Handle signals until this process exits. If the tasks have not stopped by `leave_at`, exit without waiting for them."""
         state = _Progress()
         while True:
             try:
@@ -225,7 +228,7 @@ class RunSignals:
         if number != signal.SIGINT:
             discard_closed_terminals()
             if self._detaches(number):
-                self._leave(128 + number, f"{self._tasks()} keeps running; {self._how_to_follow()}")
+                self._leave(128 + number, f"{self._tasks()} {self._one_or_many('keeps', 'keep')} running; {self._how_to_follow()}")
                 return True
             state.step = max(state.step, STEPS.index("SIGTERM") + 1)
             state.leave_at = state.leave_at or at + self._run.stop_timeout_s + STOP_MARGIN_S
@@ -233,7 +236,7 @@ class RunSignals:
         elif at - state.interrupted_at > REPEATED_S:
             state.interrupted_at, state.step = at, state.step + 1
             if state.step > len(STEPS) or (state.step > 1 and is_aws(self._run.endpoint)):
-                self._leave(128 + number, f"exiting without waiting for the task; {self._how_to_follow()}")
+                self._leave(128 + number, f"exiting without waiting for {self._tasks()}; {self._how_to_follow()}")
                 return True
             self._interrupt(state.step)
         return False
@@ -260,10 +263,14 @@ class RunSignals:
             return
         if len(asked) == 1:
             one = f"task {tasks.short(asked[0])}"
-            run.say(f"sent {name} to {one}; {following}" if running else f"{one} is not running and is stopped; {following}")
+            run.say(f"sent {name} to {one}; {following}" if running else f"stopped {one}, which was not running; {following}")
         elif asked:
             sent = [f"sent {name} to {count(running, 'task')}"] if running else []
-            stopped = [f"stopped {count(len(asked) - running, 'task')} that did not run"] if running < len(asked) else []
+            stopped = (
+                [f"stopped {count(len(asked) - running, 'task')} that {'was' if len(asked) - running == 1 else 'were'} not running"]
+                if running < len(asked)
+                else []
+            )
             run.say(f"{' and '.join([*sent, *stopped])}; {following}")
 
     def _send(self, task_id: str, name: str) -> bool:
@@ -278,7 +285,7 @@ class RunSignals:
         try:
             self._stop(_reason(number))
         except Exception as error:
-            text = f"{self._tasks()} could not be stopped: {error}. Stop it with `corral stop`."
+            text = f"{self._tasks()} could not be stopped: {error}. Try `corral stop`."
         self._stop_sent.set()
         self._run.say(text)  # only now, because a full pipe may delay the message
 
@@ -299,7 +306,10 @@ class RunSignals:
         return f"task {tasks.short(pending[0])}" if len(pending) == 1 else f"{len(pending)} tasks"
 
     def _how_to_follow(self) -> str:
-        return f"follow it with `{self._run.follow_command}`"
+        return f"follow {self._one_or_many('it', 'them')} with `{self._run.follow_command}`"
+
+    def _one_or_many(self, one: str, many: str) -> str:
+        return one if len(self._run.pending()) == 1 else many
 
 
 def _reason(number: int) -> str:
@@ -307,11 +317,11 @@ def _reason(number: int) -> str:
 
 
 def stop_task(ecs: Any, cluster: str, task: str, reason: str) -> None:
-    """Call StopTask. Repeat it while the server does not respond, for at most LOST_RESPONSE_S."""
     _patiently(partial(ecs.stop_task, cluster=cluster, task=task, reason=reason))
 
 
 def _patiently(call: Callable[[], T]) -> T:
+    """Return the result of `call`. Repeat the call while the server does not respond, for at most LOST_RESPONSE_S."""
     give_up_at = time.monotonic() + LOST_RESPONSE_S
     while True:
         try:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -25,10 +24,10 @@ REQUEUE_MAX = 100
 CPU_MAX = 2**31 - 1
 PRIORITY_MAX = 1_000
 
-_SIZE = re.compile(r"([0-9]{1,10})([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = r"([0-9]{1,10})([kmgt]?)(?:i?b)?"
 _KIB = {"k": 1, "m": 2**10, "": 2**10, "g": 2**20, "t": 2**30}  # a number without a unit is MiB, as in ECS
-_CLOCK = re.compile(r"(?:(today|tomorrow)\s+)?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?", re.IGNORECASE)
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_CLOCK = r"(?:(today|tomorrow)\s+)?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?"
+_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 
 
 class GpuCount(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
@@ -51,7 +50,7 @@ class MemorySize(click.ParamType):  # type: ignore[type-arg]
         self._min_mib = min_mib
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = _SIZE.fullmatch(str(value).strip())
+        match = re.fullmatch(_SIZE, str(value).strip(), re.IGNORECASE)
         if match is None:
             self.fail(f"'{value}' is not a size: write it as 512m or 16g, or as a number of MiB.", param, ctx)
         mib = int(match[1]) * _KIB[match[2].lower()] // 2**10
@@ -60,8 +59,7 @@ class MemorySize(click.ParamType):  # type: ignore[type-arg]
         return mib
 
 
-@dataclass(frozen=True, slots=True)
-class StartTime:
+class StartTime(NamedTuple):
     """The value of --at: a delay, a time of day, or an absolute time. Exactly one of the three is set."""
 
     delay_s: int | None = None
@@ -88,7 +86,7 @@ class StartTime:
 
 
 def _on_day(now: datetime, tomorrow: bool, clock: time) -> datetime:
-    """Return when the clock shows this time. The offset of the local time zone may differ from that of `now` (summer time)."""
+    """Return when the clock shows this time today or tomorrow. Then the offset from UTC can differ from now (summer time)."""
     return datetime.combine(now.date() + timedelta(days=tomorrow), clock).astimezone()
 
 
@@ -109,7 +107,7 @@ class StartTimeType(click.ParamType):  # type: ignore[type-arg]
 
 def _start_time(text: str) -> StartTime | None:
     try:
-        if (match := _CLOCK.fullmatch(text)) is not None:
+        if (match := re.fullmatch(_CLOCK, text, re.IGNORECASE)) is not None:
             clock = time(int(match[2]), int(match[3]), int(match[4] or 0))
             return StartTime(clock=clock, tomorrow=match[1].lower() == "tomorrow" if match[1] else None)
         if not re.match("[0-9]{4}-", text):
@@ -121,8 +119,7 @@ def _start_time(text: str) -> StartTime | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(NamedTuple):
     """The value of --array: the sorted indexes of the members, and how many members run at the same time (0: no limit)."""
 
     indexes: tuple[int, ...]
@@ -137,7 +134,7 @@ class ArrayType(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ArraySpec:
         text, percent, limit = str(value).replace(" ", "").partition("%")
         if percent and not (re.fullmatch("[0-9]{1,9}", limit) and int(limit)):
-            self.fail(f"'{value}': after % must be the number of tasks that run at the same time, as in 0-99%8.", param, ctx)
+            self.fail(f"'{value}': write after % how many tasks run at the same time, as in 0-99%8.", param, ctx)
         indexes: set[int] = set()
         for part in text.split(","):
             found = _indexes(part)
@@ -149,7 +146,7 @@ class ArrayType(click.ParamType):  # type: ignore[type-arg]
 
 
 def _indexes(part: str) -> range | None:
-    match = _RANGE.fullmatch(part)
+    match = re.fullmatch(_RANGE, part)
     if match is None:
         return None
     first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
@@ -157,7 +154,10 @@ def _indexes(part: str) -> range | None:
 
 
 def call_batches(indexes: Sequence[int]) -> Iterator[range]:
-    """Split sorted indexes into ranges of at most ten, one for each RunTask call. A range has a first index and a step."""
+    """Split sorted indexes into ranges of at most ten, one for each RunTask call.
+
+    The tag of a call contains only a first index and a step, so the indexes of a range have equal distances.
+    """
     start = 0
     while start < len(indexes):
         step = indexes[start + 1] - indexes[start] if start + 1 < len(indexes) else 1

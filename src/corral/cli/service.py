@@ -142,7 +142,7 @@ def _unit(data: DataFolder, system: bool, user: bool) -> Unit:
 
 
 def _existing_unit(data: DataFolder, system: bool, user: bool) -> Unit:
-    """Return the unit of the options. Without options, return the installed unit, if there is one."""
+    """Return the unit that --system or --user names. Without these options, return the installed unit, if there is one."""
     chosen = _unit(data, system, user)
     return chosen if system or user else installed_unit(data) or chosen
 
@@ -168,8 +168,8 @@ def _require_systemd(unit: Unit) -> None:
     else:
         data, corral = shlex.quote(str(unit.data)), shlex.quote(shutil.which("corral") or "corral")
         advice = (
-            f"let another program start `{corral} up --data {data}` at boot as this user, and stop it with SIGTERM to this process "
-            f"alone. With cron, add this line with `crontab -e`: `@reboot {corral} up --detach --data {data}`"
+            f"let another program start `{corral} up --data {data}` at boot as this user, and stop Corral with SIGTERM to that "
+            f"process alone. With cron, add this line with `crontab -e`: `@reboot {corral} up --detach --data {data}`"
         )
     raise CliError(f"systemd does not manage this session: {problem}. Nothing was changed. Instead, {advice}.")
 

@@ -15,7 +15,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
 from corral.cli.gpu_graph import GpuLoad, bars, gpu_load
 from corral.cli.history import duration, gib
-from corral.cli.output import age, format_duration, print_json, print_line, screen_width, shorten_ids
+from corral.cli.output import age, print_json, print_line, screen_width, shorten_ids
 from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_command
 from corral.cli.task_logs import has_log
 
@@ -39,8 +39,8 @@ LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  #
 def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> None:
     """Show one run: its state, command, folder, times, GPUs and options, and a graph of its GPU utilization.
 
-    RUN is a name, an id, the beginning of an id, a glob, or an ARN. It is found among the tasks that wait, run or have just ended,
-    and then in the history. A name means its latest run.
+    RUN is a name, an id, the beginning of an id, a glob, or an ARN. The command first searches the tasks that wait, run or have
+    just ended, and then the history. A name means the latest run with this name.
     """
     endpoint = find_endpoint(data)
     run = _with_facts(endpoint, find_one(endpoint, given, cluster or endpoint.cluster))
@@ -53,7 +53,10 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
 
 
 def _with_facts(endpoint: Endpoint, run: NamedRun) -> NamedRun:
-    """Add the members that only recorded runs have, to a task that ECS describes. A stopped task has them in the history."""
+    """Add the members that only recorded runs have, to a task that ECS describes.
+
+    For a stopped task, read them from the history. For another task, derive some of them from its task definition.
+    """
     if run.is_recorded:
         return run
     if tasks.is_stopped(run.task) and not is_aws(endpoint):
@@ -114,13 +117,14 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
     shared_mib = task.get("gpuMemoryMiB")
     number = str(task.get("gpus") or 0)  # or ALL
     gpus = f"{tasks.size(shared_mib)} of a shared GPU" if shared_mib else f"{number} GPU{'s' * (number != '1')}"
-    yield "Needs", f"{gpus}, {task['cpu']} CPU units, {task['memory']} MiB"
+    cpu = f", {task['cpu']} CPU units" if task["cpu"] != "0" else ""
+    yield "Needs", f"{gpus}{cpu}, {task['memory']} MiB"
     if ids := tasks.gpu_ids(task):
         yield "GPUs", " ".join(ids)
     if text := _use(task, load):
         yield "GPU use", text
     if load is not None:
-        yield "", f"{bars(load.mean)}  {format_duration(load.period_s)} per column"
+        yield "", f"{bars(load.mean)}  {_whole_units(load.period_s)} per column"
     words = tasks.tag_value(task, tasks.ARRAY_TAG).split()
     if len(words) == ARRAY_WORDS:
         at_once = f", at most {words[3]} at the same time" if words[3] != "0" else ""
@@ -168,11 +172,16 @@ def _option(flag: str, value: str) -> str:
     if flag == "--hold":
         return flag
     if value.isdecimal() and flag == "--time":
-        size, unit = next((size, unit) for size, unit in UNITS if int(value) % size == 0)
-        return f"{flag} {int(value) // size}{unit}"
+        return f"{flag} {_whole_units(int(value))}"
     if value.isdecimal() and flag == "--at":
         return f"{flag} {datetime.fromtimestamp(int(value)).strftime('%Y-%m-%dT%H:%M:%S')}"
     return f"{flag} {shorten_ids(value)}"
+
+
+def _whole_units(seconds: int) -> str:
+    """Format seconds in the largest unit that needs no fraction: `90s`, `5m`, `2h`."""
+    size, unit = next((size, unit) for size, unit in UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"
 
 
 def _time(at: datetime, now: datetime | None) -> str:

@@ -27,7 +27,7 @@ class _Notice(click.ParamType[float]):
 
 @click.group(short_help="Interrupt spot instances.")
 def spot() -> None:
-    """Interrupt spot instances, to test how jobs and services survive it."""
+    """Interrupt spot instances, to test how jobs and services survive an interruption."""
 
 
 @spot.command(short_help="Give a spot instance the notice of its interruption, and terminate it.")
@@ -42,7 +42,7 @@ def interrupt(data: DataFolder, notice: float, as_json: bool, instance: str) -> 
     """
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
-        raise CliError("`corral spot` interrupts the instances of a Corral. On AWS, use the Fault Injection Service (aws fis).")
+        raise CliError("`corral spot` works only with Corral. On AWS, use the Fault Injection Service (aws fis).")
     done = own_page(endpoint, "/_corral/spot", {"instance": instance, "notice": notice})[0]
     if as_json:
         print_json(done)

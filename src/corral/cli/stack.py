@@ -19,7 +19,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.errors import CliError
-from corral.cli.output import age, console, count, print_json, print_line, print_message, server_time
+from corral.cli.output import age, console, count, print_json, print_line, print_message, print_table, server_time
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -28,7 +28,7 @@ STACK, GROUP = "AWS::CloudFormation::Stack", "AWS::AutoScaling::AutoScalingGroup
 STORED_ONLY = "Stored only"
 REFRESH_S = 0.5
 NESTING_MAX = 8
-TEMPLATE_MAX_BYTES = 51_200  # of a template in a request
+TEMPLATE_MAX_BYTES = 51_200  # the largest template that a request can contain
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 NO_CHANGES = ("didn't contain changes", "No updates are to be performed")
 ACTIONS = ("replace", "change", "add", "remove", "import", "keep")
@@ -82,7 +82,7 @@ def stack(context: click.Context, data: DataFolder, as_json: bool) -> None:
 def show(outer: tuple[DataFolder, bool], name: str, data: DataFolder, once: bool, as_json: bool) -> None:
     """Draw the resources of the stack NAME as a tree: status, time, and whether they are real or stored only.
 
-    If an operation is running, the tree is refreshed until it ends. The exit code is 1 if the operation failed.
+    While an operation is running, the tree is refreshed. Without --json, the exit code is 1 if the last operation failed.
     """
     endpoint = find_endpoint(_chosen(data, outer[0]))
     found = _describe(endpoint, name)
@@ -102,7 +102,9 @@ def show(outer: tuple[DataFolder, bool], name: str, data: DataFolder, once: bool
 @click.argument("template", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @data_option
 @click.option("--stack", "name", help="The stack to compare. Default: the stack with the name of the file, or the only stack.")
-@click.option("--parameter", "-p", "given", multiple=True, metavar="KEY=VALUE", help="A parameter; others keep their value.")
+@click.option(
+    "--parameter", "-p", "given", multiple=True, metavar="KEY=VALUE", help="Set a template parameter. The others keep their values."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 @click.pass_obj
 def diff(
@@ -189,7 +191,10 @@ def _resource(endpoint: Endpoint, listed: dict[str, Any], seconds: dict[str, flo
 
 
 def _seconds_of_steps(cloudformation: Any, stack_id: str, now: datetime | None) -> dict[str, float]:
-    """Return how long the last step of each resource took, by logical id. Only the events of the last operation are read."""
+    """Return how many seconds the last operation of the stack took for each resource, by logical id.
+
+    For a resource that is still in progress, these are the seconds until `now`.
+    """
     first: dict[str, datetime] = {}
     last: dict[str, datetime] = {}
     for page in cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id):
@@ -286,16 +291,11 @@ def _has_failed(found: dict[str, Any]) -> bool:
 
 
 def _print_list(found: list[dict[str, Any]], now: datetime | None) -> None:
-    from rich.table import Table
-
-    from corral.cli.safe_text import SafeText
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("STACK", "STATUS", "AGE", "DESCRIPTION"):
-        table.add_column(head, overflow="fold")
-    for each in found:
-        table.add_row(each["name"], SafeText(*_status(each["status"])), age(each["created"], now), each["description"])
-    console().print(table)
+    rows = [
+        {"STACK": each["name"], "STATUS": each["status"], "AGE": age(each["created"], now), "DESCRIPTION": each["description"]}
+        for each in found
+    ]
+    print_table(rows, folded=("STACK", "DESCRIPTION"), styles={"STATUS": lambda status: _status(status)[1]})
 
 
 # Compare
@@ -387,17 +387,13 @@ def _change(change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_diff(name: str, changes: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    from corral.cli.safe_text import SafeText
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("ACTION", "RESOURCE", "TYPE", "BECAUSE OF"):
-        table.add_column(head, overflow="fold")
-    for each in changes:
-        because = ", ".join(each["because"])
-        table.add_row(SafeText(each["action"], style=COLOURS.get(each["action"], "")), each["name"], each["type"], because)
-    console().print(table)
+    rows = [
+        {"ACTION": each["action"], "RESOURCE": each["name"], "TYPE": each["type"], "BECAUSE OF": ", ".join(each["because"])}
+        for each in changes
+    ]
+    if rows:
+        styles = {"ACTION": lambda action: COLOURS.get(action, "")}
+        print_table(rows, folded=("RESOURCE", "TYPE", "BECAUSE OF"), styles=styles)
     numbers = {action: sum(each["action"] == action for each in changes) for action in ACTIONS}
     if all(each["action"] == "keep" for each in changes):
         print_message(f"an update of {name} with this template would change nothing.")

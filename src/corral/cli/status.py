@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
-from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
+from corral.cli.output import SHORT_ID, age, count, parsed_date, print_json, print_line, print_table, shorten_ids
 from corral.cli.tasks import size, spans, title
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @click.command(short_help="Show hosts, GPUs and tasks.")
@@ -28,36 +25,35 @@ def status(data: DataFolder, as_json: bool) -> None:
                 gpu.pop("history", None)  # `corral top --json` prints the history
         print_json(page)
         return
-    out = console()
-    out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
+    print_line(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})")
     if page.get("isolate"):
-        out.print("Isolated: tasks run in containers without access to the host (--isolate)")
-    out.print(tasks_line(page["tasks"]))
+        print_line("Isolated: tasks run in containers without access to the host (--isolate)")
+    print_line(tasks_line(page["tasks"]))
     for line in page.get("instanceTypes", ()):
-        out.print(f"Instance type of corral.toml: {line}", soft_wrap=True, markup=False)
+        print_line(f"Instance type of corral.toml: {line}")
     for failing in page["failingHandovers"]:
         text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"
-        out.print(text, soft_wrap=True)
+        print_line(text)
     for problem in page.get("problems", ()):
-        out.print(problem_line(problem), style="bold red", soft_wrap=True, markup=False)
+        print_line(problem_line(problem), "bold red")
     for each in page.get("quarantine", ()):
-        out.print(_quarantine(each, page["data"]), soft_wrap=True)
+        print_line(_quarantine(each, page["data"]))
     for host in page["hosts"]:
-        out.print()
-        out.print(_host(host), soft_wrap=True)
+        print_line()
+        print_line(_host(host))
         for over in page.get("overcommitted", ()):
             if over["hostId"] == host["id"]:
-                out.print(overcommitted_line(over), soft_wrap=True, markup=False)
+                print_line(overcommitted_line(over))
         if host["gpus"]:
-            out.print(_gpus(host["gpus"]))
+            print_table([_gpu_row(gpu) for gpu in host["gpus"]], right=("UTIL",))
     if not page["hosts"]:
-        out.print("\nNo host is connected.")
+        print_line("\nNo host is connected.")
     if page.get("instances"):
-        out.print()
-        out.print(_instances(page, parsed_date(date)))
+        print_line()
+        print_table(_instance_rows(page, parsed_date(date)), folded=("GROUP", "CLUSTER"))
     if page["waiting"]:
-        out.print()
-        out.print(_waiting(page, parsed_date(date)))
+        print_line()
+        print_table(_waiting_rows(page, parsed_date(date)), folded=("REASON",))
 
 
 def problem_line(problem: dict[str, str]) -> str:
@@ -67,8 +63,9 @@ def problem_line(problem: dict[str, str]) -> str:
 
 def _quarantine(day: dict[str, Any], data: str) -> str:
     return (
-        f"Quarantine: {count(day['blobs'], 'blob')} without a row since {day['date']} in {data}/blobs/quarantine/{day['date']}, "
-        f"erased on {day['erasedOn']}: if this is the wrong state.db, stop Corral and put the right one back"
+        f"Quarantine: {count(day['blobs'], 'blob')} without a row in state.db, moved on {day['date']} to "
+        f"{data}/blobs/quarantine/{day['date']}, will be erased on {day['erasedOn']}. If this is the wrong state.db, stop Corral "
+        "and put the right one back."
     )
 
 
@@ -92,16 +89,15 @@ def _host(host: dict[str, Any]) -> str:
     )
 
 
-def _gpus(gpus: list[dict[str, Any]]) -> Table:
-    table = _table("GPU", "MODEL", "UTIL", "MEMORY", "TASK")
-    table.columns[2].justify = "right"
-    for gpu in gpus:
-        model = gpu["model"] + (" (simulated)" if gpu["simulated"] else "")
-        used = gpu["memoryUsedMiB"]
-        memory = f"{'?' if used is None else used} / {gpu['memoryMiB']} MiB"
-        busy = "?" if gpu["utilizationPercent"] is None else f"{gpu['utilizationPercent']:.0f}%"
-        table.add_row(str(gpu["index"]), model, busy, memory, use(gpu))
-    return table
+def _gpu_row(gpu: dict[str, Any]) -> dict[str, str]:
+    used, busy = gpu["memoryUsedMiB"], gpu["utilizationPercent"]
+    return {
+        "GPU": str(gpu["index"]),
+        "MODEL": gpu["model"] + (" (simulated)" if gpu["simulated"] else ""),
+        "UTIL": "?" if busy is None else f"{busy:.0f}%",
+        "MEMORY": f"{'?' if used is None else used} / {gpu['memoryMiB']} MiB",
+        "TASK": use(gpu),
+    }
 
 
 def use(gpu: dict[str, Any]) -> str:
@@ -114,11 +110,10 @@ def use(gpu: dict[str, Any]) -> str:
     return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
 
 
-def holders(gpu: dict[str, Any]) -> str:
+def holders(gpu: dict[str, Any], *, with_ids: bool = True) -> str:
     """Return the task that has a GPU. Of a shared GPU, return all tasks, and how much of the memory they have reserved."""
     holding = gpu.get("sharedBy") or (gpu,)
-    titles = [title(each["taskDefinition"], each.get("taskName"), each.get("arrayIndex")) for each in holding]
-    found = [f"{each['task'][:SHORT_ID]} {shown}" for each, shown in zip(holding, titles)]
+    found = [claimant(each, with_ids=with_ids) for each in holding]
     if not gpu.get("sharedBy"):
         return found[0]
     return f"shared, {size(gpu['allocatedMiB'])} of {size(gpu['memoryMiB'])} reserved: {', '.join(found)}"
@@ -128,9 +123,9 @@ def _is_free(gpu: dict[str, Any]) -> bool:
     return not gpu["task"] and not unavailable_reasons(gpu) and gpu.get("instance") is None
 
 
-def reserved_for(gpu: dict[str, Any]) -> str:
+def reserved_for(gpu: dict[str, Any], *, with_ids: bool = True) -> str:
     """Return `reserved for TASK` if the scheduler keeps a free GPU for a task that waits for more GPUs. Otherwise return ""."""
-    return f"reserved for {claimant(gpu['reservedFor'])}" if gpu.get("reservedFor") and not gpu["task"] else ""
+    return f"reserved for {claimant(gpu['reservedFor'], with_ids=with_ids)}" if gpu.get("reservedFor") and not gpu["task"] else ""
 
 
 def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
@@ -154,21 +149,27 @@ def overcommitted_line(over: dict[str, Any]) -> str:
     )
 
 
-def _instances(page: dict[str, Any], now: datetime | None) -> Table:
-    table = _table("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
+def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:
     indexes = gpu_indexes(page)
-    for each in page["instances"]:
-        since = age(datetime.fromtimestamp(each["sinceS"], UTC), now)
-        cells = (each["type"], each["state"], each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes))
-        table.add_row(each["id"], *cells, str(each["tasks"]), since)
-    more = sum(page["instanceCounts"].values()) - len(page["instances"])
-    if more > 0:
-        table.add_row(f"and {more} more")
-    return table
+    rows = [
+        {
+            "INSTANCE": each["id"],
+            "TYPE": each["type"],
+            "STATE": each["state"],
+            "GROUP": each["group"] or "",
+            "CLUSTER": each["cluster"] or "",
+            "GPUS": instance_gpus(each, indexes),
+            "TASKS": str(each["tasks"]),
+            "SINCE": age(datetime.fromtimestamp(each["sinceS"], UTC), now),
+        }
+        for each in page["instances"]
+    ]
+    more = sum(page["instanceCounts"].values()) - len(rows)
+    return [*rows, {"INSTANCE": f"and {more} more"}] if more > 0 else rows
 
 
 def gpu_indexes(page: dict[str, Any]) -> dict[str, int]:
-    """Return the index of each GPU id. If there are several hosts, an index does not identify a GPU."""
+    """Return the index of each GPU id. If there are several hosts, return nothing, because an index does not identify a GPU."""
     return {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
 
 
@@ -178,31 +179,25 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
     return f"{instance['gpus']} ({named})" if named else str(instance["gpus"])
 
 
-def claimant(claim: dict[str, Any]) -> str:
+def claimant(claim: dict[str, Any], *, with_ids: bool = True) -> str:
     if "task" in claim:
         shown = title(claim["taskDefinition"], claim.get("taskName"), claim.get("arrayIndex"))
-        return f"{claim['task'][:SHORT_ID]} {shown}"
+        return f"{claim['task'][:SHORT_ID]} {shown}" if with_ids else shown
     return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
 
 
-def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """List the waiting tasks, Batch jobs and instances that are first in line."""
-    table = _table("LINE", "WAITING", "SINCE", "REASON")
+def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:
+    """List the claims that are served next (waiting tasks, lines of Batch jobs, instances that wait for GPUs), then held tasks."""
+    rows = []
     for claim in page["waiting"]:
-        since = datetime.fromtimestamp(claim["sinceS"], UTC)
         jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""
-        place = str(claim.get("place") or "")
-        table.add_row(place, claimant(claim), age(since, now), shorten_ids(jobs + claim["reason"]))
+        rows.append(
+            {
+                "LINE": str(claim.get("place") or ""),
+                "WAITING": claimant(claim),
+                "SINCE": age(datetime.fromtimestamp(claim["sinceS"], UTC), now),
+                "REASON": shorten_ids(jobs + claim["reason"]),
+            }
+        )
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
-    if more > 0:
-        table.add_row("", "", "", f"and {more} more")
-    return table
-
-
-def _table(*names: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=name != "REASON", overflow="fold")
-    return table
+    return [*rows, {"REASON": f"and {more} more"}] if more > 0 else rows

@@ -17,14 +17,14 @@ from corral.cli.task_logs import wait_until_stopped
 @data_option
 @click.option("--reason", metavar="TEXT", help="The task's stoppedReason.")
 @click.option("--wait", "-w", is_flag=True, help="Wait until the tasks have stopped.")
-@cluster_option("The cluster of the tasks that are not ARNs.")
+@cluster_option("The cluster of tasks that are not given as ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON. With --wait, print them after they have stopped.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "WAITING"))
 def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Stop tasks. Each process receives SIGTERM, and SIGKILL after the container's stopTimeout (default: 30 s).
 
-    TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means its latest task that has not
-    stopped, or all tasks of the array with this name. If one of the tasks does not exist, no task is stopped.
+    TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means the latest task with this
+    name that has not stopped, or all tasks of the array with this name. If one of the tasks does not exist, no task is stopped.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.cli.endpoint import Endpoint, client, is_aws
 from corral.cli.errors import CliError
@@ -13,8 +12,7 @@ REFUSE_UNFIT_TAG = "corral:refuse-unfit"  # RunTask fails if no host can ever ho
 STARTED_BY = "corral-run"  # `startedBy` of tasks that are not members of an array
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """What `corral run` submits: a registered task definition, and the other parameters of RunTask."""
 
     endpoint: Endpoint

@@ -2,7 +2,7 @@
 
 For each task, one thread waits for changes of the task with long polls. For each log, another thread waits for new events. All
 threads put their updates into one queue, which the main thread reads. Corral stores all events of a task before it reports the task
-as stopped. So after the task has stopped, one read up to the end of the log returns all other events.
+as stopped. So after the task has stopped, one more read up to the end of the log returns all events that were not read before.
 
 An outage is the time in which the server does not respond, for example because it is restarted. Tasks keep running meanwhile, so
 requests are repeated until the server responds again.
@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, long_poll
@@ -34,31 +33,27 @@ OUTAGE_POLL_S = 0.5
 POLL_S = 1.0  # the longest pause between requests; AWS has no long polls, so this is also the polling interval there
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLogStream:
+class TaskLogStream(NamedTuple):
     container: str
     region: str | None
     group: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogStart:
+class LogStart(NamedTuple):
     """Where to start reading a log: at its first event (default), at the last `tail` events, or at a time."""
 
     tail: int | None = None
     since_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogPage:
+class LogPage(NamedTuple):
     stream: TaskLogStream
     events: list[dict[str, Any]]
     token: str  # the token of the next page
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedTask:
+class FollowedTask(NamedTuple):
     cluster: str
     task_id: str
     streams_of: Callable[[dict[str, Any]], list[TaskLogStream]]  # the logs that are shown, given the task's description
@@ -112,7 +107,7 @@ def through_outages(call: Callable[[], T]) -> T:
 
 
 def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[TaskLogStream]:
-    """Return the log streams of all containers of the task that have started."""
+    """Return the log streams of the containers of the task that have started, or only of the container `container`."""
     runtime_ids = {running["name"]: running.get("runtimeId") for running in task["containers"]}
     streams = []
     for defined in definition["containerDefinitions"]:
@@ -164,7 +159,8 @@ def follow(
         match updates.get():
             case Exception() as error:
                 raise error
-            case LogPage() as page if page.stream in tokens and page.stream not in complete:  # an earlier call may leave pages
+            # Ignore pages that an earlier call has left in the queue, and pages of logs that are already complete.
+            case LogPage() as page if page.stream in tokens and page.stream not in complete:
                 show(page.stream, page.events)
                 tokens[page.stream] = page.token
             case dict() as task:
@@ -219,7 +215,10 @@ def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
 
 
 def wait_until_stopped(endpoint: Endpoint, cluster: str, task_id: str) -> dict[str, Any]:
-    """Wait until a task has stopped, and return its description. If ECS has forgotten the task, it is that of the history."""
+    """Wait until a task has stopped, and return its description.
+
+    If ECS no longer describes the task, return the description in the history.
+    """
     describe = partial(through_outages, partial(describe_everywhere, endpoint, cluster, [task_id]))
     task = tasks.only(describe(), task_id, cluster)
     while not tasks.is_stopped(task):

@@ -15,7 +15,8 @@ from corral.cli.output import SHORT_ID, count
 DESCRIBE_MAX = 100
 NAME_TAG = "corral:name"  # the tag contains the name of a task, if the name is not its family
 ARRAY_TAG = "corral:array"  # the id of the task's array, the index of the task, the step and the limit, separated by spaces
-REQUEUED_TAG = "corral:requeued-as"  # the id of the task that replaces this one, which has failed
+HOLD_TAG = "corral:hold"
+REQUEUED_TAG = "corral:requeued-as"  # this tag of a failed task contains the id of the task that replaces it
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
 AMBIGUOUS_NAMED_MAX = 5
 MIB_PER_GIB = CPU_UNITS_PER_CORE = 1024
@@ -34,7 +35,7 @@ def id_of(task: dict[str, Any]) -> str:
 
 
 def name(task: dict[str, Any]) -> str:
-    """Return the name of the task, which a tag contains if it is not the family of the task definition."""
+    """Return the name of the task: the value of its tag `corral:name`, or else the family of its task definition."""
     return tag_value(task, NAME_TAG) or str(task["taskDefinitionArn"]).rpartition("/")[2].rpartition(":")[0]
 
 
@@ -62,7 +63,7 @@ def label(task: dict[str, Any]) -> str:
 
 
 def title(definition: str, name: str | None, index: int | None = None) -> str:
-    """Return the name of a task if it was chosen freely. Otherwise return its task definition, as `family:revision`.
+    """Return the name of a task if it is not the family of its task definition. Otherwise return `family:revision`.
 
     The title of a member of an array is its name and its index, as `name[17]`.
     """
@@ -152,7 +153,7 @@ def is_stopped(task: dict[str, Any]) -> bool:
 
 
 def gpu_ids(task: dict[str, Any]) -> list[str]:
-    """Return the GPUs of a task. Containers that share a GPU with each other have the same one."""
+    """Return the GPUs of a task. A GPU that several of its containers share is returned once."""
     return list(dict.fromkeys(gpu_id for container in task["containers"] for gpu_id in container.get("gpuIds", ())))
 
 
@@ -192,8 +193,27 @@ def without_needs(reason: str) -> str:
     return reason.partition("; ")[2] if reason.startswith("needs ") else reason
 
 
+def without_start(reason: str) -> str:
+    """Remove the estimate of the start from the reason why a task waits. The reason ends with it: `…; expected start now`."""
+    return reason.partition("; expected start ")[0]
+
+
 def exit_codes(task: dict[str, Any]) -> list[int]:
     return [container["exitCode"] for container in task["containers"] if "exitCode" in container]
+
+
+def reached_time_limit(ended: dict[str, Any]) -> bool:
+    return "time limit" in str(ended.get("stoppedReason", "")).lower()
+
+
+def exit_code(definition: dict[str, Any], ended: dict[str, Any]) -> int | None:
+    """Return the exit code of the first essential container that failed.
+
+    If none failed, return 0, or None if one of them has no exit code.
+    """
+    essential = {defined["name"] for defined in definition["containerDefinitions"] if is_essential(defined)}
+    codes = [container.get("exitCode") for container in ended["containers"] if container["name"] in essential]
+    return next((code for code in codes if code), None if None in codes or not codes else 0)
 
 
 def reason(task: dict[str, Any]) -> str:
@@ -225,7 +245,10 @@ def read_definition(path: Path) -> dict[str, Any]:
 
 
 def _check_members(path: Path, definition: dict[str, Any]) -> None:
-    """Refuse members that RegisterTaskDefinition does not have, and values of a wrong type. ECS ignores unknown members."""
+    """Refuse members that RegisterTaskDefinition does not have, and values of a wrong type.
+
+    ECS ignores unknown members, so a member with a wrong name would have no effect.
+    """
     from botocore.session import get_session  # the import is slow, but only files need this check
     from botocore.validate import ParamValidator
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 
 GAP = "  "
 ELLIPSIS = "…"
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}  # the codes of styles in an SGR sequence
 
 
 def cell_width(text: str) -> int:
@@ -28,27 +30,72 @@ def cut(text: str, width: int) -> str:
     return text + ELLIPSIS
 
 
+def fold(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most `width` columns: between words, and also inside a word that is wider than a line."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and cell_width(lines[-1]) + 1 + cell_width(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1]:
+            lines.append("")
+        for char in word:
+            if lines[-1] and cell_width(lines[-1] + char) > width:
+                lines.append("")
+            lines[-1] += char
+    return lines
+
+
+def painted(text: str, style: str) -> str:
+    """Return a text in a style for a terminal, such as `bold red`. The variable NO_COLOR omits the colour."""
+    words = [word for word in style.split() if word in ("bold", "dim") or not os.environ.get("NO_COLOR")]
+    codes = ";".join(str(_CODES[word]) for word in words)
+    return f"\x1b[{codes}m{text}\x1b[0m" if text and codes else text
+
+
 def table_lines(
     rows: Sequence[Mapping[str, str]], *, width: int | None = None, widths_max: Mapping[str, int] | None = None,
-    optional: Sequence[str] = (),
+    optional: Sequence[str] = (), folded: Sequence[str] = (), right: Sequence[str] = (),
+    styles: Mapping[str, Callable[[str], str]] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return the header and one line for each row. The keys of the first row are the titles of the columns.
+    """Return the header and at least one line for each row. The keys of the first row are the titles of the columns.
 
-    Lines have at most `width` columns: the last cell of a row is shortened. `widths_max` limits other columns. Columns in
-    `optional` are omitted if all their cells are empty.
+    A line needs at most `width` columns of the terminal: cells under the titles in `folded` get several lines, the widest of these
+    columns first. If this is not enough, the last cell of a row is shortened. `widths_max` limits the cells under other titles.
+    Titles in `optional` are omitted if all their cells are empty. Cells under the titles in `right` are aligned to the right.
+    `styles` has functions that return the style of a cell.
     """
-    titles = [title for title in rows[0] if title not in optional or any(row[title] for row in rows)]
-    cells = [titles, *([" ".join(row[title].split()) for title in titles] for row in rows)]
-    lines = [""] * len(cells)
-    used = 0
-    for at, title in enumerate(titles):
-        most = (widths_max or {}).get(title)
-        is_last = at == len(titles) - 1
-        if is_last and width is not None:
-            most = width - used
-        column = [cut(row[at], most) if most is not None else row[at] for row in cells]
-        size = max(map(cell_width, column))
-        for number, text in enumerate(column):
-            lines[number] += text + " " * (size - cell_width(text)) + GAP
-        used += size + len(GAP)
-    return [line.rstrip() for line in lines]
+    titles = [title for title in rows[0] if title not in optional or any(row.get(title) for row in rows)]
+    columns = {title: [title, *(" ".join(row.get(title, "").split()) for row in rows)] for title in titles}
+    for title in columns.keys() & (widths_max or {}).keys():
+        columns[title] = [cut(text, (widths_max or {})[title]) for text in columns[title]]
+    sizes = _sizes(columns, width, folded)
+    lines = []
+    for number in range(len(rows) + 1):
+        cells = {
+            title: fold(column[number], sizes[title]) if title in folded else [cut(column[number], sizes[title])]
+            for title, column in columns.items()
+        }
+        for at in range(max(map(len, cells.values()))):
+            line = ""
+            for title, parts in cells.items():
+                text = parts[at] if at < len(parts) else ""
+                space = " " * (sizes[title] - cell_width(text))
+                if styles and title in styles and number > 0:
+                    text = painted(text, styles[title](columns[title][number]))
+                line += (space + text if title in right else text + space) + GAP
+            lines.append(line.rstrip())
+    return lines
+
+
+def _sizes(columns: Mapping[str, Sequence[str]], width: int | None, folded: Sequence[str]) -> dict[str, int]:
+    """Return the width of each column. A folded column is at least as wide as its title."""
+    sizes = {title: max(map(cell_width, column)) for title, column in columns.items()}
+    over = 0 if width is None else sum(sizes.values()) + len(GAP) * (len(sizes) - 1) - width
+    while over > 0 and (wide := [title for title in sizes if title in folded and sizes[title] > cell_width(title)]):
+        sizes[max(wide, key=sizes.__getitem__)] -= 1
+        over -= 1
+    last = next(reversed(sizes))
+    if over > 0 and last not in folded:
+        sizes[last] = max(0, sizes[last] - over)
+    return sizes

@@ -17,7 +17,7 @@ from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids, start
 from corral.cli.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
-from corral.cli.tasks import SHARED_MARK, needs, spans, title, without_needs
+from corral.cli.tasks import SHARED_MARK, needs, spans, title, without_needs, without_start
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,7 +43,7 @@ def top(data: DataFolder, once: bool, as_json: bool) -> None:
     The screen is refreshed until you press q.
     """
     endpoint, out = find_endpoint(data), console()
-    # Request it before the live screen starts, so that an error is printed as one line.
+    # Request the page before the live screen starts, so that an error is printed as one line.
     page, date = status_page(endpoint, tasks=None if as_json else out.height)
     if as_json:
         print_json(page)
@@ -70,7 +70,10 @@ def _watch(endpoint: Endpoint, out: SafeConsole, page: dict[str, Any], date: str
 
 @contextmanager
 def read_keys() -> Iterator[Any]:
-    """Yield a function that waits for a key for up to a number of seconds. It returns the key's character, or an empty string."""
+    """Yield a function that waits for a key, for at most the seconds in its argument.
+
+    The function returns the character of the key, or an empty string if no key was pressed.
+    """
     import termios
     import tty
 
@@ -162,7 +165,7 @@ def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
             styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
             _number(gpu["powerW"]),
             _number(gpu["temperatureC"]),
-            _held_by(gpu),
+            _held_by(gpu, with_ids=width >= WIDE),
         )
     return table
 
@@ -172,15 +175,19 @@ def _model(gpu: dict[str, Any]) -> str:
     return f"sim {name}" if gpu["simulated"] else name
 
 
-def _held_by(gpu: dict[str, Any]) -> SafeText:
+def _held_by(gpu: dict[str, Any], *, with_ids: bool) -> SafeText:
+    """Return the tasks that have a GPU, or why nothing can use it, or "free".
+
+    A narrow screen shows the names of tasks without their ids, because the list of tasks has the ids.
+    """
     from corral.cli.safe_text import SafeText
 
     why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
-        text = SafeText(holders(gpu), style="bold")
+        text = SafeText(holders(gpu, with_ids=with_ids), style="bold")
         text = text.append(f", {why}", "yellow") if why else text
-    elif why or reserved_for(gpu):
-        text = styled(why or reserved_for(gpu), "yellow")
+    elif why or (reserved := reserved_for(gpu, with_ids=with_ids)):
+        text = styled(why or reserved, "yellow")
     else:
         text = styled("free", "green")
     return text.append(f" on {gpu['instance']}", "not bold dim") if gpu.get("instance") else text
@@ -210,7 +217,10 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the waiting tasks and Batch jobs that are first in line. Omit those that do not fit."""
+    """List the oldest running tasks, then the waiting tasks and lines of Batch jobs, the next to start first.
+
+    Omit the rows that do not fit on the screen.
+    """
     indexes, is_wide = gpu_indexes(page), width >= WIDE
     waiting = [task for task in page["waiting"] if "instance" not in task]
     running, waiting = _fitting(page["running"], waiting, room, sum(_unfinished(page).values()))
@@ -218,8 +228,8 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     more = sum(_unfinished(page).values()) - sum("task" in task for task in shown)
     table = plain_table()
     sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 5}
-    has_starts = is_wide and any(task.get("startsAtS") for task in waiting)
-    sizes |= {"START": 6} if has_starts else {}
+    has_starts = any(task.get("startsAtS") for task in waiting)
+    sizes |= {"START": 7} if has_starts else {}  # `in 119m`
     sizes |= {"NEEDS": 18} if is_wide else {}
     for heading, size in sizes.items():
         table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis", justify="right" if heading == "LINE" else "left")
@@ -231,6 +241,8 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         needed += [needs(task["needs"]) if waits else ""] if is_wide else []
         if is_wide and waits:
             reason = without_needs(reason)
+        if has_starts:
+            reason = without_start(reason)
         if "task" in task:
             what = title(task["taskDefinition"], task.get("taskName"), task.get("arrayIndex"))
         else:
@@ -239,7 +251,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         place, gpus = str(task.get("place") or ""), _gpu_numbers(task, indexes)
         table.add_row(task.get("task", task.get("job", ""))[:SHORT_ID], what, state, place, gpus, since, *needed, reason)
     if more > 0:
-        table.add_row("", f"and {more} more", *[""] * (len(table.columns) - 2))
+        table.add_row("", f"and {more} more", *[""] * (len(table.columns) - 3), "see `corral ps`")
     return table
 
 
@@ -248,10 +260,10 @@ def _unfinished(page: dict[str, Any]) -> dict[str, int]:
 
 
 def _fitting(running: list[Any], waiting: list[Any], room: int | None, total: int) -> tuple[list[Any], list[Any]]:
-    """Return the running and the waiting tasks for which there is room. If there are too many, both get a part of it."""
+    """Return the running and the waiting tasks that fit into `room` rows. If there are too many, both kinds get a part."""
     if room is None or len(running) + len(waiting) + (total > len(running) + len(waiting)) <= room:
         return running, waiting
-    room = max(0, room - 1)  # the last line counts the others
+    room = max(0, room - 1)  # the last row says how many tasks are not shown
     for_waiting = min(len(waiting), max(room - len(running), room // WAITING_SHARE))
     return running[: room - for_waiting], waiting[:for_waiting]
 

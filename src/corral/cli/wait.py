@@ -12,7 +12,6 @@ from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint
 from corral.cli.errors import NO_EXIT_CODE, TIMED_OUT
-from corral.cli.foreground_run import exit_code, reached_time_limit
 from corral.cli.output import print_json, print_message, shorten_ids
 from corral.cli.recorded_runs import find_everywhere
 from corral.cli.task_logs import wait_until_stopped
@@ -22,15 +21,15 @@ SHOWN_MAX = 10  # tasks without an exit code whose reasons are printed
 
 @click.command(short_help="Wait until tasks have stopped.")
 @data_option
-@cluster_option("The cluster of the tasks that are not ARNs.")
+@cluster_option("The cluster of tasks that are not given as ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the stopped tasks as JSON.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "WAITING"))
 def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Wait until tasks have stopped. Exit with the exit code of the first of them that failed, or with 0.
 
-    TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means its latest task, or all tasks of
-    the array with this name. If a task is requeued after a failure, the task that replaces it counts. A task that has stopped is
-    found as long as `corral history` lists it.
+    TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means the latest task with this
+    name, or all tasks of the array with this name. If a task is requeued after a failure, wait for the task that replaces it. A
+    task that has stopped is found as long as `corral history` lists it.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
@@ -55,7 +54,7 @@ def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str,
 
 def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str, Any]) -> int | None:
     """Return the exit code of a stopped task, or None if it has none. `definitions` caches task definitions by their ARN."""
-    if reached_time_limit(task):
+    if tasks.reached_time_limit(task):
         return TIMED_OUT
     if "failed" in task:  # from the history, which keeps tasks longer than their definitions
         code: int | None = task.get("exitCode")
@@ -63,4 +62,4 @@ def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str,
     arn = task["taskDefinitionArn"]
     if arn not in definitions:
         definitions[arn] = ecs.describe_task_definition(taskDefinition=arn)["taskDefinition"]
-    return exit_code(definitions[arn], task)
+    return tasks.exit_code(definitions[arn], task)

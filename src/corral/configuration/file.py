@@ -5,14 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from corral.configuration.settings import INSTANCE_TYPES, SETTINGS, TABLES, ConfigurationSetting, defaults
-from corral.configuration.toml_edit import UnchangeableToml, key_line, set_value, unset_value
+from corral.configuration.toml_edit import UnchangeableToml, key_line, parse_toml, set_value, unset_value
 from corral.data_folder import CONFIGURATION, CONFIGURATION_NEW, validate_folder
 from corral.errors import Refused
 
@@ -78,11 +77,11 @@ def read_file(folder: Path) -> ConfigurationFile:
         return ConfigurationFile(path, "", {})
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(content) > FILE_MAX_BYTES:
+        raise ConfigurationError(f"{path} has more than {FILE_MAX_BYTES} bytes. Shorten or delete it.")
     try:
-        if len(content) > FILE_MAX_BYTES:
-            raise ValueError(f"it has more than {FILE_MAX_BYTES} bytes")
         text = content.decode()
-        return ConfigurationFile(path, text, tomllib.loads(text))
+        return ConfigurationFile(path, text, parse_toml(text))
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}. Correct or delete it.") from None
 
@@ -149,7 +148,7 @@ def _validate(folder: Path) -> None:
 
 @contextmanager
 def _changing(folder: Path) -> Iterator[None]:
-    """Wait until no other process changes the file, and keep others from changing it. A lock on the folder needs no lock file."""
+    """Wait until no other process changes the file, and keep others from changing it. The folder itself is locked."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -159,7 +158,7 @@ def _changing(folder: Path) -> Iterator[None]:
 
 
 def _replace(folder: Path, file: ConfigurationFile, text: str) -> None:
-    """Replace the file atomically: a reader and a crash see the old text or the new text."""
+    """Replace the file atomically: readers see either the old or the new text, also after a crash."""
     if text == file.text:
         return
     fresh = folder / CONFIGURATION_NEW

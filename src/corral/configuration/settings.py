@@ -39,9 +39,12 @@ class ConfigurationSetting:
         return None if self.accepts(value) else f"{self.key} is {value!r}, but it must be {self.rule}"
 
     def parse(self, words: Sequence[str]) -> Any:
-        """Return the value that words of a command line mean. A word that is not of the setting's type is returned as text."""
+        """Convert words of a command line to a value of the setting's type. If this is not possible, return them as text.
+
+        For a list, the single word `[]` means an empty list.
+        """
         if isinstance(self.default, list):
-            return list(words)
+            return [] if list(words) == ["[]"] else list(words)
         text = " ".join(words)
         if isinstance(self.default, bool):
             return {"true": True, "false": False}.get(text.lower(), text)

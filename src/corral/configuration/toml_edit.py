@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-CANDIDATES_MAX = 50  # lines that look like the key, or like the header of the table
-VALUE_LINES_MAX = 200  # of a value that spans several lines
+CANDIDATES_MAX = 50  # the maximum number of lines to try that look like the key, or like the header of the table
+VALUE_LINES_MAX = 200  # the maximum number of lines of one value
 
 
 class UnchangeableToml(ValueError):
     """No edit of single lines makes the change. The message says why."""
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a text. Raise ValueError or RecursionError if it is not valid TOML."""
+    import tomllib  # imported here, because many servers have no corral.toml, and the parser takes memory
+
+    return tomllib.loads(text)
+
+
 def set_value(text: str, table: str, key: str, value: Any) -> str:
     """Return the text with `key = value` in a table. The table is appended if it is missing."""
-    document = tomllib.loads(text)
+    document = parse_toml(text)
     if not isinstance(document.get(table, {}), dict):
         raise UnchangeableToml(f"{table} is not a table: write [{table}]")
     wanted = deepcopy(document)
@@ -41,7 +47,7 @@ def set_value(text: str, table: str, key: str, value: Any) -> str:
 
 def unset_value(text: str, table: str, key: str) -> str:
     """Return the text without a key of a table. If the key is missing, return the text unchanged."""
-    document = tomllib.loads(text)
+    document = parse_toml(text)
     content = document.get(table)
     if not isinstance(content, dict) or key not in content:
         return text
@@ -61,7 +67,8 @@ def format_value(value: Any) -> str:
         return f"[{', '.join(map(format_value, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's texts, numbers, true and false are JSON's
+    # TOML writes texts, whole numbers, true and false as JSON does.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def key_line(text: str, table: str, key: str) -> int | None:
@@ -77,7 +84,7 @@ def key_line(text: str, table: str, key: str) -> int | None:
 
 
 def _replacements(text: str, table: str, key: str, shown: str | None) -> Iterator[str]:
-    """Yield the text with each line replaced that looks like the key. If `shown` is None, the line is removed."""
+    """For each line that looks like the key, yield the text with the new value `shown` in it, or without it if `shown` is None."""
     lines = _lines(text)
     pattern = re.compile(rf"(\s*(?:{_spelled(table)}\s*\.\s*)?{_spelled(key)}\s*=\s*)(.*)", re.DOTALL)
     candidates = [(at, match) for at, line in enumerate(lines) if (match := pattern.fullmatch(line))]
@@ -89,7 +96,7 @@ def _replacements(text: str, table: str, key: str, shown: str | None) -> Iterato
 
 
 def _end_of_value(lines: list[str], at: int, rest: str) -> tuple[int | None, str]:
-    """Return the index of the line after a value, and the text between the value and the end of its line."""
+    """Return the index of the line after a value, and what follows the value on its line. The index is None if no end is found."""
     for position in [*(match.start() for match in re.finditer("#", rest)), len(rest)]:
         if _parsed(f"x = {rest[:position]}") is not None:
             return at + 1, rest[len(rest[:position].rstrip()) :]
@@ -100,7 +107,7 @@ def _end_of_value(lines: list[str], at: int, rest: str) -> tuple[int | None, str
 
 
 def _insertions(text: str, table: str, key: str, shown: str) -> Iterator[str]:
-    """Yield the text with the key below the last key of its table, with the key below the header, and with the table at the end."""
+    """Yield the texts to try: the key below the last key of its table, the key below the header, and a new table at the end."""
     newline = _newline(text)
     lines = _lines(text)
     if lines and not lines[-1].endswith("\n"):
@@ -134,7 +141,7 @@ def _spelled(name: str) -> str:
 
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except (ValueError, RecursionError):
         return None
 

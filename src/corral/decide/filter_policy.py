@@ -47,7 +47,7 @@ class FilterCondition(Struct, frozen=True):
 
 
 class FilterPolicy(Struct, frozen=True):
-    """A filter policy. All its properties must match, and one of its `alternatives`, if it has any.
+    """A filter policy. All its properties and all `nested` policies must match, and one of its `alternatives`, if it has any.
 
     A property matches if one of its conditions matches.
     """
@@ -150,10 +150,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if _is_number(one) and _is_number(other):
-        return bool(round(one, DECIMALS) == round(other, DECIMALS))
-    return type(one) is type(other) and bool(one == other)
+def _comparable(value: Any) -> Any:
+    """Return a key that two values share if they are equal. The number 1, the text "1" and true differ."""
+    return round(value, DECIMALS) if _is_number(value) else (type(value), value)
 
 
 # Parsing
@@ -172,7 +171,7 @@ def _policy(document: Mapping[str, Any], scope: str) -> FilterPolicy:
                 raise FilterPolicyError(f'"{key}" must not be an empty object')
             nested.append((key, _policy(value, scope)))
         elif isinstance(value, list) and value:
-            properties.append((key, tuple(_condition(each) for each in value)))
+            properties.append((key, _conditions(value)))
         else:
             raise FilterPolicyError(f'"{key}" must be an object or a non-empty array')
     return FilterPolicy(tuple(properties), tuple(nested), alternatives)
@@ -188,12 +187,21 @@ def _is_or(key: str, value: Any) -> bool:
     )
 
 
+def _conditions(values: list[Any]) -> tuple[FilterCondition, ...]:
+    plain = [each for each in values if not isinstance(each, dict | list)]
+    others = [_condition(each) for each in values if isinstance(each, dict | list)]
+    return (FilterCondition(_one_of(plain)), *others) if plain else tuple(others)
+
+
+def _one_of(values: list[Any]) -> Test:
+    """Test whether a value equals one of these values. The time does not depend on their number."""
+    expected = frozenset(_comparable(_number(each) if _is_number(each) else each) for each in values)
+    return lambda actual: _comparable(actual) in expected
+
+
 def _condition(value: Any) -> FilterCondition:
     if isinstance(value, list):
         raise FilterPolicyError("Match value must be String, number, true, false, or null")
-    if not isinstance(value, dict):
-        expected = _number(value) if _is_number(value) else value
-        return FilterCondition(lambda actual: _equal(expected, actual))
     if len(value) != 1:
         raise FilterPolicyError("Only one key allowed in match expression")
     ((operator, operand),) = value.items()
@@ -248,8 +256,8 @@ def _anything_but(operand: Any) -> Test:
     values = operand if isinstance(operand, list) else [operand]
     if not values or not (all(isinstance(each, str) for each in values) or all(map(_is_number, values))):
         raise FilterPolicyError("Value of anything-but must be a string, a number, or an array of strings or of numbers")
-    expected = [_number(each) if _is_number(each) else each for each in values]
-    return lambda actual: not any(_equal(each, actual) for each in expected)
+    matches = _one_of(values)
+    return lambda actual: not matches(actual)
 
 
 def _numeric(operand: Any) -> Test:
@@ -293,9 +301,10 @@ def _keys(document: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _combinations(document: Mapping[str, Any], depth: int) -> int:
-    """The complexity of a policy, by AWS's formula: the product of the number of values of each key times its depth.
+    """The complexity of a policy, by AWS's formula: the product of the complexities of its keys.
 
-    Alternatives of $or are added.
+    The complexity of a key is the number of its values, multiplied by its depth. For $or, the complexities of the alternatives are
+    added.
     """
     return prod(
         sum(_combinations(each, depth) for each in value)

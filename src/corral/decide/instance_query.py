@@ -100,7 +100,7 @@ class _Reader:
     def _error(self, what: str, at: int | None = None) -> InstanceQueryError:
         at = self._at if at is None else at
         near = f"'{self._text[at : at + 20]}'" if at < len(self._text) else "the end"
-        return InstanceQueryError(f"Invalid expression '{self._text}': {what} at character {at + 1}, near {near}.")
+        return InstanceQueryError(f"Invalid expression '{self._text}' at character {at + 1}, near {near}: {what}.")
 
     def _skip_blanks(self) -> None:
         found = BLANKS.match(self._text, self._at)
@@ -167,7 +167,7 @@ class _Reader:
             return subject
         if not found:
             raise self._error("expected a subject, such as attribute:NAME")
-        raise self._error(f"'{subject}' is not a subject; use attribute:NAME, {', '.join(sorted(SUBJECTS))}:")
+        raise self._error(f"'{subject}' is not a subject; use attribute:NAME or one of {', '.join(sorted(SUBJECTS))}")
 
     def _operator(self, subject: str) -> str:
         self._skip_blanks()
@@ -197,7 +197,7 @@ class _Reader:
             return self._compare_time(operator, argument, start)
         if subject in COUNTS:
             if not NUMBER.fullmatch(argument):
-                raise self._error(f"{subject} is compared with a number", start)
+                raise self._error(f"{subject} must be compared with a number", start)
             return _ordered(operator, argument)
         if operator == "==":
             return lambda value: value == argument
@@ -241,7 +241,8 @@ class _Reader:
     def _pattern(self, start: int) -> Callable[[str], bool]:
         """Parse a pattern.
 
-        It ends at the next blank, or at a closing parenthesis that has no opening parenthesis in the pattern.
+        Without quotes, the pattern ends at the next blank, or at a closing parenthesis that has no opening parenthesis in the
+        pattern.
         """
         if self._text[start : start + 1] in ("'", '"'):
             text = self._quoted(self._text[start])
@@ -252,7 +253,7 @@ class _Reader:
         try:
             return lru_cache(CACHED_MATCHES_MAX)(Pattern(text).matches)  # many instances have the same values
         except PatternError as error:
-            raise self._error(f"in the pattern {text}: {error},", start) from None
+            raise self._error(f"the pattern {text} is not valid: {error}", start) from None
 
     def _bare_pattern(self) -> str:
         start, opened, in_set = self._at, 0, False
@@ -276,7 +277,7 @@ class _Reader:
     def _compare_time(self, operator: str, argument: str, start: int) -> Callable[[str], bool]:
         then_s = timestamp_s(argument)
         if then_s is None:
-            raise self._error("expected a date, such as 2018-06-18 or 2018-06-18T22:28:28+00:00,", start)
+            raise self._error("expected a date, such as 2018-06-18 or 2018-06-18T22:28:28+00:00", start)
         return lambda value: _compares(operator, float(int(float(value))), then_s)
 
 

@@ -56,7 +56,7 @@ def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Membe
     if held and not free:
         return _blocked(now, held, now_s)
     now = now.but(blocked_since_s=None)
-    # The next checkpoint limits how many instances may be replaced before it is reached.
+    # No more instances are replaced than the next checkpoint needs.
     quota = ceil(total * limit[now.checkpoints_passed] / 100) - (total - len(remaining))
     surge = _surge(wishes, desired, min(len(free), quota))
     spare = ready - ceil(desired * wishes.get("MinHealthyPercentage", MIN_HEALTHY_PERCENTAGE) / 100)
@@ -87,7 +87,7 @@ def _in_standby(member: Member) -> bool:
 
 
 def _blocking(member: Member, wishes: dict[str, str]) -> str:
-    """Return `Wait` or `Ignore` for an instance that is protected or in standby, and an empty string to replace the instance."""
+    """Return `Wait` or `Ignore` if the preferences keep a protected or standby instance, and an empty string otherwise."""
     wish = ""
     if _in_standby(member):
         wish = wishes.get("StandbyInstances", "Wait")
@@ -120,11 +120,13 @@ def _surge(wishes: dict[str, int], desired: int, replaceable: int) -> int:
 
 def _blocked(now: InstanceRefresh, held: Sequence[Member], now_s: float) -> RefreshStep:
     since_s = now.blocked_since_s if now.blocked_since_s is not None else now_s
-    names = "standby" if any(_in_standby(member) for member in held) else "protected from scale in"
     if now_s >= since_s + BLOCKED_MAX_S:
-        reason = f"{len(held)} instances were {names} for an hour: return them to service, or set the refresh preferences."
+        reason = (
+            f"For an hour, the only instances left to replace were in standby or protected from scale-in ({len(held)}): return "
+            "them to service, remove the protection, or set the preferences StandbyInstances and ScaleInProtectedInstances."
+        )
         return RefreshStep(now.but(status=FAILED, reason=reason, ended_at_s=now_s))
-    reason = f"Waiting for {len(held)} instances that are {names}."
+    reason = f"Waiting: the only instances left to replace are in standby or protected from scale-in ({len(held)})."
     return RefreshStep(now.but(blocked_since_s=since_s, reason=reason), again_s=since_s + BLOCKED_MAX_S)
 
 

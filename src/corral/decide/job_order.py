@@ -5,8 +5,8 @@ the same share identifier are a share. The share with the lowest level is first.
 has used, multiplied by its weight. In AWS's formula, T * weightFactor, T is the use of vCPUs over time. In one share, jobs with a
 higher scheduling priority are first, then older jobs.
 
-Past use decays: with the decay time D, the use of a moment D seconds ago counts e (2.718) times less than the use of now. So a
-share that has held V vCPUs for a long time has a use of V * D vCPU seconds, or V vCPUs on average.
+Past use decays: with the decay time D, use D seconds ago counts e (2.718) times less than use now. So a share that has held V vCPUs
+for a long time has a use of V * D vCPU seconds, or V vCPUs on average.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
 
 
 def weighted_vcpus(demand: Demand) -> float:
-    """Return the vCPUs that a job counts for in its share. All nodes of a multi-node job count."""
+    """Return how many vCPUs a job counts as in the use of its share. All nodes of a multi-node job count."""
     if demand.nodes:
         return sum(weighted_vcpus(node) * count for node, count in demand.nodes)
     return max(demand.cpu_units / CPU_UNITS_PER_CORE, VCPUS_PER_GPU * max(0, demand.gpus))
@@ -61,10 +61,10 @@ def vcpus_of(demand: Demand) -> float:
 def share_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> float:
     """Return the level of a share. The share with the lowest level gets capacity first.
 
-    The level counts the average use of the past and the vCPUs that the share holds now. Without the second part, a share could take
-    all free capacity at one instant, because past use grows only with time.
+    The level is the average use of the past, or the vCPUs that the share holds now if these are more. Without the second part, a
+    share could take all free capacity at one instant, because past use grows only with time.
     """
-    return weight * (use_at(use, now_s, decay_s).used / decay_s + use.held)
+    return weight * max(use_at(use, now_s, decay_s).used / decay_s, use.held)
 
 
 def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vcpus: float, reservation: int) -> bool:

@@ -30,7 +30,7 @@ def read_manifest(body: bytes, media_type: str | None) -> Manifest:
     try:
         document = read_json(body)
     except ValueError as error:
-        raise NotAManifest(f"The manifest is not JSON: {error}") from None
+        raise NotAManifest(f"The manifest is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise NotAManifest("The manifest is not a JSON object")
     kind = _kind(document, media_type)

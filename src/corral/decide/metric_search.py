@@ -1,14 +1,15 @@
 """CloudWatch's search expressions, which select the series for the function SEARCH.
 
-Names are split into tokens: at a change from lower to upper case, between letters and digits, and at all other characters. A search
-term is split in the same manner. It matches a series if its tokens occur, next to each other, in the series' namespace, metric
-name, dimension names or dimension values.
+Names are split into tokens: at a change from lower to upper case, between letters and digits, and at each character that is neither
+a letter nor a digit. A search term is split in the same way. The term matches a series if its tokens occur, next to each other, in
+the namespace, the metric name, a dimension name or a dimension value of the series.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ from corral.model.metric import Metric
 
 QUERY_MAX = 1024
 DEPTH_MAX = 50
+SEPARATOR = " "
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 TOKEN = re.compile(
     r'\s*(?:(?P<exact>"(?:[^"\\]|\\.)*")|(?P<sign>[()=,])|(?P<term>(?:[^\s()=,"\\]|\\.)+))'  # the parser ignores commas
@@ -31,7 +33,7 @@ class InvalidSearch(Exception):
 class MetricSearch(Struct, frozen=True):
     namespace: str | None  # None: any namespace
     dimensions: frozenset[str] | None  # a match has exactly these dimension names; None: any dimensions
-    name: str | None  # the metric name that every match has, if the expression requires one; then only those series are read
+    name: str | None  # the metric name that the expression requires: only series with it are read; None: any name
     _matches: MetricPredicate
 
     def matches(self, metric: Metric) -> bool:
@@ -53,8 +55,10 @@ def parse_search(text: str) -> MetricSearch:
     return MetricSearch(namespace, dimensions, parser.required_name, matches or (lambda _: True))
 
 
-def tokens_of(text: str) -> list[str]:
-    return WORD.findall(text)
+@lru_cache(maxsize=1024)  # each term of a search is compared with the same names
+def tokens_of(text: str) -> str:
+    """Return the tokens of a text, each between two separators. So adjacent tokens are a part of the result."""
+    return SEPARATOR + "".join(f"{token}{SEPARATOR}" for token in WORD.findall(text))
 
 
 def _schema(text: str) -> tuple[str | None, frozenset[str] | None, str]:
@@ -170,16 +174,12 @@ def _text_matcher(kind: str, text: str) -> Callable[[str], bool]:
     if kind == "exact":
         return lambda part: part == plain
     wanted = tokens_of(plain)
-    if not wanted:
+    if wanted == SEPARATOR:
         raise InvalidSearch(f"'{text}' has no letter or digit to search for; put it in double quotes")
-    joined = "".join(wanted).lower()
-    if len(wanted) == 1:
-        return lambda part: any(token.lower() == joined for token in tokens_of(part)) or "".join(tokens_of(part)).lower() == joined
-    if not plain.isalnum():  # the term contains delimiters, so a change of case does not start a new token
-        lowered = [token.lower() for token in wanted]
-        return lambda part: _contains_adjacent([token.lower() for token in tokens_of(part)], lowered)
-    return lambda part: _contains_adjacent(tokens_of(part), wanted)
-
-
-def _contains_adjacent(tokens: list[str], wanted: list[str]) -> bool:
-    return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens) - len(wanted) + 1))
+    lowered = wanted.lower()
+    if wanted.count(SEPARATOR) == 2:  # one token
+        joined = lowered.replace(SEPARATOR, "")
+        return lambda part: (found := tokens_of(part).lower()).replace(SEPARATOR, "") == joined or lowered in found
+    if not plain.isalnum():  # the term contains delimiters, so upper and lower case are equal
+        return lambda part: lowered in tokens_of(part).lower()
+    return lambda part: wanted in tokens_of(part)

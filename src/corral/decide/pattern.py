@@ -6,6 +6,7 @@ years.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 MEMORY_MAX_BYTES = 8 * 1024 * 1024  # per compiled pattern
@@ -27,6 +28,7 @@ class Pattern:
         return self._compiled.search(text) is not None
 
 
+@lru_cache(maxsize=128)  # re2 keeps as many patterns, but its own look-up is slow
 def _compiled(text: str) -> Any:
     import re2  # imported on first use: it takes a few milliseconds
 

@@ -5,7 +5,7 @@ job that waits for capacity in a pool. A demand is the number of GPUs, the CPU a
 line is the claims of a pool that have equal demands and equal time limits. The first claim of a line is its head. Claims are sorted
 by rank: usually the oldest claim is the first, so "older" means a smaller rank.
 
-The oldest claim that does not fit reserves a slot. `decide/backfill.py` decides which younger claims may use this slot before.
+The oldest claim that does not fit reserves a slot. `decide/backfill.py` decides which younger claims may use this slot first.
 `decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. `decide/placement_together.py`
 chooses the slots of a multi-node job. Other tasks get the best fit.
 """
@@ -54,7 +54,8 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
-        # Demand → a claim that ends at this time or later does not fit. Without time limits, all heads have different demands.
+        # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each head has
+        # another demand, so this table would save nothing.
         refused: dict[Demand, float] | None = {} if pool.lines_with_limits else None
         while heads:
             claim = heappop(heads)
@@ -111,7 +112,8 @@ def room_for_newcomer(
     """Find a placement for a new task, which has not waited. `Claim` describes `longest_s`.
 
     The task gets no reserved slot, unless its time limit shows that this does not delay the claim that reserves the slot. The task
-    gets no capacity that a waiting claim could use now. Return None if nothing else is free.
+    gets no capacity that a waiting claim could use now. Return None if nothing else is
+    free, or if a waiting claim fits now.
     """
     if not pool.has_line():
         return _find(pool, demand, None, seed)
@@ -144,7 +146,7 @@ def could_hold(pool: Pool, demand: Demand) -> bool:
 
 
 def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
-    """Return why no slot of the pool could ever hold the demand. Return None if a slot could hold it without other tasks.
+    """Return why no slot of the pool could ever hold the demand. Return None if an empty slot could hold it.
 
     A GPU that is withheld now can become available later, so it counts.
     """
@@ -188,7 +190,7 @@ def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_
             before = place_before(pool, demand, opening, _latest_end_s(now_s, longest_s))
             if before is not None:
                 return _behind_older_claims(pool, demand, now_s) or before
-        text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
+        text = f"the free capacity of the host is reserved for {reservation.claim.name}, which is ahead in line"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
     return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, gpus_for(slot, demand))
 
@@ -197,11 +199,11 @@ def _behind_older_claims(pool: Pool, demand: Demand, now_s: float) -> Unplaceabl
     due = next(serve(pool, now_s), None)
     if due is None:
         return None
-    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity is needed by {due[0].name}, which has waited longer")
+    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity is needed by {due[0].name}, which is ahead in line")
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
-    """Return the reservation for the oldest waiting claim. Call this only if no waiting claim fits now."""
+    """Return the reservation for the first waiting claim that can reserve a slot."""
     return _reservation_for(pool, pool.heads())
 
 
@@ -240,7 +242,7 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     else:
         text = f"needs {amounts(demand)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if reservation is not None and _find(pool, demand, None) is not None:
-        return f"{text}, reserved for {reservation.claim.name}, which has waited longer"
+        return f"{text}, reserved for {reservation.claim.name}, which is ahead in line"
     lacking = _lacking(pool, demand, reservation)
     if lacking == "GPU" and demand.gpu_memory_mib:
         most_mib = max([most_gpu_memory(slot) for slot in pool.slots() if slot.takes_tasks], default=0)
@@ -250,10 +252,14 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     elif lacking == "GPU" and free_gpus >= demand.gpus:
         text += ", but not all on one host"
     elif lacking == "MEMORY":
-        text += f", but no such host has {demand.memory_mib} MiB of memory free"
+        text += f", but no {_enough_gpus(demand)} has {demand.memory_mib} MiB of memory free"
     elif lacking == "CPU":
-        text += f", but no such host has {demand.cpu_units} CPU units free"
+        text += f", but no {_enough_gpus(demand)} has {demand.cpu_units} CPU units free"
     return text
+
+
+def _enough_gpus(demand: Demand) -> str:
+    return "host with enough free GPUs" if demand.gpus or demand.gpu_memory_mib else "host"
 
 
 def _size_text(size: Demand, demand: Demand) -> str:
@@ -273,18 +279,18 @@ def why_not_placed(pool: Pool, claim: Claim) -> str:
 
 
 def place_text(pool: Pool, claim: Claim) -> str:
-    """Describe the place of a claim in line. The cost does not depend on the number of claims with equal demands."""
+    """Describe the place of a claim among all claims of the pool. This is fast also if many claims have equal demands."""
     place = pool.place_in_line(claim)
     return "first in line" if place == 1 else f"place {place} in line behind {next(iter(pool.heads())).name}"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:
-    """Return the heads of lines that have waited longer than this claim."""
+    """Return the heads of lines that are older than this claim."""
     return [head for head in pool.heads() if head < claim]
 
 
 def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
-    """Return the reservation for the first of these claims that can reserve a slot. None of the claims fits now."""
+    """Return the reservation for the first of these claims that can reserve a slot. Call this only if no claim fits now."""
     return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
 
 
@@ -315,16 +321,18 @@ def _hosts(count: int) -> str:
 def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "", ends_at_s: float = inf) -> Placement | None:
     if demand.nodes:
         return place_together(pool, demand, reservation)
-    if demand.rules is None:
-        slot_id = best_fit(pool, demand, reservation)
-    else:
-        reserved = 0 if reservation is None else len(reservation.wanted)
-        slot_id = first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation), reserved)
+    slot_id = best_fit(pool, demand, reservation) if demand.rules is None else _preferred(pool, demand, reservation, seed)
     if slot_id is not None:
         return Placement(slot_id, gpus_for(pool.slot(slot_id), demand))
     if reservation is None or reservation.opening is None:
         return None
     return place_before(pool, demand, reservation.opening, ends_at_s)
+
+
+def _preferred(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str) -> str | None:
+    """Return the slot that the placement rules of the demand prefer."""
+    reserved = 0 if reservation is None else len(reservation.wanted)
+    return first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation), reserved)
 
 
 def is_reservable(pool: Pool, claim: Claim) -> bool:
@@ -378,8 +386,8 @@ def _withheld_text(pool: Pool) -> str:
 
 
 def claim_rank(since_s: float, priority: int = 0) -> Rank:
-    """Return the rank of a claim. It is stored with the claim. Higher priorities are served first, then older claims.
+    """Return the rank of the claim of a task or an instance. Higher priorities are served first, then claims that wait longer.
 
-    Queues only compare ranks, so only this function must change if claims are to be served in another order.
+    The rank is stored with the claim, so a change of this function affects only new claims.
     """
     return (-priority, since_s)

@@ -15,7 +15,7 @@ Test = Callable[[str, str], bool]  # (value in the policy, value of the request)
 
 IF_EXISTS = "IfExists"
 FOR_ALL, FOR_ANY = "ForAllValues:", "ForAnyValue:"
-VARIABLE = re.compile(r"\$\{\s*([^},]+?)\s*(?:,\s*'([^']*)'\s*)?\}")
+VARIABLE = re.compile(r"\$\{([^},]++)(?:,\s*+'([^']*+)'\s*+)?\}")  # possessive: a caller's text must not cause backtracking
 SPECIAL = re.compile(r"[*?\[]")  # characters with a special meaning in patterns of `fnmatch`
 LITERALS = ("*", "?", "$")  # ${*}, ${?} and ${$} mean the characters *, ? and $
 DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|([+-])(\d\d):?(\d\d)))?")
@@ -151,9 +151,9 @@ def _value(found: re.Match[str], context: Context) -> str:
 
     If the request has no value and there is no default, return the text of the variable itself, which matches nothing.
     """
-    name, default = found.groups()
+    name, default = found[1].strip(), found[2]
     if name in LITERALS:
-        return str(name)
+        return name
     values = context.get(name.lower(), ())
     return values[0] if len(values) == 1 else found[0] if default is None else default
 

@@ -31,7 +31,8 @@ class Step(Struct, frozen=True):
 def adjusted(capacity: int, adjustment_type: str, adjustment: int, min_magnitude: int = 0) -> int:
     """Return the capacity after an adjustment. The group's minimum and maximum sizes are applied later.
 
-    An adjustment in percent is rounded towards zero, but is at least one instance and at least `min_magnitude`.
+    An adjustment in percent is rounded towards zero, but is at least one instance and at least `min_magnitude`. Percent of the
+    capacity 0 is 0, unless there is a `min_magnitude`.
     """
     if adjustment_type == EXACT:
         return adjustment
@@ -52,7 +53,7 @@ def step_for(steps: Sequence[Step], difference: float) -> Step | None:
 def problem_of_steps(steps: Sequence[Step]) -> str | None:
     """Return why these steps are not valid, or None if they are valid."""
     if any(step.lower is None and step.upper is None for step in steps) and len(steps) > 1:
-        return "At least one StepAdjustment must have a bound if there are several."
+        return "If there are several StepAdjustments, each must have a lower or an upper bound."
     if any(None not in (step.lower, step.upper) and step.lower >= step.upper for step in steps):  # type: ignore[operator]
         return "The lower bound of a StepAdjustment must be less than its upper bound."
     for bound in ("lower", "upper"):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from corral.model.numbers import whole_number
 
 DAY_S = 86_400
-HORIZON_DAYS = 8 * 366 + 1  # how far the search goes: two leap days can be eight years apart (2096 and 2104)
+HORIZON_DAYS = 40 * 366  # how far the search goes: two leap days on the same weekday are at most 40 years apart (2088 and 2128)
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?")
@@ -27,7 +27,7 @@ Offset = Callable[[float], float]  # returns the UTC offset at a time, both in s
 
 
 class CronError(ValueError):
-    """The schedule is not valid. The text names the wrong field."""
+    """The schedule is not valid. The text says why."""
 
 
 class Cron(Struct, frozen=True):
@@ -36,12 +36,12 @@ class Cron(Struct, frozen=True):
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]  # 0 is Sunday
-    any_day: bool  # the field of the day of the month is *
+    any_day: bool  # the field of the day of the month begins with *, or is ?
     any_weekday: bool
     years: frozenset[int] | None = None  # None: every year
 
     def has_day(self, day: int, weekday: int) -> bool:
-        """Return whether the schedule includes this day. As in cron, if both day fields are set, one of them must match."""
+        """Return whether the schedule includes this day. As in cron, if both day fields restrict the days, one match is enough."""
         if self.any_day or self.any_weekday:
             return day in self.days and weekday in self.weekdays
         return day in self.days or weekday in self.weekdays
@@ -71,19 +71,15 @@ def read_cron(text: str) -> Cron:
 def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
     """Return the first time of a schedule after `after_s`, or None if there is none, for example for 30 February.
 
-    When daylight saving time begins, a skipped local time is moved forward by the skipped hour. When it ends, a local time that
-    occurs twice counts once.
+    When daylight saving time begins, a skipped local time is moved forward by the skipped hour. When daylight saving time ends, a
+    local time that occurs twice counts once.
     """
-    first_day = day = int((after_s + offset(after_s)) // DAY_S)
-    if cron.years is not None:
-        year = next((each for each in sorted(cron.years) if each >= date_of(day)[0]), None)
-        if year is None:
-            return None
-        first_day = day = max(day, timegm((year, 1, 1, 0, 0, 0)) // DAY_S)
-    while day < first_day + HORIZON_DAYS:
+    day = int((after_s + offset(after_s)) // DAY_S)
+    end_day = day + HORIZON_DAYS if cron.years is None else _first_day(max(cron.years) + 1)
+    while day < end_day:
         year, month, of_month = date_of(day)
         if cron.years is not None and year not in cron.years:
-            day += 1
+            day = _first_day(min(each for each in cron.years if each > year))
             continue
         if month not in cron.months:
             day += monthrange(year, month)[1] - of_month + 1
@@ -95,6 +91,11 @@ def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
                     return at_s
         day += 1
     return None
+
+
+def _first_day(year: int) -> int:
+    """Return the number of 1 January of a year, counted from 1 January 1970."""
+    return timegm((year, 1, 1, 0, 0, 0)) // DAY_S
 
 
 class Once(Struct, frozen=True):
@@ -178,7 +179,7 @@ def _read_cron_with_year(text: str) -> Cron:
 
 def date_of(day: int) -> tuple[int, int, int]:
     """Convert a number of days since 1 January 1970 to year, month and day. Unlike datetime, it accepts years above 9999."""
-    cycle, in_cycle = divmod(day + 719_468, 146_097)  # 400 years have 146,097 days; 1 March of the year 0 is day 0
+    cycle, in_cycle = divmod(day + 719_468, 146_097)  # counted from 1 March of the year 0; 400 years have 146,097 days
     year = (in_cycle - in_cycle // 1460 + in_cycle // 36_524 - in_cycle // 146_096) // 365
     in_year = in_cycle - (365 * year + year // 4 - year // 100)
     from_march = (5 * in_year + 2) // 153
@@ -209,7 +210,7 @@ def _values(text: str, least: int, most: int, names: tuple[str, ...], first_name
             low = _value(begin, names, first_name, field)
             high = _value(end, names, first_name, field) if end is not None else (most if step is not None else low)
         if not (least <= low <= high <= most and every >= 1):
-            raise CronError(f"'{part}' is not valid for the {field}: it must be between {least} and {most}")
+            raise CronError(f"'{part}' is not valid for the {field}: its values must rise and be between {least} and {most}")
         found |= set(range(low, high + 1, every))
     return frozenset(found)
 

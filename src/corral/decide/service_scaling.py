@@ -4,9 +4,9 @@ The rules are those of Application Auto Scaling:
 
 - A scale-out begins a cooldown. During the cooldown, the capacity that the scale-out has added counts as part of the next
   scale-out. So only a larger scale-out changes the desired count.
-- A scale-in begins a second cooldown, which blocks the next scale-in. It does not block a scale-out, which ends this cooldown.
+- A scale-in begins a second cooldown, which blocks the next scale-in. A scale-out is not blocked, and ends this cooldown.
 - While an alarm stays in its state, its policy is applied again, at most once a minute. With `--alarm-timing fast`, which is the
-  default, it is applied again after its cooldown.
+  default, the policy is applied again after its cooldown.
 - A scale-out of target tracking counts only the tasks that ran all the time while the metric was measured. A scale-in counts all
   tasks that ran in this time, including stopped tasks. So the estimate of the load is correct while tasks start or stop.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
@@ -31,9 +31,9 @@ OUTCOMES = {
 }
 OUT_SUSPENDED = "Dynamic scaling out of the scalable target is suspended."
 IN_SUSPENDED = "Dynamic scaling in of the scalable target is suspended."
-OUT_COOLDOWN = "The scale-out cooldown lasts, and the policy wants no larger scale-out."
-IN_COOLDOWN = "The scale-in cooldown lasts."
-NOT_MEASURED = "The metric has no value of the time after the last change of the capacity yet."
+OUT_COOLDOWN = "The scale-out cooldown has not ended, and the policy wants no larger scale-out."
+IN_COOLDOWN = "The scale-in cooldown has not ended."
+NOT_MEASURED = "The metric has no value yet for the time after the last change of the capacity."
 
 
 class ServiceCapacity(Struct, frozen=True):
@@ -44,8 +44,8 @@ class ServiceCapacity(Struct, frozen=True):
     most: int
     running: int  # tasks that run
     stopping: int = 0  # tasks that still run, but are being stopped
-    young: int = 0  # running tasks that have started since the metric was measured
-    stopped: int = 0  # tasks that have stopped since the metric was measured
+    young: int = 0  # running tasks that have started since the beginning of the time that the metric covers
+    stopped: int = 0  # tasks that have stopped since the beginning of that time
     mature_s: float | None = None  # if the metric is always up to date: when the oldest young task has run long enough to count
     out_suspended: bool = False
     in_suspended: bool = False

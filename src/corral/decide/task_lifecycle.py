@@ -80,7 +80,7 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
     if not stopping and not task.plain:
         runs = _resolve(_restart(seen, rules), rules, now_s)
     if task.state is TaskState.PENDING and _is_up(runs):
-        changes |= {"state": TaskState.RUNNING, "started_at_s": max(run.started_at_s or 0.0 for run in runs) or now_s}
+        changes |= {"state": TaskState.RUNNING, "started_at_s": max([run.started_at_s or 0.0 for run in runs]) or now_s}
     if not stopping:
         cause = _cause_of_end(seen, runs)
         if cause is not None:
@@ -104,7 +104,7 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
 
 def startable(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     """Return the runs that have not started and do not wait for another container."""
-    return tuple(run for run in runs if run.state is RunState.PENDING and not run.waits)
+    return tuple([run for run in runs if run.state is RunState.PENDING and not run.waits])
 
 
 def stoppable(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules] = NO_RULES) -> tuple[Run, ...]:
@@ -145,13 +145,18 @@ def duration_text(seconds: float) -> str:
 
 
 def _unfinished(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    return tuple(run for run in runs if run.state is not RunState.STOPPED)
+    return tuple([run for run in runs if run.state is not RunState.STOPPED])
 
 
 def _is_up(runs: tuple[Run, ...]) -> bool:
     """Whether all containers have started, except containers that are not essential and failed to start."""
-    others = [run for run in runs if run.started_at_s is None and not run.restarts]
-    return len(others) < len(runs) and all(run.state is RunState.STOPPED and not run.essential for run in others)
+    has_started = False
+    for run in runs:
+        if run.started_at_s is not None or run.restarts:
+            has_started = True
+        elif run.state is not RunState.STOPPED or run.essential:
+            return False
+    return has_started
 
 
 def _limit_s(task: Task) -> float:
@@ -264,6 +269,8 @@ def _cause_of_end(seen: tuple[Run, ...], runs: tuple[Run, ...]) -> Run | None:
     essential = [run for run in ended if run.essential]
     if not essential:
         return ended[-1] if len(ended) == len(runs) else None
+    if len(essential) == 1:
+        return essential[0]
     return next((run for run in essential if run in seen), essential[0])
 
 

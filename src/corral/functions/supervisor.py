@@ -1,6 +1,8 @@
 """The process of a Lambda function. The server starts this file as a script, with the environment of the function.
 
-The lifeline is a pipe from the server. The server holds one end open as long as the process may run.
+The lifeline is a socket. The server keeps its end of the socket open until the process must end. When the child ends by itself, or
+uses too much memory, the supervisor writes the reason to the lifeline: the exit status of the child, the negative number of the
+signal that has killed it, or TOO_MUCH_MEMORY. The child has no access to the lifeline.
 
 There are two processes. The first one, the supervisor, waits. Its child loads the code and runs the handler (`handler_loop.py`).
 When the server ends or closes the lifeline, when the child ends, or when the function uses too much memory, the supervisor kills
@@ -20,7 +22,7 @@ from contextlib import suppress
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MEMORY_CHECK_S = 0.5
-TOO_MUCH_MEMORY = 125  # the exit status of the supervisor if the function has used more memory than its limit
+TOO_MUCH_MEMORY = "memory"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MIB = 1024 * 1024
 
@@ -35,7 +37,7 @@ def main() -> None:
     child = os.fork()
     if child == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != supervisor:  # the supervisor has ended before the call
+        if os.getppid() != supervisor:  # the supervisor has ended before the call of prctl
             os._exit(1)
         os.close(lifeline)
         sys.path[0] = os.path.dirname(os.path.abspath(__file__))
@@ -46,13 +48,15 @@ def main() -> None:
         os._exit(0)
     os.close(channel)
     os.closerange(0, 3)
-    status = _watch(lifeline, child, memory_mib * MIB)
+    reason = _watch(lifeline, child, memory_mib * MIB)
     _kill_all(supervisor)
-    os._exit(status)
+    with suppress(OSError):  # the server may have ended
+        os.write(lifeline, reason.encode())
+    os._exit(0)
 
 
-def _watch(lifeline: int, child: int, memory_max_bytes: int) -> int:
-    """Wait until the child must end or has ended. Return the exit status of the supervisor."""
+def _watch(lifeline: int, child: int, memory_max_bytes: int) -> str:
+    """Wait until the child must end or has ended. Return the reason. It is empty if the server ends the process."""
     ended = os.pidfd_open(child)
     watched = select.poll()
     watched.register(lifeline, select.POLLIN)
@@ -61,17 +65,16 @@ def _watch(lifeline: int, child: int, memory_max_bytes: int) -> int:
         ready = {fd for fd, _ in watched.poll(MEMORY_CHECK_S * 1000)}
         if ended in ready:
             _, status = os.waitpid(child, 0)
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+            return str(os.waitstatus_to_exitcode(status))
         if lifeline in ready:  # the server has closed its end
-            return 0
+            return ""
         _reap_orphans(child)
         if sum(map(_resident_bytes, _descendants(os.getpid()))) > memory_max_bytes:
             return TOO_MUCH_MEMORY
 
 
 def _reap_orphans(child: int) -> None:
-    """Collect the exit statuses of processes that the function has started and left. Keep the status of the child itself."""
+    """Collect the exit statuses of ended processes whose parent has also ended. Keep the status of the child itself."""
     while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None and ended.si_pid != child:
         os.waitpid(ended.si_pid, 0)
 
@@ -85,7 +88,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _descendants(pid: int) -> list[int]:
-    """The children of a process, their children, and so on."""
+    """Return the ids of the children of a process, of their children, and so on."""
     found: list[int] = []
     waiting = [pid]
     while waiting:

@@ -7,8 +7,15 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.model.stack import StackStatus
+
 CREATE_COMPLETE, FAILED = "CREATE_COMPLETE", "FAILED"  # values of `status`
-AVAILABLE, UNAVAILABLE, EXECUTE_IN_PROGRESS, OBSOLETE = "AVAILABLE", "UNAVAILABLE", "EXECUTE_IN_PROGRESS", "OBSOLETE"
+# Values of `execution_status`
+AVAILABLE, UNAVAILABLE, OBSOLETE = "AVAILABLE", "UNAVAILABLE", "OBSOLETE"
+EXECUTE_IN_PROGRESS, EXECUTE_COMPLETE, EXECUTE_FAILED = "EXECUTE_IN_PROGRESS", "EXECUTE_COMPLETE", "EXECUTE_FAILED"
+EXECUTED = frozenset({EXECUTE_IN_PROGRESS, EXECUTE_COMPLETE, EXECUTE_FAILED})
+
+SUCCEEDED = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE, StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS})
 
 
 class ChangeSet(Struct, frozen=True):
@@ -20,8 +27,8 @@ class ChangeSet(Struct, frozen=True):
     status: str
     execution_status: str
     created_at_s: float
-    request: str  # a digest of the request that created it
-    spec: dict[str, Any]  # the request of the stack (services/cloudformation/stack_operations.py), as JSON
+    request: str  # a digest of the request that created the change set
+    spec: dict[str, Any]  # a StackSpec (services/cloudformation/stack_operations.py) as JSON
     changes: list[dict[str, Any]] = field(default_factory=list)  # in the shape in which DescribeChangeSet returns them
     status_reason: str = ""
     description: str = ""
@@ -31,3 +38,14 @@ class ChangeSet(Struct, frozen=True):
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+    def execution_status_in(self, stack: StackStatus) -> str:
+        """Return the execution status of a change set whose stack has the given status.
+
+        The status of the stack is the result of the execution until UpdateStack changes the stack. UpdateStack stores the result.
+        """
+        if self.execution_status != EXECUTE_IN_PROGRESS:
+            return self.execution_status
+        if stack in SUCCEEDED:
+            return EXECUTE_COMPLETE
+        return EXECUTE_IN_PROGRESS if stack.in_progress else EXECUTE_FAILED

@@ -27,7 +27,7 @@ HOST_TERMINATED = "Host EC2 (instance {}) terminated."
 
 class JobState(StrEnum):
     SUBMITTED = "SUBMITTED"
-    PENDING = "PENDING"  # waits for other jobs; also the state of a parent while its children or nodes exist and none has started
+    PENDING = "PENDING"  # waits for other jobs; an array is also PENDING while its children wait and run
     RUNNABLE = "RUNNABLE"  # waits for capacity
     STARTING = "STARTING"  # its task is placed
     RUNNING = "RUNNING"
@@ -39,7 +39,7 @@ ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED})
 _BEFORE_START = frozenset({JobState.PENDING, JobState.RUNNABLE, JobState.FAILED})
 MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.SUBMITTED: _BEFORE_START | {JobState.SUCCEEDED},  # an array can end before its state has become PENDING
-    JobState.PENDING: _BEFORE_START | {JobState.SUCCEEDED},  # an array parent is PENDING until its last child has ended
+    JobState.PENDING: _BEFORE_START | {JobState.SUCCEEDED},  # an array is PENDING until its last child has ended
     JobState.RUNNABLE: frozenset({JobState.STARTING, JobState.FAILED}),
     # A short task may end before the server knows that it was running.
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.RUNNABLE, JobState.SUCCEEDED, JobState.FAILED}),
@@ -85,6 +85,7 @@ class NodeGroup(Struct, frozen=True):
     definition_arn: str  # of the ECS task definition
     demand: Demand
     overrides: dict[str, Any] = field(default_factory=dict)  # in ECS's form
+    asks_for_gpus_by_image: bool = False  # the image or environment of these nodes sets NVIDIA_VISIBLE_DEVICES
 
 
 class JobSpec(Struct, frozen=True):
@@ -105,7 +106,7 @@ class JobSpec(Struct, frozen=True):
     resources: tuple[tuple[str, int], ...] = ()  # consumable resources: name, quantity
     nodes: tuple[NodeGroup, ...] = ()
     main_node: int = 0
-    asks_for_gpus_by_image: bool = False  # the image or environment sets NVIDIA_VISIBLE_DEVICES: wait for a free GPU
+    asks_for_gpus_by_image: bool = False  # an image or environment sets NVIDIA_VISIBLE_DEVICES, so jobs wait for a free GPU
     request: dict[str, Any] = field(default_factory=dict)  # members of SubmitJob that DescribeJobs returns unchanged
 
 
@@ -150,7 +151,7 @@ class Job(Changeable, frozen=True):
     terminated: bool = False  # TerminateJob has ended the job, or is ending it
     number: int = 0  # the number of its row; for a child or node, of the parent's row. A newer job has a larger number
     expanded: int = 0  # of an array: the number of children that have rows; WAITS: the array waits for other jobs
-    check_from: int | None = None  # of an array: children from this index on must be checked again; None: all were checked
+    check_from: int | None = None  # of an array: the index from which on the reconciler must check the children; None: it need not
 
     @property
     def has_ended(self) -> bool:
@@ -194,7 +195,7 @@ def child_id(parent: Job, index: int) -> str:
 
 
 def parent_and_index(job_id: str) -> tuple[str, int] | None:
-    """Return the id of the parent and the index in the id of a child or node. Return None for other ids."""
+    """Split the id of a child or node into the id of its parent and its index. Return None for other ids."""
     for mark in ":#":
         parent_id, found, text = job_id.partition(mark)
         if found:

@@ -6,7 +6,7 @@ A run is a task that a user starts with `corral run` or RunTask. Each option is 
 - `corral:hold`: `true`. The task does not start until the tag is removed, or its value is `false`.
 - `corral:not-before`: seconds since the epoch. The task does not start before this time.
 - `corral:after`: task ids and `array:ID`, separated by spaces. The task starts when all of them have ended with exit code 0.
-- `corral:after-any`: the same, but each end of a task counts, also a failure.
+- `corral:after-any`: like `corral:after`, but the exit codes do not matter.
 - `corral:array`: `ID FIRST STEP LIMIT`. The tasks of the request are the members FIRST, FIRST + STEP, ... of the array ID. At most
   LIMIT members of the array run at once (0: no limit). The tag of each member has its own index: `ID INDEX 1 LIMIT`.
 - `corral:requeue`: how often a new task is launched after the task has failed, or was lost with its host.
@@ -52,7 +52,7 @@ ARRAY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class RunOptionError(ValueError):
-    """The value of a tag breaks its rule. The text has the value, the rule and how to correct it."""
+    """The value of a tag breaks the rule for this tag. The text has the value and the rule."""
 
 
 class ArrayMembers(Struct, frozen=True):
@@ -68,7 +68,7 @@ class ArrayMembers(Struct, frozen=True):
         return self.first + at * self.step
 
     def tag_value(self, at: int) -> str:
-        """Return the tag of the task with the number `at`. A request with this tag launches the same member again."""
+        """Return the value of the tag of the task with the number `at`. A request with this tag launches the same member again."""
         return f"{self.id} {self.index(at)} 1 {self.limit}"
 
 
@@ -84,7 +84,7 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """Whether a task with these options may have to wait before it gets in line for capacity."""
+        """Whether a hold, a time or other tasks can delay the start of the task. The limit of an array is not considered."""
         return bool(self.held or self.not_before_s is not None or self.after or self.after_any)
 
 
@@ -169,7 +169,7 @@ def _needed(given: Mapping[str, str], tag: str) -> tuple[str, ...]:
         if not _is_list_tag(key, tag):
             continue
         if not text.split():
-            raise _wrong(key, text, f"task ids or {ARRAY_PREFIX}ID, separated by spaces; without any, leave the tag out")
+            raise _wrong(key, text, f"task ids or {ARRAY_PREFIX}ID, separated by spaces; if there are none, leave the tag out")
         for word in text.split():
             is_array = word.startswith(ARRAY_PREFIX)
             if not (ARRAY_ID.fullmatch(word.removeprefix(ARRAY_PREFIX)) if is_array else TASK_ID.fullmatch(word)):

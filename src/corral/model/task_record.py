@@ -101,7 +101,8 @@ def is_failure(task: Task) -> bool:
     """
     if task.stop_code in STOPPED_BY_REQUEST and not _reached_limit(task):
         return False
-    return any(run.exit_code != 0 for run in task.runs if run.essential)
+    codes = [run.exit_code for run in task.runs if run.essential]
+    return codes.count(0) < len(codes)
 
 
 def _reached_limit(task: Task) -> bool:
@@ -119,7 +120,7 @@ def _container(run: Run) -> ContainerRecord:
 def _without_environment(overrides: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the overrides without environment variables, and whether they had any."""
     containers = overrides.get("containerOverrides", ())
-    if not any(name in each for each in containers for name in ENVIRONMENT):
+    if not containers or not any(name in each for each in containers for name in ENVIRONMENT):
         return overrides, False
     kept = [{name: value for name, value in each.items() if name not in ENVIRONMENT} for each in containers]
     return {**overrides, "containerOverrides": kept}, True

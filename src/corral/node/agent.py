@@ -111,7 +111,7 @@ class Agent:
                         wait_s = RECONNECT_FIRST_S
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RECONNECT_MAX_S)
-            log.info("ending: %s", self._quit_reason or "there is no core and no live run")
+            log.info("ending: %s", self._quit_reason or "there is no connection to the core and no live run")
         finally:
             if sampler is not None:
                 sampler.cancel()
@@ -316,7 +316,7 @@ class Agent:
                 try:
                     await self._sample_once(matter=matter)
                     is_failing = False
-                except Exception:  # without samples, the agent would report no faults of GPUs any more
+                except Exception:  # continue: without samples, the agent would report no faults of GPUs any more
                     if not is_failing:
                         log.exception("the GPUs could not be sampled; the agent tries again")
                     is_failing = True

@@ -171,6 +171,10 @@ class DockerEngine:
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+        shared = [*self._images.unfinished(), *self._resources.unfinished()]  # cancelling the runs that wait for these leaves them
+        for each in shared:
+            each.cancel()
+        await asyncio.gather(*shared, return_exceptions=True)
         if quit and self._available.is_set():
             with contextlib.suppress(TimeoutError, EngineGone, EngineError):
                 await asyncio.wait_for(self._cleanup.drop_idle_pauses(), CLOSE_MAX_S)

@@ -66,7 +66,7 @@ class EngineImages:
         self._pulled: dict[str, PulledImage] = _read(path)
 
     async def pull(self, name: str, auth: str, report: Callable[[str], None], given_up: asyncio.Event) -> None:
-        """Pull an image, and retry until the pull succeeds. `report` is called with the progress.
+        """Pull an image. If the pull fails and the image does not exist yet, retry. `report` is called with the progress.
 
         Raises CannotPull after the time limit, or when `given_up` is set.
         """
@@ -108,6 +108,10 @@ class EngineImages:
         del self._pulling[key]
         if not pulling.cancelled():
             pulling.exception()  # read the exception, so that asyncio does not log it if all waiters were cancelled
+
+    def unfinished(self) -> list[asyncio.Task[None]]:
+        """Return the running pulls."""
+        return list(self._pulling.values())
 
     async def _exists(self, name: str) -> bool:
         try:

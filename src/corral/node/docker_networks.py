@@ -15,8 +15,9 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
+from corral.model.container_network import GATEWAY
 from corral.node.docker_api import DockerApi, EngineError
-from corral.node.docker_settings import GATEWAY, INSIDE_NETWORK, NETWORK
+from corral.node.docker_settings import INSIDE_NETWORK, NETWORK
 
 NAMES = (NETWORK, INSIDE_NETWORK)
 ROUTE_TABLE = Path("/proc/net/route")
@@ -30,17 +31,17 @@ class TaskNetworks:
         self._api = api
         self._lock = asyncio.Lock()
         # The asyncio task that creates the networks. Its result is the name of the bridge of `corral-inside`.
-        self._making: asyncio.Task[str] | None = None
+        self.making: asyncio.Task[str] | None = None
 
     async def ensure(self) -> str:
         """Create the networks if that was not done yet. Return the name of the bridge of `corral-inside`."""
-        if self._making is None or (self._making.done() and self._making.exception()):
-            self._making = asyncio.get_running_loop().create_task(self._make())
-        return await asyncio.shield(self._making)
+        if self.making is None or (self.making.done() and self.making.exception()):
+            self.making = asyncio.get_running_loop().create_task(self._make())
+        return await asyncio.shield(self.making)
 
     def forget(self) -> None:
         """Record that a network was removed. The next `ensure` creates it again."""
-        self._making = None
+        self.making = None
 
     async def restore(self, members: Mapping[str, str]) -> list[str]:
         """Create networks that were removed, and connect running containers to their networks again.
@@ -49,7 +50,7 @@ class TaskNetworks:
         """
         names = {network["Name"] for network in await self._api.get("/networks")}
         missing = [name for name in NAMES if name not in names]
-        if missing and (self._making is None or self._making.done()):
+        if missing and (self.making is None or self.making.done()):
             log.warning("creating the Docker network %s, which running tasks need", " and ".join(missing))
             self.forget()
         await self.ensure()

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from corral.model.container_network import GATEWAY
 from corral.model.run import RunSpec
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 
-# Corral's address in every container, except in network mode host. botocore accepts credentials only from this address.
-GATEWAY = "169.254.170.2"
 NETWORK = "corral"  # the Docker network of tasks in network mode bridge or awsvpc
 # The Docker network of tasks in network mode none. Its gateway is GATEWAY, and it has no route to other networks.
 INSIDE_NETWORK = "corral-inside"

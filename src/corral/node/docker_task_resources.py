@@ -1,6 +1,7 @@
 """Docker resources that the containers of a task share: networks, volumes and the pause container.
 
-The pause container does nothing. It owns the network of the task, so that the network exists as long as the task.
+The pause container does nothing. It owns the namespaces that the containers share, for example the network of the task. So the
+namespaces exist as long as the task.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class TaskResources:
         Containers that are still being started are left out.
         """
         return {task_id: made.result() for task_id, made in self._pauses.items() if made.done() and not made.exception()}
+
+    def unfinished(self) -> list[asyncio.Task[Any]]:
+        """Return the asyncio tasks that create networks and pause containers now."""
+        return [making for making in (*self._pauses.values(), self.networks.making) if making is not None and not making.done()]
 
     @property
     def with_pause(self) -> list[str]:

@@ -2,9 +2,9 @@
 
 The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
 spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). The guard pauses a run
-that prints too fast, trims the output file, and resumes the run when its average rate is below `FLOOD_BYTES_PER_S` again. A run is
-also paused while its file is larger than `HARD_MAX_BYTES`, because trimming may take seconds on a busy disk. Other runs are not
-paused.
+that prints too fast, and trims its output file: it drops the oldest output. It resumes the run when its average rate is below
+`FLOOD_BYTES_PER_S` again. A run is also paused while its file is larger than `HARD_MAX_BYTES`, because trimming may take seconds on
+a busy disk. Other runs are not paused.
 
 The guard is a separate process for two reasons. The loop of the spawner may wait for a busy disk, for example when it creates a
 file. And a spawner with several threads would change cgroups more slowly. The guard reads only file sizes, the spawner's journal
@@ -12,9 +12,9 @@ and lists of processes. These reads never wait for the disk. A second thread tri
 so a launch needs no extra step. The guard is forked without exec. So it is ready in milliseconds, before a run can print much, and
 it shares memory pages with the spawner.
 
-The standard input of the guard is a pipe from the spawner. The spawner writes a byte when a run starts. When the pipe is closed,
-the spawner has ended; then the guard resumes all runs and exits. Before the spawner stops a run, it resumes the run. If the
-guard dies, the spawner resumes all runs.
+The standard input of the guard is a pipe from the spawner. The spawner writes a byte when a run starts and no other run is alive.
+When the pipe is closed, the spawner has ended; then the guard resumes all runs and exits. When the spawner stops a run, it also
+resumes the run. If the guard dies, the spawner resumes all runs.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class OutputGuard:
         return True
 
     def _scan(self, now_s: float) -> None:
-        names = os.listdir(self._folder)
+        names = set(os.listdir(self._folder))
         self._has_files = bool(names)
         for run_id in names:
             if run_id in self._floods:
@@ -134,7 +134,7 @@ class OutputGuard:
                 base = max(calm, size - held + NOTICE_BYTES)
                 self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size)
                 self._check_flood(self._floods[run_id], now_s)
-        self._calm = {run_id: size for run_id, size in self._calm.items() if run_id in set(names)} if self._calm else {}
+        self._calm = {run_id: size for run_id, size in self._calm.items() if run_id in names}
         self._scanned_at_s = now_s
         self._scan_not_before_s = now_s + SCAN_PAUSE * (time.monotonic() - now_s)
 
@@ -165,7 +165,7 @@ class OutputGuard:
                 flood.size, flood.since_s = size, now_s
 
     def _pause(self, flood: Flood, now_s: float, *, others: bool = False) -> None:
-        """Pause a run that is alive in the journal. If the run ends meanwhile, undo the pause: another run may have its cgroup."""
+        """Pause a run if it is alive in the journal. If it ends meanwhile, undo the pause: another run may have its cgroup."""
         run = last_record(self._journal, flood.run_id)
         if run is None or not run.alive:
             return
@@ -241,7 +241,7 @@ class GuardProcess:
             os.close(pipe)
 
     def wake(self) -> None:
-        """Start the guard with the first run, so that an idle spawner needs no memory for it."""
+        """Wake the guard, because a run starts. The first run starts the guard, so that an idle spawner needs no memory for it."""
         if self.pid is None and not self._died_before:
             self.start()
             return

@@ -55,9 +55,9 @@ def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, 
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         if error.errno == errno.E2BIG:
-            why += ": command and environment may have about 2 MiB together and 128 KiB each"
+            why += ": command and environment can have about 2 MiB together, and each argument and variable 128 KiB"
         raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {why}') from None
-    except ValueError as error:  # the text contains a NUL byte, or the name of a variable contains "="
+    except ValueError as error:  # a text contains a NUL byte, or the name of a variable contains "="
         raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {error}') from None
 
 

@@ -14,7 +14,7 @@ of the run is left, report the run as ended. So the GPUs of an ended run are fre
 
 The spawner finds all processes of a run by the cgroup of the run (`run_cgroups.py`). Without cgroups, it finds them by the lock, or
 by the id of the run in their environment. For the second method it examines only its own children: a process whose parent has ended
-becomes a child of the spawner.
+becomes a child of the spawner. For the runs of an earlier spawner, it examines all processes.
 
 `spawner_clients.py` has the connections of agents, `spawner_cgroups.py` joins the cgroups of runs, and `spawner_recovery.py`
 examines the runs of an earlier spawner.
@@ -33,7 +33,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from getopt import getopt
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,7 @@ from corral.node.spawner_cgroups import SpawnerCgroups
 from corral.node.spawner_clients import SpawnerClients
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, launch_from, run_mark
 from corral.node.spawner_recovery import EXIT_STATUS_LOST, MainProcessWatch, find_unfinished, with_main_process
+from corral.option_pairs import option_pairs
 
 STARTS_PER_TURN = 16  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
 IDLE_S = 120.0  # the spawner exits after this time without a living run and without a client; the next agent starts a new one
@@ -115,7 +115,7 @@ class Spawner:
         """Take over a run that has a living process.
 
         If its main process is alive, watch it. Otherwise kill the other processes of the run. The output guard of the dead spawner
-        may have died with the spawner, so the run is resumed.
+        may have paused the run and then died, so the run is resumed.
         """
         resume(run, found)
         if run.pid is None and found:
@@ -320,7 +320,7 @@ class Spawner:
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
-        self._signal(run, signal.SIGCONT)  # it may be paused
+        self._signal(run, signal.SIGCONT)  # the output guard may have paused the run
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
     def _send_signal(self, run_id: str, name: str) -> None:
@@ -470,8 +470,8 @@ def _log(text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = dict(getopt(sys.argv[1:] if arguments is None else arguments, "", ["dir=", "boot-id=", "cgroup-root="])[0])
-    data = Path(options["--dir"]).resolve()
+    options = option_pairs(sys.argv[1:] if arguments is None else arguments, ("dir", "boot-id", "cgroup-root"))
+    data = Path(options["dir"]).resolve()
     node_folder.make(data)
     lock = node_folder.try_lock(data / "spawner.lock")  # held until this process ends
     if lock is None:
@@ -482,8 +482,8 @@ def main(arguments: list[str] | None = None) -> int:
     # Collect garbage seldom: this process creates no reference cycles, and a collection is slow with thousands of objects.
     gc.set_threshold(50_000)
     try:
-        cgroups = open_cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))
-        spawner = Spawner(data, options.get("--boot-id") or kernel_boot_id(), WallClock(), cgroups)
+        cgroups = open_cgroups(data, options.get("cgroup-root", run_cgroups.ROOT))
+        spawner = Spawner(data, options.get("boot-id") or kernel_boot_id(), WallClock(), cgroups)
     except Refused as why:
         _log(f"refused: {why}")
         return 2

@@ -20,13 +20,13 @@ from corral.node.spawner_protocol import SpawnedRun
 
 CHECK_S = 1.0  # the time between two checks of a main process that cannot be watched
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
-MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, which may have run"
-NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"
+MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, and it is not known whether the run began"
+NEVER_STARTED = "CannotStartContainerError: the spawner died before it started the run"
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    run: SpawnedRun  # if the run has ended, it contains the reason
+    run: SpawnedRun  # if its exit status is lost or the run never started, it contains the reason
     has_ended: bool  # True if no process of the run is left
     pids: list[int] = field(default_factory=list)  # the processes of the run that were found
 

@@ -1,4 +1,4 @@
-"""Tasks of ECS services: the request that launches them, the wait for busy tasks, their stop, and their names in events."""
+"""Functions for the tasks of ECS services. They launch tasks, wait for busy tasks, stop tasks, and name tasks in events."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from corral.core import Tx
 from corral.model.ecs_service import DAEMON, EcsService, ServiceTask
 from corral.model.task import StopCode
 from corral.services.caller import Caller
-from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.launch import LaunchRequest
 from corral.services.ecs.lookup import find_definition
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.tags import merge_tags
+from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import begin_stop
 from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
@@ -71,8 +71,14 @@ def stop_task(tx: Tx[Store], service: EcsService, task_id: str, reason: str = ""
     begin_stop(tx, task, StopCode.SERVICE, reason or f"Scaling activity initiated by (deployment {service.primary.id})")
 
 
+def make_room(tx: Tx[Store], service: EcsService) -> None:
+    """Reconcile the service again if it has an unhealthy task, which stops at once if its replacement waits for capacity."""
+    if tx.store.ecs_services.has_unhealthy(service):
+        tx.mark(f"service:{service.key}")
+
+
 def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """Return the protected tasks, which must not be stopped. Reconcile the service again when a protection expires."""
+    """Return the protected tasks, which must not be stopped. Schedule the reconciler for the time when a protection expires."""
     protected = set[str]()
     for each in tasks:
         task = tx.store.tasks.get(each.id)
@@ -111,7 +117,7 @@ def withdraw_others(tx: Tx[Store], service: EcsService, chosen: Collection[str])
 
 
 def busy_ranks(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
-    """Return the ranks of busy tasks, by which tasks stop: first idle tasks, then leaving tasks, then other busy tasks."""
+    """Return the ranks of busy tasks. Idle tasks stop first, then busy tasks that are already leaving, then other busy tasks."""
     busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
     return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 

@@ -45,6 +45,7 @@ from corral.reconcile.ecs_service_tasks import (
     busy_ranks,
     definition_of,
     launch_request,
+    make_room,
     protected_tasks,
     stop_task,
     task_names,
@@ -53,13 +54,14 @@ from corral.reconcile.ecs_service_tasks import (
 )
 from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.caller import Caller
-from corral.services.ecs.capacity_providers import Capacity, service_capacity
+from corral.services.ecs.capacity_providers import service_capacity
 from corral.services.ecs.launch import launch
 from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ, service_arn
 from corral.services.ecs.service_health import all_healthy, tasks_with_health
+from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_spec import task_spec
 from corral.services.leaving_tasks import still_awaited
@@ -82,7 +84,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.paced_at_s == tx.now_s:
         tx.due(f"service:{service.key}", tx.now_s + PACE_S)
         return
-    tx.changed(f"service:{service.key}")  # a stack may wait until this service is steady; it continues after this function
+    tx.changed(f"service:{service.key}")  # a stack may wait for this service; its reconciler runs after this function
     if service.status == DRAINING:
         _drain(tx, service)
         return
@@ -107,7 +109,7 @@ def _step(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
 
 
 def _step_older(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
-    """Keep the tasks of the older deployments running, while the first deployment is paused and has no tasks yet."""
+    """Keep the tasks of the older deployments running while the new deployment is paused and has no tasks yet."""
     if len(service.deployments) < 2:
         return
     _step(tx, caller, service.but(deployments=service.deployments[1:], is_steady=True))
@@ -250,7 +252,10 @@ def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan
 
 
 def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Schedule the next step for a later transaction. `paced_at_s` prevents marks of this transaction from starting it earlier."""
+    """Schedule the next step for a later transaction.
+
+    Because of `paced_at_s`, the reconciler does nothing if the current transaction marks its key again.
+    """
     paced = service.but(paced_at_s=tx.now_s)
     tx.store.ecs_services.put(paced)
     tx.due(f"service:{service.key}", tx.now_s + PACE_S)
@@ -275,13 +280,14 @@ def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capac
     waiting = [task for task in launched if task.state is TaskState.PROVISIONING]
     if waiting:
         service = _report(tx, service, f"was unable to place a task because {NO_ROOM}. {_why_waiting(tx, waiting[0])}")
+        make_room(tx, service)
     return service, len(launched)
 
 
 def _drain(tx: Tx[Store], service: EcsService) -> None:
     """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE.
 
-    Busy tasks that were leaving before the deletion may finish their messages, unless the deletion was forced.
+    Busy tasks that were already leaving before the deletion can finish their messages, unless the deletion was forced.
     """
     tasks = tx.store.ecs_services.tasks(service)
     awaited, again_s = still_awaited(tx, tx.store.tasks.leaving.chosen_by(f"service:{service.key}"))
@@ -299,7 +305,10 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
 
 
 def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Drop old deployments without tasks, and write the event about the steady state once. Called when the plan is empty."""
+    """Drop old deployments without tasks. When the service becomes steady, write an event.
+
+    This is called when no task has to start or stop.
+    """
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
     # During a rollback, the failed deployment stays visible.
@@ -327,9 +336,9 @@ def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
 
 
 def _recovered(tx: Tx[Store], service: EcsService) -> bool:
-    """Return whether the service works again after failed tasks: its tasks are older than SHORT_RUN_S, or none failed.
+    """Return whether the newest tasks of the service have not failed, or its present tasks are older than SHORT_RUN_S.
 
-    If the tasks are still younger, reconcile the service again when they are old enough.
+    If a present task is younger, schedule the reconciler for the time when it is old enough.
     """
     if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
         return True

@@ -9,6 +9,7 @@ from corral.core import Tx
 from corral.decide.service_plan import Percentages, ServicePlan, next_start_s, replica_plan
 from corral.errors import ApiError
 from corral.model.ecs_service import DRAINING, FAILED_CHECKS, EcsService, ServiceTask, TaskSet
+from corral.model.task import TaskState
 from corral.reconcile.ecs_service_tasks import (
     PACE_S,
     RETRY_S,
@@ -16,6 +17,7 @@ from corral.reconcile.ecs_service_tasks import (
     STOPS_MAX,
     busy_ranks,
     launch_request,
+    make_room,
     protected_tasks,
     stop_task,
     task_names,
@@ -33,7 +35,7 @@ from corral.store import Store
 
 
 class Budget(Struct):
-    """How many tasks the transaction may still start and stop, and the problems that it has found."""
+    """How many tasks this transaction may still start and stop, and the problems that were found."""
 
     starts: int = STARTS_MAX
     stops: int = STOPS_MAX
@@ -95,7 +97,7 @@ def _apply(
     tx: Tx[Store], caller: Caller, alone: EcsService, plan: ServicePlan, tasks: list[ServiceTask], budget: Budget, *,
     waits: bool,
 ) -> None:  # fmt: skip
-    """Stop and start the tasks of a plan, as far as the budget allows. `waits`: busy tasks may finish their messages."""
+    """Stop and start the tasks of a plan, as far as the budget allows. With `waits`, wait until busy tasks have become idle."""
     others = [each for each in plan.stop if each not in plan.unhealthy]
     idle = [*plan.unhealthy, *(wait_for_busy(tx, alone, others) if waits else others)]
     stopping = idle[: budget.stops]
@@ -128,4 +130,6 @@ def _start(tx: Tx[Store], caller: Caller, alone: EcsService, count: int, running
         budget.problems.append(f"{task_set} was unable to place a task. Reason: {refused}")
         return 0
     write_event(tx, alone, f"{task_set} has started {len(launched)} tasks: {task_names([task.id for task in launched])}.")
+    if any(task.state is TaskState.PROVISIONING for task in launched):
+        make_room(tx, alone)
     return len(launched)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import uvloop
@@ -26,10 +26,11 @@ from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
 from corral.clock import WallClock
+from corral.commands import Command
 from corral.configuration.file import store_settings
 from corral.configuration.settings import UP, UP_OPTIONS
 from corral.control_characters import escape_controls
-from corral.core import Command, Core, Tx
+from corral.core import Core, Tx
 from corral.data_folder import (
     CREDENTIALS,
     RESTORING,
@@ -44,10 +45,10 @@ from corral.data_folder import (
 from corral.database import is_missing, validate_file
 from corral.errors import Refused
 from corral.handovers import forget_finished
+from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.session import SessionValidity
 from corral.model.settings import Settings
-from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.options import parse_options
@@ -59,30 +60,29 @@ from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.configuration import read_configuration
 from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
-from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.function_runner import FunctionRunner
-from corral.server.gpu_page import GpuPage
 from corral.server.http_server import HttpServer
 from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
-from corral.server.session_revocation import SessionRevocation
-from corral.server.signal_page import SignalPage
-from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
+from corral.server.websocket_sessions import WebSocketSessions
 from corral.services.sessions import root_mark
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore
 
+if TYPE_CHECKING:
+    from corral.server.status_pages import StatusPages
+
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
 IP_FREEBIND = 15  # the value on Linux; Python has no constant for it
 LOG_MAX_BYTES = 10 * 1024 * 1024  # a log file larger than this is rotated at the next start
-JOIN_S = 5.0  # at start, Corral waits this long for the agent of this machine, and then reports that it is up
+JOIN_S = 5.0  # at start, the server waits at most this long for the agent of this machine before it reports that Corral is up
 
 
 class ServerOptions(Struct, frozen=True, rename="kebab"):
@@ -99,10 +99,10 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
     # Start although state.db is missing and blobs exist. The blobs are moved to the quarantine.
     discard_blobs: bool = False
     isolate: bool = False
-    remember: str = ""  # names of options in the table [up] of corral.toml, separated by commas: the server stores their values
+    remember: str = ""  # names of options, separated by commas; the server stores their values in the table [up] of corral.toml
     ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
     log: str | None = None  # a file for the output; Corral writes to it after it has checked the data folder
-    # The root keys may also be environment variables, because every user of the machine can read command lines.
+    # The root keys can also be given as environment variables, because every user of the machine can read command lines.
     access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
     secret_key: str | None = os.environ.get("CORRAL_SECRET_KEY")
 
@@ -187,8 +187,6 @@ async def _serve(options: ServerOptions) -> None:
     await asyncio.gather(*(lane.submit(partial(_schedule_now, keys=keys)) for lane, keys in periodic))
     blob_gc = asyncio.create_task(BlobGc(data, blobs, state, settings, names, clock).run())
     await agents.listen()
-    channel = DataChannel(settings, state, agents, clock, names)
-    await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
     functions = FunctionRunner(data, state, logs, settings, names, clock)
@@ -203,6 +201,17 @@ async def _serve(options: ServerOptions) -> None:
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
+    def open_pages() -> StatusPages:
+        from corral.server.session_revocation import SessionRevocation  # imported with the first page, because they take memory
+        from corral.server.status_pages import StatusPages, status_of
+
+        def status(tx: Tx[Store], shown: int) -> dict[str, Any]:
+            problems, quarantine = agents.problems(), quarantine_of(blobs)
+            return status_of(tx, agents.samples, about, agents.history, failing(), problems, quarantine, shown)
+
+        revocation = SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file))
+        return StatusPages(state, settings, names, status, revocation, agents)
+
     limits = ConnectionLimits(connections_allowed())
     front_door = FrontDoor(
         settings,
@@ -211,17 +220,13 @@ async def _serve(options: ServerOptions) -> None:
         names,
         blobs,
         BodyReceiver(blobs),
-        lambda tx, shown: status_of(
-            tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs), shown
-        ),
+        open_pages,
         TaskEndpoints(state, agents),
-        SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
         MetricsPage(lanes, agents.history, clock),
-        GpuPage(state, agents),
-        SignalPage(state, agents),
     )
-    server = HttpServer(front_door, channel, blobs, limits, clock)
+    sessions = WebSocketSessions(data / "node", settings, state, agents, clock, names)
+    server = HttpServer(front_door, sessions, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(listeners))
@@ -312,13 +317,13 @@ def _check_node(folder: Path) -> None:
     if (folder / "host.json").exists():
         stored_host_id(folder / "host.json")
     if (folder / "journal").exists():
-        from corral.node.run_journal import replay  # imported here because a new data folder has no journal
+        from corral.node.run_journal import replay  # imported only when needed: a new data folder has no journal
 
         replay(folder / "journal", kernel_boot_id())
 
 
 def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
-    """Return the ids of the GPUs to exclude. Raise Refused if a GPU does not exist.
+    """Return the ids of the GPUs in `names`, the value of --exclude-gpus. Raise Refused if a GPU does not exist.
 
     A node process finds the GPUs, because only the node can query the GPU driver.
     """
@@ -332,7 +337,7 @@ def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
 
 
 def _listeners(host: str, port: int) -> list[socket.socket]:
-    """Listen on an address, and on loopback if the address is one of a network.
+    """Listen on the address `host`. If it is neither loopback nor all addresses, listen on loopback, too.
 
     Tasks need loopback, because AWS SDKs fetch credentials over plain HTTP only from loopback addresses.
     """

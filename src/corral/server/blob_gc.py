@@ -20,7 +20,8 @@ from typing import Any
 from corral.blobs import Blobs
 from corral.blobs.blob_lock import try_erasing
 from corral.clock import Clock
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.data_folder import BLOBS_LOCK
 from corral.ids import Ids
 from corral.model.blob import GARBAGE
@@ -34,8 +35,8 @@ DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
 HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when garbage exists or the server stops
-# The wait after an incomplete batch, until more garbage exists. Without it, 1,000 overwritten objects a second would cause 1,000
-# small batches.
+# After an incomplete batch, the collector waits this long for more garbage. Without this wait, 1,000 overwritten objects a second
+# would cause 1,000 small batches.
 BATCH_DELAY_S = 0.25
 RETRY_DELAY_S = 5.0
 
@@ -114,16 +115,20 @@ class BlobGc:
 
     async def _remove(self, blobs: Sequence[str]) -> None:
         """Delete the files of garbage, then their rows."""
-        await self._erase(self._blobs.erasable(blobs))
+        await self._erase(blobs)
         await self._state.submit(lambda tx: tx.store.objects.drop_garbage(blobs))
 
     async def _erase(self, blobs: Sequence[str]) -> None:
-        if not blobs:
-            return
+        """Delete files. If a file has readers, it is deleted when its last reader is done.
+
+        `erasable` is called while the lock is held. So a running backup, whose snapshot may refer to these blobs, ends first. A
+        later backup does not need them.
+        """
         while (held := try_erasing(self._lock)) is None:
             await asyncio.sleep(HELD_DELAY_S)
         try:
-            await asyncio.to_thread(self._blobs.erase, blobs)
+            if erasable := self._blobs.erasable(blobs):
+                await asyncio.to_thread(self._blobs.erase, erasable)
         finally:
             os.close(held)
 

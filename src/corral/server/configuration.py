@@ -8,7 +8,9 @@ p3.16xlarge = {gpus = 4}                               # an AWS type, with fewer
 lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does not have
 
 [scaling]
-busy_wait_s = 900                                      # seconds; configuration/settings.py describes all keys of the other tables
+busy_wait_s = 900                                      # seconds
+
+configuration/settings.py describes the keys of [up], of [scaling] and of further tables.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from corral.configuration.file import ConfigurationFile, read_file
 from corral.configuration.settings import HISTORY, INSTANCE_TYPES, SCALING, defaults
 from corral.model.instance import TypeMapping
 from corral.model.settings import HistorySettings, ScalingTimes
-from corral.services.ec2.instance_types import is_known
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 FIELDS = ("gpus", "vcpus", "memory_gib")
@@ -82,7 +83,14 @@ def _mapping(file: ConfigurationFile, name: str, value: Any) -> TypeMapping:
             number = "number" if key == "memory_gib" else "whole number"
             raise file.error(name, f"{key} of {name} is {given!r}, but it must be a {number} from {least} to {most:g}")
     missing = [key for key in FIELDS if key not in value]
-    if missing and not is_known(name):
+    if missing and not _is_known(name):
         raise file.error(name, f"{name} is not a type of AWS, so it also needs {' and '.join(missing)}")
     memory = value.get("memory_gib")
     return TypeMapping(value.get("gpus"), value.get("vcpus"), None if memory is None else float(memory))
+
+
+def _is_known(name: str) -> bool:
+    """Return whether AWS has a type with this name."""
+    from corral.services.ec2.instance_types import is_known  # imported here, because it takes memory and few users define types
+
+    return is_known(name)

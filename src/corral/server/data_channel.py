@@ -51,13 +51,14 @@ log = logging.getLogger("corral")
 
 
 class DataChannel:
-    def __init__(self, settings: Settings, state: Lane[Store], agents: Agents, clock: Clock, ids: Ids) -> None:
+    def __init__(self, settings: Settings, state: Lane[Store], agents: Agents, clock: Clock, ids: Ids, began_s: float) -> None:
+        """`began_s` is the time at which the server started."""
         self._settings = settings
         self._state = state
         self._agents = agents
         self._clock = clock
         self._ids = ids
-        self._began_s = clock.now_s()
+        self._began_s = began_s
         self._used: dict[str, float] = {}  # session id of each used token → the time when the token expires
         self._expected: dict[str, asyncio.Future[RelayConnection]] = {}  # session id → the relay that the host is starting
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from corral import aws
 from corral.blobs import Blobs
-from corral.core import Tx
 from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.numbers import whole_number
@@ -28,7 +27,6 @@ from corral.server import metrics_page, wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
-from corral.server.gpu_page import GpuPage
 from corral.server.http_connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
 from corral.server.lanes import Lane
 from corral.server.metrics_page import MetricsPage
@@ -36,18 +34,18 @@ from corral.server.registry import is_for_registry
 from corral.server.request_body import BodyReceiver, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
-from corral.server.session_revocation import SessionRevocation
-from corral.server.signal_page import SignalPage
-from corral.server.status_pages import StatusPages
 from corral.server.task_endpoints import TaskEndpoints
 from corral.server.task_permissions import RequiredOperation, TaskPermissions
 from corral.services.caller import Caller
 
 if TYPE_CHECKING:
+    from corral.server.objects_page import ObjectsPage
     from corral.server.registry.dispatch import Registry
+    from corral.server.status_pages import StatusPages
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
+OBJECTS_PATH = "/_corral/objects"
 WAIT_MAX_S = 60.0
 ID_PREFIX = re.compile("[0-9a-f]{1,32}")
 PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages, wait condition handles and task endpoints
@@ -101,18 +99,17 @@ class FrontDoor:
         ids: Ids,
         blobs: Blobs,
         intake: BodyReceiver,
-        status: Callable[[Tx[Any], int], dict[str, Any]],
+        open_pages: Callable[[], StatusPages],
         task_endpoints: TaskEndpoints,
-        revocation: SessionRevocation,
         memory: UnverifiedMemory,
         metrics: MetricsPage,
-        gpus: GpuPage,
-        signals: SignalPage,
     ) -> None:
+        """`open_pages` is called with the first request for one of Corral's own pages."""
         self._settings = settings
         self._state = lanes["state"]
         self._authentication = authentication
         self._ids = ids
+        self._blobs = blobs
         self._intake = intake
         self._memory = memory
         self._calls = CallRunner(settings, lanes, ids, memory, blobs)
@@ -121,7 +118,7 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
-        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation, gpus, signals)
+        self._open_pages = open_pages
         self._metrics = metrics
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
@@ -157,7 +154,7 @@ class FrontDoor:
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
         """Find the API of a request from its head, and return its exchange.
 
-        Only status pages, the metrics, wait condition handles and task endpoints read their body here.
+        Only pages of Corral, wait condition handles and task endpoints read their body here.
         """
         headers = request.headers
         if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
@@ -174,12 +171,14 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a status page, of the metrics, of a URL that a stack has given out, or of a task endpoint.
+        """Return the exchange of a page of Corral, of a URL that a stack has given out, or of a task endpoint.
 
         Return None for all other paths.
         """
         page: Exchange | None
-        if request.path.startswith("/_corral/"):
+        if request.path == OBJECTS_PATH:
+            page = self._objects.exchange(request, request_id)
+        elif request.path.startswith("/_corral/"):
             page = self._status_pages.exchange(request, request_id)
         elif request.path == metrics_page.PATH:
             page = self._metrics.exchange(request, request_id)
@@ -197,6 +196,16 @@ class FrontDoor:
         from corral.server.registry.dispatch import Registry  # imported here because importing it would slow down every start
 
         return Registry(self._settings, self._state, self._ids, self._intake)
+
+    @cached_property
+    def _objects(self) -> ObjectsPage:
+        from corral.server.objects_page import ObjectsPage  # imported here because it loads the modules of S3
+
+        return ObjectsPage(self._state, self._settings, self._ids, self._blobs, self._permissions)
+
+    @cached_property
+    def _status_pages(self) -> StatusPages:
+        return self._open_pages()
 
     def _caller(self, identity: aws.Identity, request: aws.Request, request_id: str) -> Caller:
         headers = request.headers

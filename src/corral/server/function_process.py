@@ -1,7 +1,8 @@
 """One process of a Lambda function. It runs one invocation at a time, and its output is written to CloudWatch Logs.
 
-The program of the process is `functions/supervisor.py`. The lifeline is a pipe from the server to the process. The process ends
-when the server closes the pipe. So it also ends when the server is killed.
+The program of the process is `functions/supervisor.py`. The lifeline is a socket between the server and the process. The process
+ends when the server closes the socket. So it also ends when the server is killed. When the process ends by itself, it writes the
+reason to the lifeline. An exit status cannot carry the reason, because a function can end with any exit status.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from corral.telemetry import LogStore
 log = logging.getLogger("corral")
 
 PROGRAM = Path(__file__).parents[1] / "functions" / "supervisor.py"
-TOO_MUCH_MEMORY = 125  # the exit status if the function has used more memory than its limit (`functions/supervisor.py`)
-# How long the code of a function may take to load. A longer timeout of the function is used instead. The timeout of an invocation
-# begins when the code is loaded.
+TOO_MUCH_MEMORY = "memory"  # the reason if the function has used more memory than its limit (`functions/supervisor.py`)
+# The code of a function may take this long to load, or as long as the timeout of the function if that is longer. The timeout of an
+# invocation begins when the code is loaded.
 LOAD_MAX_S = 60.0
 END_MAX_S = 10.0
 RESULT_MAX_BYTES = 6 * 1024 * 1024
 TAIL_BYTES = 4096
+REASON_MAX_BYTES = 16
 FLUSH_S = 0.2  # output is written to the log at this interval while the function runs
 PENDING_MAX_BYTES = 4 * 1024 * 1024  # the process is paused if it prints more than this between two writes to the log
 CHUNK_BYTES = 256 * 1024
@@ -126,12 +128,15 @@ class FunctionProcess:
         self.has_ended = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = self._output = -1  # file descriptors; -1: closed
+        self._end_reason = ""  # from the lifeline; empty: the process has not ended, or the supervisor was killed
 
     async def start(self, code: bytes, order: InvocationOrder, stream: str) -> None:
         """Extract the code into the folder, and start the process."""
         with ExitStack() as opened:  # the ends of pipes that only the child process needs
-            lifeline, self._lifeline = os.pipe()
-            opened.callback(os.close, lifeline)
+            ours, lifeline = socket.socketpair()
+            opened.enter_context(lifeline)
+            ours.setblocking(False)
+            self._lifeline = ours.detach()
             self._output, output = os.pipe()
             opened.callback(os.close, output)
             own, other = socket.socketpair()
@@ -148,10 +153,11 @@ class FunctionProcess:
                 "AWS_LAMBDA_LOG_STREAM_NAME": stream,
             }
             command = [
-                sys.executable, str(PROGRAM), str(lifeline), str(other.fileno()), str(order.memory_mib),
+                sys.executable, str(PROGRAM), str(lifeline.fileno()), str(other.fileno()), str(order.memory_mib),
                 str(self.folder / "code"), order.handler,
             ]  # fmt: skip
-            process = self._process = await asyncio.to_thread(self._spawn, command, environment, output, (lifeline, other.fileno()))
+            passed = lifeline.fileno(), other.fileno()
+            process = self._process = await asyncio.to_thread(self._spawn, command, environment, output, passed)
             self._exit = os.pidfd_open(process.pid)
             self._loop.add_reader(self._exit, self._ended)
             self._loop.add_reader(self._output, self._read_output)
@@ -235,13 +241,15 @@ class FunctionProcess:
         return _failure("Sandbox.Timedout", message)
 
     def _exited(self, order: InvocationOrder) -> bytes:
-        code = self._process.returncode if self._process is not None else None
-        if code == TOO_MUCH_MEMORY:
+        reason = self._end_reason
+        if not reason and self._process is not None:
+            reason = str(self._process.returncode)
+        if reason == TOO_MUCH_MEMORY:
             why = f"signal: killed, because the function used more than its MemorySize of {order.memory_mib} MB"
-        elif code is not None and code > 128:
-            why = f"signal {code - 128}"
+        elif reason.startswith("-"):
+            why = f"signal {reason[1:]}"
         else:
-            why = f"exit status {code}"
+            why = f"exit status {reason}"
         message = f"RequestId: {order.id} Error: Runtime exited with error: {why}"
         self._log.add_line(message)
         return _failure("Runtime.ExitError", message)
@@ -278,7 +286,7 @@ class FunctionProcess:
         return len(chunk)
 
     def _drain(self) -> None:
-        """Read the output that the function wrote before its result. The pipe contains it.
+        """Read the output that is still in the pipe. The function wrote it before its result.
 
         Do not read more than the pipe can contain, because a thread of the function may print without end.
         """
@@ -304,6 +312,8 @@ class FunctionProcess:
         os.close(self._exit)
         assert self._process is not None
         self._process.wait()
+        with suppress(OSError):  # the lifeline is closed
+            self._end_reason = os.read(self._lifeline, REASON_MAX_BYTES).decode()
         self.has_ended.set()
         self._on_end(self)
 

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
 from time import gmtime, monotonic, strftime
 from typing import TYPE_CHECKING
 
 from corral.clock import Clock
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.function import INVOCATIONS, InvocationOrder, InvocationOutcome
@@ -66,12 +66,15 @@ class FunctionRunner:
     async def _begin(self) -> bool:
         """Remove the files of the previous server, and wait for the first invocation. Return False when the server stops."""
         if self._folder.exists():  # the processes of the previous server have ended with the server
+            from shutil import rmtree  # imported here, because it takes memory and few servers run functions
+
             await asyncio.to_thread(rmtree, self._folder, ignore_errors=True)
         await self._state.submit(_requeue)
         found: bool = await self._state.submit(_wait_for_first)
         return found
 
     async def _take(self) -> bool:
+        """Wait for queued invocations and start them. Return True when the server stops."""
         from corral.services.lambda_.invocations import CONCURRENT_MAX, take_invocations  # imported with the first invocation
 
         while len(self._running) >= CONCURRENT_MAX:
@@ -115,7 +118,7 @@ class FunctionRunner:
             log.exception("the function %s could not run", order.function)
             if process is not None:  # it may still be busy
                 self._discard(process)
-            return InvocationOutcome(False, failure(f"The function could not be started: {error}"), b"")
+            return InvocationOutcome(False, failure(f"The function could not run: {error}"), b"")
 
     # Processes
 

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.gpu_fault import XID_MAX, xid_text
 from corral.model.run import GpuFaultOrder
@@ -52,7 +53,7 @@ class GpuPage:
             raise InvalidGpuRequest(f"xid {change.xid} is not valid: use a number from 1 to {XID_MAX}.")
         if not self._agents.set_gpu_fault(host_id, GpuFaultOrder(change.gpu, change.xid)):
             raise GpuNotReachable("The agent of the host is not connected. Try again when it is: see `corral status`.")
-        wanted = "" if change.xid is None else xid_text(change.xid)
+        wanted = "" if change.xid is None else xid_text(change.xid)  # None: tasks can still use a GPU with this Xid
         fault = None
         if wanted is not None:
             until_s = (await self._state.submit(_now_s, read_only=True)) + SETTLE_S
@@ -80,7 +81,7 @@ class GpuRequest(Struct, eq=False):
             raise GpuMethodNotAllowed(f"{self.request.method} is not served here; use POST.")
         try:
             change = msgspec.json.decode(self.request.body, type=GpuChange)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # also UnicodeDecodeError, which is no error of msgspec
             raise InvalidGpuRequest(f'Send {{"gpu": ID, "xid": NUMBER}}, or {{"gpu": ID}} to end a fault ({error}).') from None
         return aws.Response(200, [("content-type", "application/json")], msgspec.json.encode(await self.page.apply(change)))
 

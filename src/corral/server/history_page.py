@@ -2,9 +2,9 @@
 
 `region` is required. The other parameters are optional. `cluster`, `name` (a name or a glob), `id` (the beginning of an id) and
 `failed=1` select tasks. `since` is a time in seconds since 1970, and `last` is a number of seconds before now. `limit` is the
-number of tasks in the response. If more tasks match, the response has `before`, which is the parameter `before` of the next
-request. `latest=1` selects the newest task of each matching name. `names` is a prefix: the response has the names that begin with
-it, and no tasks.
+maximum number of tasks in the response. If more tasks match, the member `before` of the response is the parameter `before` of the
+next request; otherwise it is null. `latest=1` selects the newest task of each matching name. With `names`, the response has no
+tasks, only the names in the region that begin with the value of `names`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def history_content(query: str) -> Callable[[Tx[Store]], dict[str, Any]]:
     if not texts.get("region"):
         raise InvalidHistoryQuery("region is missing: name the region of the tasks, as in /_corral/history?region=us-east-1.")
     if "names" in texts:
-        return lambda tx: {"names": tx.store.tasks.history.names(texts["names"], NAMES_SHOWN_MAX)}
+        return lambda tx: {"names": tx.store.tasks.history.names(texts["region"], texts["names"], NAMES_SHOWN_MAX)}
     since_s, last_s = _number(texts, "since"), _number(texts, "last")
     limit = _number(texts, "limit")
     limit = DEFAULT_LIMIT if limit is None else limit

@@ -1,23 +1,23 @@
-"""The HTTP server: it passes requests to `front_door.py`, and websockets to `data_channel.py`."""
+"""The HTTP server: it passes requests to `front_door.py`, and websockets to `websocket_sessions.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from corral import aws
 from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.server.connection_limits import ConnectionLimits
-from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_connection import ClientGone, HttpConnection, HttpProtocol
 from corral.server.open_connections import OpenConnections
 from corral.server.request_body import end_body
 from corral.server.response_sender import Sender
+from corral.server.websocket_sessions import WebSocketSessions
 
 SECOND_S = 1.0
 GRACE_S = 3.0  # how long requests may take after `exit`
@@ -25,9 +25,12 @@ BACKLOG = 2048
 
 
 class HttpServer:
-    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs, limits: ConnectionLimits, clock: Clock) -> None:
+    def __init__(
+        self, front_door: FrontDoor, sessions: WebSocketSessions, blobs: Blobs, limits: ConnectionLimits, clock: Clock
+    ) -> None:
         self._front_door = front_door
-        self._channel = channel
+        self._sessions = sessions
+        self._blobs = blobs
         self._sender = Sender(blobs)
         self._limits = limits
         self._clock = clock
@@ -35,7 +38,7 @@ class HttpServer:
         self._exit_requested = asyncio.Event()
 
     def exit(self) -> None:
-        """Stop listening. Requests that were already received still get a response."""
+        """Stop listening. Requests that were already received get a response, if they end within GRACE_S."""
         self._exit_requested.set()
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
@@ -58,22 +61,25 @@ class HttpServer:
         request = connection.request
         try:
             response = await self._front_door.respond(request, connection.receive, connection)
-            await end_body(connection, self._limits.memory, response)
-            await self._sender.send(response, connection)
+            # No other coroutine has run since the rows of the body were read, so its files still exist. `reading` protects them
+            # from deletion, also while `end_body` waits for the client.
+            with self._blobs.reading([each.blob for each in response.stream]) if response.stream else nullcontext():
+                await end_body(connection, self._limits.memory, response)
+                await self._sender.send(response, connection)
         except ClientGone:
             return
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            # This task itself was not cancelled: the client disconnected, and `service_calls.py` cancelled the call that waited.
+            # This task itself was not cancelled: the client disconnected, and `service_calls.py` cancelled the awaited result.
 
     def _websocket(self, request: aws.Request) -> asyncio.Protocol:
         from corral.server.websocket import WebSocket  # imported here, because few servers ever open a websocket
 
-        return WebSocket(self._open, request, self._channel.serve)
+        return WebSocket(self._open, request, self._sessions.serve)
 
     async def _shut_down(self) -> None:
-        """Close idle connections. Wait until the other requests have their responses, but not longer than GRACE_S."""
+        """Close idle connections. Wait until all requests have their responses, but not longer than GRACE_S."""
         for connection in tuple(self._open.connections):
             connection.shut_down()
         with suppress(TimeoutError):

@@ -16,7 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from corral.clock import Clock
-from corral.core import Command, Core, HostOrders, Outcome, Receiver, S, Tx
+from corral.commands import Command
+from corral.core import Core, HostOrders, Outcome, Receiver, S, Tx
 from corral.database import Handover
 from corral.errors import ServiceUnavailable
 from corral.handovers import Delivery, Done, receive

@@ -26,7 +26,6 @@ from corral.server.agents import Agents
 from corral.server.lanes import Lane
 from corral.services import own_metrics
 from corral.services.cloudwatch.metric_writes import record
-from corral.services.ecs import managed_scaling
 from corral.store import Store
 from corral.telemetry import MetricStore
 
@@ -34,7 +33,7 @@ SECOND_S = 1.0
 EARLY_S = 0.9  # if a value was published less than this time ago, a new value covers only the time since then, not a whole second
 MINUTE_S = 60.0
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
-MEASURE_EVERY_S = 5.0  # measuring the processes of tasks takes a host a few milliseconds
+MEASURE_EVERY_S = 5.0  # not every second, because measuring the processes of tasks takes a host a few milliseconds
 
 log = logging.getLogger("corral")
 Points = Callable[[float, float], Iterable[Point]]  # (time, number of seconds that the value covers) → points
@@ -99,7 +98,8 @@ class MetricPublisher:
             return
         now_s, changes = self._clock.now_s(), self._state.changes
         points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
-        if now_s // MINUTE_S != self._published_s // MINUTE_S:  # all values are published, so the periods of all alarms are known
+        if now_s // MINUTE_S != self._published_s // MINUTE_S:
+            # All values are published now, so `record` returns the shortest period of all alarms.
             self._repeat_s = MINUTE_S
         self._published_s, self._changes = now_s, changes
         if now_s // MINUTE_S != self._saved_s // MINUTE_S and self._has_unsaved_use:
@@ -170,6 +170,10 @@ class MetricPublisher:
             yield from own_metrics.service_points(of_tasks, *service, tx.now_s, MEASURE_EVERY_S)
 
     def _provider_points(self, tx: Tx[Store]) -> Iterator[Point]:
+        if not tx.store.stored.has("ecs", "capacity-provider"):
+            return
+        from corral.services.ecs import managed_scaling  # imported here, because few servers have capacity providers
+
         for key, percent in managed_scaling.provider_reservations(tx).items():
             points = partial(managed_scaling.reservation_points, percent, key)
             yield from self._changed_points(("capacity provider", *key), percent, points, tx.now_s)
@@ -196,7 +200,7 @@ class MetricPublisher:
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
         """Return the points of a value if the value has changed or must be republished.
 
-        The previous value was valid until a second ago, so its points may be returned too.
+        If the value has changed, points of the previous value may be returned too. They cover the time until a second ago.
         """
         before = self._published.get(key)
         silent_s = now_s - before.at_s if before is not None else SECOND_S
@@ -220,7 +224,7 @@ def _save_gpu_use(tx: Tx[Store]) -> None:
 
 
 def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:
-    """Return a dict from each host id to the attempt ids of its runs."""
+    """Return a dict from each host id to the attempt ids of its runs. The host knows a run by its attempt id."""
     return {
         host["id"]: names
         for host in tx.store.hosts.all()

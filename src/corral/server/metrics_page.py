@@ -56,7 +56,7 @@ class MetricFacts(Struct, frozen=True):
     gpu_states: dict[tuple[str, str], int]  # (host name, state) → number of GPUs
     hosts: list[tuple[str, bool]]  # (name, is connected)
     tasks: dict[str, int]  # state → number
-    claims: list[tuple[str, int]]  # (pool, number of tasks and instance launches that wait for capacity)
+    claims: list[tuple[str, int]]  # (pool, number of tasks, instance launches and lines of Batch jobs that wait for capacity)
     queues: list[tuple[Labels, int]]
     placements: Histogram
 
@@ -65,7 +65,7 @@ class MetricsPage:
     def __init__(
         self, lanes: Mapping[str, Lane[Any]], history: Mapping[str, Sequence[tuple[float, GpuSample]]], clock: Clock
     ) -> None:
-        """`history` is GPU id → (time, sample), oldest first."""
+        """`history` maps a GPU id to its samples as (time, sample), oldest first."""
         self._lanes = lanes
         self._history = history
         self._clock = clock
@@ -100,7 +100,7 @@ class MetricsPage:
                    [(labels, float(device.gpu_id not in facts.failed_gpus)) for labels, device in facts.gpus])  # fmt: skip
         page.gauge(
             "corral_gpus",
-            "GPUs by state: free, used (by a task), failed, foreign (used by another program), held or excluded.",
+            "GPUs by state: free, used (by a task), failed, foreign (used by another program), held (by a user) or excluded.",
             [({"Hostname": host, "state": state}, count) for (host, state), count in sorted(facts.gpu_states.items())],
         )
 
@@ -109,7 +109,7 @@ class MetricsPage:
                    [({"Hostname": name}, float(connected)) for name, connected in facts.hosts])  # fmt: skip
         page.gauge("corral_tasks", "Tasks by state. Stopped tasks are counted until they are forgotten.",
                    [({"state": state}, count) for state, count in sorted(facts.tasks.items())])  # fmt: skip
-        page.gauge("corral_claims_waiting", "Tasks and instance launches that wait for capacity, by pool.",
+        page.gauge("corral_claims_waiting", "Tasks, instance launches and lines of Batch jobs that wait for capacity, by pool.",
                    [({"pool": pool}, count) for pool, count in facts.claims])  # fmt: skip
         page.gauge("corral_sqs_messages", "Messages in SQS queues by state: visible, in_flight or delayed.", facts.queues)
         page.histogram("corral_task_placement_seconds", "Time from the request of a task to its placement on an instance.",
@@ -212,7 +212,7 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
 def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, task: Task | None) -> Labels:
     """The labels of dcgm-exporter, and what uses the GPU: the instance, and the task with its cluster, service and container.
 
-    A GPU that tasks share has the label `shared` in place of those of a task: its load belongs to all of them.
+    A GPU that tasks share has the label `shared` instead of the labels of a task, because its load belongs to several tasks.
 
     dcgm-exporter has the label `modelName`. Corral uses `model_name`, because promtool refuses the other name. The configuration of
     `corral metrics --config` adds `modelName`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
 from corral.model.http_dates import http_date
@@ -25,8 +25,8 @@ class OpenConnections:
     def set_date(self, now_s: float) -> None:
         self.date = f"date: {http_date(int(now_s))}\r\n"
 
-    def run(self, serving: Awaitable[None]) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(serving)
+    def run(self, serving: Coroutine[Any, Any, None]) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(serving)
         self.tasks.add(task)
         task.add_done_callback(self._task_ended)
 
@@ -50,7 +50,7 @@ class StallTimer:
         self._seconds = 0
 
     def tick(self, transport: asyncio.Transport) -> bool:
-        """Return whether bytes are unsent. Call this once a second."""
+        """Disconnect the client if it has read nothing for too long. Return whether bytes are unsent. Call this once a second."""
         unsent = transport.get_write_buffer_size()
         self._seconds = self._seconds + 1 if unsent and unsent == self._unsent else 0
         self._unsent = unsent

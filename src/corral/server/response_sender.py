@@ -27,22 +27,21 @@ class Sender:
         self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="sending")
 
     async def send(self, response: aws.Response, connection: HttpConnection) -> None:
+        """Send a response. The caller protects the blobs of its body from deletion."""
         slices: Sequence[Slice] = response.stream or ()
         size = sum(each.size for each in slices)
         if size <= SMALL_BODY_MAX_BYTES:
             body = self._blobs.read(slices) if slices else response.body
             await connection.respond(response.status, response.headers, body)
             return
-        # No other coroutine has run since the rows were read, so the files still exist. `reading` protects them from deletion.
-        with self._blobs.reading([each.blob for each in slices]):
-            head = connection.head(response.status, response.headers, size)
-            try:
-                await _File(self._threads, connection).push(head, slices, self._blobs)
-            except BaseException as error:
-                connection.transport.abort()  # the body is incomplete, and the client must notice it
-                if isinstance(error, ConnectionError):
-                    return  # the client has disconnected
-                raise
+        head = connection.head(response.status, response.headers, size)
+        try:
+            await _File(self._threads, connection).push(head, slices, self._blobs)
+        except BaseException as error:
+            connection.transport.abort()  # the body is incomplete, and the client must notice it
+            if isinstance(error, ConnectionError):
+                return  # the client has disconnected
+            raise
         connection.finish()
 
 

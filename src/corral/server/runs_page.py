@@ -1,4 +1,4 @@
-"""The page `/_corral/runs` for `corral ps`: the unfinished tasks of a cluster, running tasks first, then the line of waiting tasks.
+"""The page `/_corral/runs` for `corral ps`: the unfinished tasks of a cluster, running tasks first, then waiting tasks.
 
 ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page lists the first waiting
 tasks in the order in which they will start, and then tasks that their tags hold back. It also has the number of all tasks in each
@@ -6,7 +6,7 @@ state.
 
 A claim is a task, an instance launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The
 place of a task is the number of its claim in its pool, counted from 1. A task that its tags hold back has no claim, so it has no
-place. The page is made in several commands, so that no command keeps the lane busy for long, and another thread counts the tasks.
+place. The page is made in several commands, so that no command keeps the lane busy for long. A reader thread counts the tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from corral.services.ecs.task_description import task_descriptions
 from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request does not limit it
-LISTED_MAX = 5_000  # running tasks, and waiting tasks, on the page
+LISTED_MAX = 5_000  # the maximum number of running tasks, and of waiting tasks, on the page
 SCANNED_MAX = 10_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
 SCAN_GROWTH = 4
 CHUNK = 25  # tasks that one command describes
@@ -42,7 +42,7 @@ UnknownCluster = api_error("ClusterNotFound", 400)
 
 class RunList(Struct, frozen=True):
     running: Sequence[str]  # ids of tasks
-    waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that is held back by its queue options has no place
+    waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that its tags hold back has no place
     starts_s: dict[str, float]  # task id → when the task will probably start
     jobs: int  # the number of waiting Batch jobs
     gpu_indexes: dict[str, int]  # GPU id → its number on the host; empty if there are several hosts
@@ -81,7 +81,7 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
     gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
     limit = min(limit, LISTED_MAX)
     waiting = first_in_line(tx, region, cluster, limit)
-    behind = tx.store.run_waits.first_not_admitted(region, cluster, limit - len(waiting))
+    behind = tx.store.run_waits.first_not_admitted(limit - len(waiting), (region, cluster))
     return RunList(
         running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
         waiting=[*waiting, *((task_id, None) for task_id in behind)],
@@ -92,7 +92,7 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
 
 
 def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int]]:
-    """Return the ids and the places of the tasks of a cluster that will start first."""
+    """Return the ids and the places of the waiting tasks of a cluster that will start first, at most `limit`."""
     pools, scanned = [tx.store.fleet.pool(pool) for pool in pools_of(tx, region, cluster)], limit
     while True:
         lines = [enumerate(islice(pool.in_order(), scanned), 1) for pool in pools]
@@ -140,7 +140,7 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
 
 
 def needs_of(demand: Demand) -> dict[str, int]:
-    """Return what a demand needs. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory of a GPU that it shares, or 0."""
+    """Return what a demand needs. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory on a shared GPU, or 0."""
     return {
         "gpus": demand.gpus,
         "gpuMemoryMiB": demand.gpu_memory_mib,

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from corral import aws
 from corral.blobs import Blobs
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.settings import Settings
@@ -73,7 +74,7 @@ class CallRunner:
             return operation(tx, params, caller)
 
         if call.operation in service.quick:
-            return call.serialize(lane.read_now(handler, self._settings, self._ids), caller.request_id)
+            return call.serialize(lane.read_without_snapshot(handler, self._settings, self._ids), caller.request_id)
         if call.operation in service.heavy:
             try:
                 # The reader thread also serializes the response. Serializing ten thousand events would block the event loop.

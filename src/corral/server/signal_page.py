@@ -1,9 +1,10 @@
 """The page `/_corral/signal`. `corral run` uses it to send a signal, for example SIGINT after Ctrl-C, to the program of a task.
 
-ECS has no such operation: StopTask always sends SIGTERM, and SIGKILL after the stop timeout. The signal goes to the process group
-of each running container of the task, or to the first process of a Docker container (`docker kill --signal`). If the program ends,
-the task stops with the exit code of the program, and is not requeued after a signal that usually ends a program. The response names
-the containers that were running. If it names none, the task waits or has stopped, and no signal was sent.
+ECS has no such operation: StopTask always sends SIGTERM, and SIGKILL after the stop timeout. The signal goes to all running
+containers of the task. In a Docker container, the first process gets the signal (`docker kill --signal`). If the container is a
+plain process, its process group gets the signal. If the program ends, the task stops with the exit code of the program. If the
+signal usually ends a program, the task is not requeued. The response names the containers that were running. If it names none, no
+signal was sent.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class TaskSignalRequest(Struct, eq=False):
             raise SignalMethodNotAllowed(f"{self.request.method} is not served here; use POST.")
         try:
             given = msgspec.json.decode(self.request.body, type=TaskSignal)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # also UnicodeDecodeError, which is no error of msgspec
             raise InvalidSignalRequest(f'Send {{"task": ID, "signal": "SIGINT", "cluster": NAME}} ({error}).') from None
         return aws.Response(200, [("content-type", "application/json")], msgspec.json.encode(await self.page.send(given, caller)))
 

@@ -23,7 +23,7 @@ SpotMethodNotAllowed = api_error("MethodNotAllowed", 405)
 
 class Interruption(Struct, frozen=True, forbid_unknown_fields=True):
     instance: str
-    notice: float = 120.0  # seconds
+    notice: float = 120.0  # the seconds between the notice and the termination
 
 
 class SpotRequest(Struct, eq=False):
@@ -46,7 +46,7 @@ class SpotRequest(Struct, eq=False):
             raise SpotMethodNotAllowed(f"{self.request.method} is not served here; use POST.")
         try:
             given = msgspec.json.decode(self.request.body, type=Interruption)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # also UnicodeDecodeError, which is no error of msgspec
             raise InvalidSpotRequest(f'Send {{"instance": ID}} or {{"instance": ID, "notice": SECONDS}} ({error}).') from None
         at_s = await self.state.submit(partial(_interrupt, given=given))
         return aws.Response(

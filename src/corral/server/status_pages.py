@@ -33,6 +33,7 @@ from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
 from corral.model.task import Task
+from corral.server.agents import Agents
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.fleet_page import fleet_page
 from corral.server.gpu_page import GpuPage, GpuRequest
@@ -45,6 +46,7 @@ from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
+from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_description import WaitReasons
 from corral.services.sessions import metrics_token
 from corral.store import Store
@@ -62,21 +64,22 @@ PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
 PAGES = (
     "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "signal",
+    "objects",
 )  # fmt: skip
 
 
 class StatusPages:
     def __init__(
         self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store], int], dict[str, Any]],
-        revocation: SessionRevocation, gpus: GpuPage, signals: SignalPage,
+        revocation: SessionRevocation, agents: Agents,
     ) -> None:  # fmt: skip
         self._state = state
         self._settings = settings
         self._ids = ids
         self._status_of = status
         self._revocation = revocation
-        self._gpu_page = gpus
-        self._signal_page = signals
+        self._gpu_page = GpuPage(state, agents)
+        self._signal_page = SignalPage(state, agents)
 
     def exchange(
         self, request: aws.Request, request_id: str
@@ -144,7 +147,7 @@ class StatusPages:
     async def _cost(self, request: aws.Request) -> dict[str, Any]:
         """Report the instance-hours since a time (`since`), of the last seconds (`last`), or all.
 
-        There may be many, so a reader thread does this.
+        There may be many rows, so a reader thread reads them.
         """
         since_s, last_s = (_whole_number(request, name, "/_corral/cost?last=86400") for name in ("since", "last"))
 
@@ -207,7 +210,7 @@ def status_of(
     """Return the content of the status page: hosts, their GPUs, and at most `shown` running and `shown` waiting tasks.
 
     `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems` lists the
-    agents and spawners that do not respond. `quarantine` lists the blobs without a row that will be erased later.
+    agents and spawners that do not respond. `quarantine` counts, by date, the blobs without a row that will be erased later.
     """
     hosts, reserved = [], _reserved_gpus(tx)
     for host in tx.store.hosts.all():
@@ -226,6 +229,7 @@ def status_of(
         )
     running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(shown)]
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
+    waiting += [_behind(tx, tx.store.tasks.get(task_id)) for task_id in tx.store.run_waits.first_not_admitted(shown)]
     counts = tx.store.tasks.counts()
     types = [mapping.line(name) for name, mapping in sorted(tx.settings.instance_types.items())]
     return {
@@ -236,7 +240,7 @@ def status_of(
 
 
 def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
-    """Describe the first claims of a pool with their places in line, and the first instance launch of each kind."""
+    """Describe the first claims of a pool with their places. Also describe the first instance launch of each demand."""
     pool = tx.store.fleet.pool(pool_name)
     first = list(enumerate(islice(pool.in_order(), shown), 1))
     listed = {claim.id for _, claim in first}
@@ -254,8 +258,15 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     ]
 
 
+def _behind(tx: Tx[Store], task: Task | None) -> dict[str, Any]:
+    """Describe a task that its tags hold back. It has no claim, so it has no place."""
+    assert task is not None
+    needs, reason = needs_of(task.demand), why_queued(tx, task)
+    return {**_task(task), "sinceS": task.created_at_s, "place": None, "needs": needs, "startsAtS": None, "reason": reason}
+
+
 def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
-    """Return the free GPUs that the scheduler keeps for a waiting claim, which needs more than is free, and this claim."""
+    """Return GPU id → claim, for the free GPUs that the scheduler keeps for a claim, because the claim needs more than is free."""
     found: dict[str, dict[str, Any]] = {}
     for name in tx.store.fleet.pools_with_claims():
         pool = tx.store.fleet.pool(name)
@@ -269,7 +280,8 @@ def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
 def _gpus(
     tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory, reserved: dict[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, and whether it has failed, is excluded, held, reserved or used by other processes.
+    """Describe every GPU of a host: its task, its fault, and whether it is excluded, held by a user, reserved for a claim, or
+    used by other processes.
 
     `task` is the first of the tasks that share a GPU. `sharedBy` lists all of them.
     """

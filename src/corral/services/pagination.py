@@ -16,7 +16,7 @@ from corral.errors import ApiError
 
 T = TypeVar("T")
 Candidates = Callable[[str, int], list[tuple[str, T]]]
-"""A function of (after, limit). It returns (key, item) pairs, sorted by key, with keys greater than `after`; -1 means no limit."""
+"""A function of (after, limit). It returns (key, item) pairs with keys after `after`, sorted by key. Limit -1 means all pairs."""
 
 
 class Pagination(Struct, frozen=True):
@@ -24,7 +24,7 @@ class Pagination(Struct, frozen=True):
     limit: str | None = "maxResults"  # request member; None if the caller cannot choose the size of a page
     token: str = "nextToken"  # request member
     next_token: str = "nextToken"  # response member
-    truncated: str | None = None  # response member that says whether there are more
+    truncated: str | None = None  # response member that says whether more items follow
     default: int | None = 100  # items per page if the request has no limit; None means all items
     smallest: int = 1
     largest: int = 1000

@@ -20,12 +20,18 @@ from corral.services.applicationautoscaling.names import SERVICE as SCALABLE
 from corral.services.applicationautoscaling.names import find_target
 from corral.services.batch.permission_scope import arns_of, tasks_of
 from corral.services.caller import Caller
+from corral.services.cloudformation.stack_descriptions import stack_with_resource
 from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
+from corral.services.ecs import permission_scope as ecs_scope
+from corral.services.ecs.lookup import arn as ecs_arn
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.iam.roles import find_role
 from corral.services.logs.common import group_name
+from corral.services.sqs.move_tasks import task_with_handle
+from corral.services.sqs.queue_names import arn_of as queue_arn_of
+from corral.services.sqs.queue_names import queue_with_arn
 from corral.services.ssm.parameter_names import arn as parameter_arn
 from corral.services.ssm.parameter_names import parse_reference
 from corral.services.stored_resources import get as get_resource
@@ -82,59 +88,43 @@ def _each(service: str, operation: str, arns: Iterable[str], context: Context) -
 
 # ECS
 
-_CLUSTERS = frozenset(
-    {"DeleteCluster", "ListContainerInstances", "PutClusterCapacityProviders", "UpdateCluster", "UpdateClusterSettings"}
-)
-_TASKS = frozenset({"DescribeTasks", "ExecuteCommand", "GetTaskProtection", "StopTask", "UpdateTaskProtection"})
-_INSTANCES = frozenset({"DeregisterContainerInstance", "DescribeContainerInstances", "UpdateContainerInstancesState"})
-_DEFINITIONS = frozenset({"DeleteTaskDefinitions", "DeregisterTaskDefinition"})
-_TAGS = frozenset({"TagResource", "UntagResource", "ListTagsForResource"})
-
 
 def _ecs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    def arn(resource: str) -> str:
-        return f"arn:aws:ecs:{caller.region}:{caller.account}:{resource}"
-
-    cluster = short(params.get("cluster") or "") or "default"
-    context: Context = {"ecs:cluster": (arn(f"cluster/{cluster}"),), **_tags(params)}
-    if operation == "RegisterTaskDefinition":
-        needed = _each("ecs", operation, [arn(f"task-definition/{params.get('family', '')}:*")], context)
-        return needed + _pass_roles(tx, caller, params, {}) + _host(params)
     if operation in ("RunTask", "StartTask"):
-        return _launch(tx, caller, operation, params, context)
-    arns: list[str]
-    if operation in _CLUSTERS:
-        arns = [arn(f"cluster/{cluster}")]
-    elif operation == "DescribeClusters":
-        arns = [arn(f"cluster/{short(each)}") for each in params.get("clusters") or [cluster]]
-    elif operation in _TASKS:
-        tasks = params.get("tasks") or [params.get("task") or "*"]
-        arns = [arn(f"task/{cluster}/{short(each)}") for each in tasks]
-    elif operation in _INSTANCES:
-        named = params.get("containerInstances") or [params.get("containerInstance", "")]
-        arns = [arn(f"container-instance/{cluster}/{short(each)}") for each in named]
-    elif operation in _DEFINITIONS:
-        given = params.get("taskDefinitions") or [params.get("taskDefinition", "")]
-        arns = [arn(f"task-definition/{short(each)}") for each in given]
-    elif operation in _TAGS:
-        arns = [params.get("resourceArn", UNKNOWN_RESOURCE)]
-    elif operation in ("DeleteCapacityProvider", "UpdateCapacityProvider"):
-        arns = [arn(f"capacity-provider/{short(params.get('capacityProvider') or params.get('name') or '')}")]
-    else:
-        arns = [NO_RESOURCE]
-    return _each("ecs", operation, arns, context)
+        return _launch(tx, caller, operation, params)
+    arns = ecs_scope.arns_of(caller, operation, params) or [NO_RESOURCE]
+    needed = [
+        Permission(f"ecs:{operation}", each, _ecs_context(caller, ecs_scope.cluster_in(each, params), params)) for each in arns
+    ]
+    if operation == "RegisterTaskDefinition":
+        return needed + _pass_roles(tx, caller, params, {}) + _host(params)
+    if operation in ("CreateService", "CreateTaskSet", "UpdateService") and params.get("taskDefinition"):
+        return needed + _host(_definition(tx, caller, params["taskDefinition"])[1])
+    return needed
 
 
-def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params, context: Context) -> list[Permission]:
-    given = params.get("taskDefinition", "")
+def _ecs_context(caller: Caller, cluster: str, params: Params) -> Context:
+    return {"ecs:cluster": (ecs_arn(caller.account, caller.region, f"cluster/{cluster}"),), **_tags(params)}
+
+
+def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    name, document = _definition(tx, caller, params.get("taskDefinition", ""))
+    definition_arn = ecs_arn(caller.account, caller.region, f"task-definition/{name}")
+    context = _ecs_context(caller, ecs_scope.cluster_of(params), params)
+    return [
+        Permission(f"ecs:{operation}", definition_arn, context),
+        *_pass_roles(tx, caller, document, params.get("overrides") or {}),
+        *_host(document),
+    ]
+
+
+def _definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[str, Params]:
+    """FAMILY:REVISION and the document of the task definition that the handler will find."""
     try:
         revision, _, document = find_definition(tx, caller, given)
-        name = f"{split_definition(given)[0]}:{revision}"
     except ApiError:  # the handler raises the same error later, if the caller has the permissions
-        name, document = short(given), {}
-    definition_arn = f"arn:aws:ecs:{caller.region}:{caller.account}:task-definition/{name}"
-    needed = _each("ecs", operation, [definition_arn], context)
-    return needed + _pass_roles(tx, caller, document, params.get("overrides") or {}) + _host(document)
+        return short(given), {}
+    return f"{split_definition(given)[0]}:{revision}", document
 
 
 def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Params) -> list[Permission]:
@@ -146,7 +136,7 @@ def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Para
 def _host(document: Params) -> list[Permission]:
     """The permission to run a task that has access to the host.
 
-    ECS has no such action, because AWS runs no task on ECS's own machines.
+    AWS has no such action. There, the host of a task is an instance of the user, and not the machine that runs ECS itself.
     """
     return [Permission(RUN_ON_HOST, NO_RESOURCE)] if host_access.setting_with_host_access(document) is not None else []
 
@@ -190,10 +180,24 @@ def _s3(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[P
 
 def _sqs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     name = params.get("QueueName") or params.get("QueueUrl", "").rstrip("/").rpartition("/")[2]
-    source = params.get("SourceArn")  # only operations on message move tasks have it
-    arns = [f"arn:aws:sqs:{caller.region}:{caller.account}:{name}"] if name else [source] if source else []
-    arns += [params["DestinationArn"]] if params.get("DestinationArn") else []
+    arns = [f"arn:aws:sqs:{caller.region}:{caller.account}:{name}"] if name else []
+    if operation == "CancelMessageMoveTask":
+        arns = [_moved_queue_arn(tx, params.get("TaskHandle", ""))]
+    arns += [_queue_arn(tx, params[member]) for member in ("SourceArn", "DestinationArn") if params.get(member)]  # of move tasks
     return _each("sqs", operation, arns if operation != "ListQueues" else (), _tags(params))
+
+
+def _queue_arn(tx: Tx[Store], given: str) -> str:
+    """The ARN of the queue that the handler will find. The handler ignores the partition in `given`."""
+    queue = queue_with_arn(tx, given)
+    return given if queue is None else queue_arn_of(tx, queue)
+
+
+def _moved_queue_arn(tx: Tx[Store], handle: str) -> str:
+    try:
+        return _queue_arn(tx, task_with_handle(tx, handle).source_arn)
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
+        return UNKNOWN_RESOURCE
 
 
 def _sns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
@@ -215,8 +219,9 @@ def _logs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list
     if given:
         part = f"log-stream:{params['logStreamName']}" if operation in _STREAMS and params.get("logStreamName") else "*"
         arns = [f"arn:aws:logs:{caller.region}:{caller.account}:log-group:{group_name(given)}:{part}"]
-    elif params.get("resourceArn"):
-        arns = [params["resourceArn"]]
+    elif given := params.get("resourceArn"):
+        is_group = ":log-group:" in given  # the handler ignores the region and the account in this ARN
+        arns = [f"arn:aws:logs:{caller.region}:{caller.account}:log-group:{group_name(given)}" if is_group else given]
     else:
         arns = [f"arn:aws:logs:{caller.region}:{caller.account}:log-group:*"] if operation == "DescribeLogGroups" else []
     return _each("logs", operation, arns, _tags(params))
@@ -333,7 +338,10 @@ def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) 
 
 
 def _application_autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARN of the scalable target, which a target gets when it is registered. Describe operations have no resources."""
+    """The ARN of the scalable target. Describe operations have no resources.
+
+    A target gets its ARN when it is registered. For a target without an ARN, a policy must allow the action on all targets.
+    """
     keys = {"service-namespace": "ServiceNamespace", "scalable-dimension": "ScalableDimension"}
     context: Context = {f"{SCALABLE}:{key}": (params[member],) for key, member in keys.items() if params.get(member)}
     if operation.startswith("Describe"):
@@ -347,7 +355,7 @@ def _application_autoscaling(tx: Tx[Store], caller: Caller, operation: str, para
     return _each(SCALABLE, operation, arns, {**context, **_tags(params)})
 
 
-# The operations on a change set. A request that has its ARN needs no name of a stack.
+# Operations on a change set. A request with the ARN of a change set does not need the name of a stack.
 _CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet", "GetTemplate"})
 
 
@@ -367,6 +375,8 @@ def _cloudformation(tx: Tx[Store], caller: Caller, operation: str, params: Param
     elif given:
         stack = tx.store.stacks.named(caller.region, given)
         arns = [stack.id if stack is not None else f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{given}/*"]
+    elif operation == "DescribeStackResources":
+        arns = [_stack_of_resource(tx, caller, params.get("PhysicalResourceId", ""))]
     context: Context = {
         **_tags(params),
         **{key: (params[member],) for key, member in _CONDITION_MEMBERS.items() if isinstance(params.get(member), str)},
@@ -379,6 +389,13 @@ def _cloudformation(tx: Tx[Store], caller: Caller, operation: str, params: Param
     if params.get("RoleARN"):
         needed.append(Permission(PASS_ROLE, role_arn(tx, caller, params["RoleARN"]), PASSED_TO_STACKS))
     return needed
+
+
+def _stack_of_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> str:
+    try:
+        return stack_with_resource(tx, caller, physical_id).id
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
+        return UNKNOWN_RESOURCE
 
 
 _CONDITION_MEMBERS = {

@@ -18,9 +18,9 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE INDEX expiry_at ON expiry (at);
 
--- A walk through a bucket whose rules have changed, which schedules some keys per transaction.
+-- A walk through a bucket whose rules have changed. Each transaction of the walk schedules some uploads or keys for evaluation.
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
-    upload INTEGER NOT NULL,  -- the number of the last scheduled upload
-    key BLOB NOT NULL  -- the last scheduled key; keys follow uploads
+    upload INTEGER NOT NULL,  -- upload.content of the last scheduled upload
+    key BLOB NOT NULL  -- the last scheduled key; the walk visits the uploads first, then the keys
 );

@@ -22,14 +22,17 @@ from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000
-DemandAndLimit = Demand | tuple[Demand, float]  # the demand of a line and the `longest_s` of its claims, if it is not None
-SELECTED_MAX = 500_000  # total slots in a pool's selections; above this, the least recently used selection is evicted
+DemandAndLimit = Demand | tuple[Demand, float]  # the key of a line: the demand of its claims, and their `longest_s`, if any
+# A selection has the slots that some placement rules allow. All selections of a pool together have at most about this many slots.
+# Above this, the least recently used selection is evicted.
+SELECTED_MAX = 500_000
 
 
 class PoolIndex:
-    """The free capacity of one pool (implements `model.placement.Pool`). Slots with equal free GPUs form a group.
+    """The free capacity of one pool (implements `model.placement.Pool`).
 
-    Placement compares groups, so that its cost does not grow with the number of slots.
+    Slots with the same number of free GPUs form a group (`GroupIndex`). Placement compares groups, so that its cost does not grow
+    with the number of slots.
     """
 
     def __init__(self) -> None:
@@ -172,9 +175,9 @@ class PoolIndex:
         *,
         back: bool,
     ) -> None:
-        """Take resources from a slot, or give them back (`back`). If `group` is given, also count one pending task of the group.
+        """Take resources from a slot. With `back`, return them to the slot.
 
-        With `back`, the task is subtracted.
+        If the task group `group` is given, also count one pending task of this group. With `back`, subtract it.
         """
         slot = self._slots[slot_id]
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
@@ -186,7 +189,10 @@ class PoolIndex:
             slot.memory_mib += memory_mib
         else:
             if gpu_ids:
-                slot.gpus = [gpu for gpu in slot.gpus if gpu not in gpu_ids]
+                slot.gpus = gpus = slot.gpus.copy()
+                for gpu_id in gpu_ids:
+                    if gpu_id in gpus:
+                        gpus.remove(gpu_id)
             slot.cpu_units -= cpu_units
             slot.memory_mib -= memory_mib
         if shares:
@@ -194,10 +200,18 @@ class PoolIndex:
         if group:
             _count(slot, group, -1 if back else 1)
             slot.pending += -1 if back else 1
-        self._relist(slot, before)
+        if self._selections:
+            self._note_change(slot_id)
+        if slot.connected and not slot.draining:
+            after = len(slot.gpus), slot.memory_mib, slot.cpu_units
+            self.free_gpus += after[0] - before[0]
+            self._index.move(slot_id, before, after)
+            if self._by_held is not None and slot.total.gpus:
+                self._unlist_by_held(slot, before, self._by_held)
+                self._list_by_held(slot, self._by_held)
 
     def _change_shares(self, slot: Slot, shares: Shares, *, back: bool) -> None:
-        """Take memory of GPUs that tasks share, or give it back. A GPU is idle again when all its memory is given back."""
+        """Take memory of GPUs that tasks share, or return it. A GPU is idle again when all its memory is returned."""
         for gpu_id, memory_mib in shares:
             if gpu_id not in slot.positions:  # a GPU without a position is not available to tasks
                 continue
@@ -213,7 +227,7 @@ class PoolIndex:
             self._sharing.pop(slot.id, None)
 
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
-        """Add to the counters of a slot: tasks of a group with desired status RUNNING, running tasks, pending tasks."""
+        """Add to the counters of a slot: tasks of a task group with desired status RUNNING, running tasks, pending tasks."""
         slot = self._slots[slot_id]
         slot.running += running
         slot.pending += pending
@@ -279,20 +293,6 @@ class PoolIndex:
         self._index.remove(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
         if self._by_held is not None and slot.total.gpus:
             self._unlist_by_held(slot, (len(slot.gpus), slot.memory_mib, slot.cpu_units), self._by_held)
-
-    def _relist(self, slot: Slot, before: FreeAmounts) -> None:
-        """Update the index after a change of the slot's free resources. `before` has the previous amounts."""
-        if self._selections:
-            self._note_change(slot.id)
-        if not slot.connected or slot.draining:
-            return
-        gpus = len(slot.gpus)
-        self.free_gpus += gpus - before[0]
-        self._index.remove(slot.id, *before)
-        self._index.add(slot.id, gpus, slot.memory_mib, slot.cpu_units)
-        if self._by_held is not None and slot.total.gpus:
-            self._unlist_by_held(slot, before, self._by_held)
-            self._list_by_held(slot, self._by_held)
 
     def _note_change(self, slot_id: str) -> None:
         self._changes.append(slot_id)
@@ -379,20 +379,20 @@ class Fleet:
         self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "",
         shares: Shares = (),
     ) -> None:  # fmt: skip
-        """Take resources from a slot for a task that becomes pending. If `group` is given, count the task on the slot."""
-        pool = self.pool(pool_name)
+        """Take resources from a slot for a task that becomes pending. If `group`, its task group, is given, count the task."""
+        pool = self._pools[pool_name]
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, shares, back=False)
         self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, shares, back=True))
 
     def give(
         self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, shares: Shares = ()
     ) -> None:
-        pool = self.pool(pool_name)
+        pool = self._pools[pool_name]
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, "", shares, back=True)
         self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, "", shares, back=False))
 
     def count(self, pool_name: str, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
-        pool = self.pool(pool_name)
+        pool = self._pools[pool_name]
         pool.count(slot_id, group, tasks, running, pending)
         self._on_rollback(partial(pool.count, slot_id, group, -tasks, -running, -pending))
 

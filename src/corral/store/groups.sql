@@ -1,4 +1,5 @@
--- Auto Scaling groups. `record` columns are JSON documents of the classes in model/group.py; the other columns are their keys.
+-- Auto Scaling groups. A `record` is a JSON document of a class in model/group.py. The other columns have values of this document,
+-- for queries and constraints.
 
 CREATE TABLE scaling_group (
     region   TEXT NOT NULL,
@@ -12,7 +13,7 @@ CREATE TABLE scaling_group (
 ) WITHOUT ROWID;
 
 CREATE TABLE group_member (
-    instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
+    instance_id TEXT PRIMARY KEY,               -- no foreign key: the row of a terminated instance may be deleted first
     region      TEXT NOT NULL,
     name        TEXT NOT NULL,
     state       TEXT NOT NULL CHECK (state IN
@@ -23,7 +24,7 @@ CREATE TABLE group_member (
 CREATE INDEX group_member_group ON group_member (region, name);
 
 CREATE TABLE scaling_activity (
-    number   INTEGER PRIMARY KEY,               -- in the order in which they began
+    number   INTEGER PRIMARY KEY,               -- grows in the order in which the activities began
     id       TEXT NOT NULL UNIQUE,
     region   TEXT NOT NULL,
     name     TEXT NOT NULL,                     -- the name of the group, which may have been deleted

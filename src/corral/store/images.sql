@@ -49,7 +49,7 @@ CREATE TABLE image_tag (
 ) WITHOUT ROWID;
 CREATE INDEX tag_of_image ON image_tag (image);
 
--- The layers of an image, and the images of an index.
+-- The layers of an image. If the image is an image index: the images in this index.
 CREATE TABLE image_part (
     image INTEGER NOT NULL REFERENCES image (number) ON DELETE CASCADE,
     digest TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- The ledger of instance-hours: a row for each period in which an instance runs, and a new row when its group changes meanwhile.
+-- The ledger of instance-hours: a row for each period in which an instance runs. If its group changes meanwhile, a new row begins.
 -- Rows outlive their instances, because `corral cost` reports them. The hosts' own instances have no rows.
 CREATE TABLE instance_usage (
     id            INTEGER PRIMARY KEY,
@@ -10,7 +10,7 @@ CREATE TABLE instance_usage (
     market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- the market that the launch requested
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
-    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
+    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: the instance runs
 );
 CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
 CREATE INDEX instance_usage_billed ON instance_usage (billed_until);

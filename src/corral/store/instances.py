@@ -120,7 +120,7 @@ class Instances:
 
     def is_on(self, instance_id: str, host_id: str) -> bool:
         """Whether the instance is on this host. A stopped instance is on no host, and its tasks have ended."""
-        found = self.get(instance_id)
+        found = self._live.get(instance_id) or self.get(instance_id)
         return found is not None and found.host_id == host_id
 
     def gpus(self, instance_id: str) -> list[GpuDevice]:
@@ -133,7 +133,7 @@ class Instances:
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
     def leases(self, instance_id: str) -> dict[str, tuple[int, int]]:
-        """Leased GPU of the instance → (number of leases, allocated memory in MiB). The memory is 0 if the GPU is not shared."""
+        """GPU id → (number of leases, allocated memory in MiB), for leased GPUs. The memory is 0 if the GPU is not shared."""
         rows = self._database.execute(
             "SELECT lease.gpu_id, count(*), sum(lease.memory_mib) FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
             "WHERE gpu.owner = ? GROUP BY lease.gpu_id",
@@ -142,9 +142,9 @@ class Instances:
         return {gpu_id: (count, allocated_mib) for gpu_id, count, allocated_mib in rows}
 
     def some_holders(self, pool: str, limit: int) -> tuple[list[str], list[str]]:
-        """Some tasks that lease GPUs of a pool, and some instances that own GPUs of its hosts. At most `limit` in total.
+        """Some tasks that lease GPUs of a pool, and some instances that own GPUs of the pool's hosts. At most `limit` in total.
 
-        Messages name them as examples.
+        Messages that explain why a claim waits name them as examples.
         """
         members = (instance for instance in self._live.values() if instance.pool == pool)
         tasks, takers = dict[str, None](), dict[str, None]()
@@ -165,7 +165,7 @@ class Instances:
     # Launch and termination
 
     def add(self, instance: Instance, pool: str, rank: Rank, attributes: Mapping[str, str] | None = None) -> Claim:
-        """Add an instance that waits for capacity of a pool, with its claim; `launch` grants the claim."""
+        """Add an instance that waits for capacity of a pool, and its claim. `launch` grants the claim."""
         assert instance.state is InstanceState.PENDING and instance.host_id is None
         self.put_row(instance)
         self._database.executemany(
@@ -174,7 +174,7 @@ class Instances:
         return self._claim(instance, pool, rank)
 
     def launch(self, instance: Instance, placement: Placement, now_s: float) -> Instance:
-        """Give an instance the GPUs that a placement chose. The instance is running afterwards."""
+        """Grant the claim of an instance: give it the GPUs that a placement chose. The instance is running afterwards."""
         parent = self._live[placement.slot_id]
         assert parent.is_host and len(placement.gpu_ids) == instance.gpus
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id, launched_at_s=now_s)
@@ -310,7 +310,7 @@ class Instances:
         return left
 
     def set_status(self, instance_id: str, status: str) -> None:
-        """Set ACTIVE, DRAINING or INACTIVE. Only an ACTIVE instance gets new tasks. The present tasks continue in each status."""
+        """Set the status to ACTIVE, DRAINING or INACTIVE. Only an ACTIVE instance gets new tasks. No status stops running tasks."""
         self.put_row(self._live[instance_id].but(status=status))
         self.renew_slot(instance_id)
 

@@ -2,8 +2,9 @@
 
 A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is a set of
 instances. A line has a claim in each pool in which its first job may run: the line waits for capacity there. The jobs of a line are
-rows. Lines and claims are also in memory, and can be derived from the rows. Only the ranks of claims are not stored: the scheduler
-computes them before it serves a pool (`services/batch/line_claims.py`).
+rows. A place (`JobPlace`) is such a row: its values say where the job is in its line. Lines and claims are also in memory, and can
+be derived from the rows. Only the ranks of claims are not stored: the scheduler computes them before it serves a pool
+(`services/batch/line_claims.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class JobLines:
         self._by_pool: dict[str, dict[int, None]] = {}
         self._by_resource: dict[tuple[str, str], dict[int, None]] = {}  # region and name of a consumable resource → lines
         self._claims: dict[tuple[int, str], Claim] = {}  # line and pool → claim
-        # Line → the next places after its first place, the next one last. They save a query for each dispatch. A line may have no
+        # Line → the places that follow its first place, in reverse order. They save a query for each dispatch. Some lines have no
         # entry.
         self._next: dict[int, list[JobPlace]] = {}
         self._last_id = 0
@@ -59,7 +60,7 @@ class JobLines:
         for id, region, queue, share, demand, resources, by_image, pools in self._execute("SELECT * FROM job_line").fetchall():
             key = LineKey(region, queue, share, _demand_of(demand), _pairs(resources), bool(by_image))
             first = self._read_first(id)
-            assert first is not None, "a line without jobs"
+            assert first is not None, "a line has no jobs"
             self._put(
                 WaitingLine(id, key, counts[id], first, tuple((pool, bool(without)) for pool, without in orjson.loads(pools)))
             )
@@ -103,7 +104,7 @@ class JobLines:
         return line, next(pool for pool, _ in line.pools if self._claims[line.id, pool] is claim)
 
     def pools_before(self, pool: str) -> set[str]:
-        """Return the pools that must be served before this pool: a line with claims in both prefers them."""
+        """Return the pools that must be served before this pool, because lines with claims in this pool prefer them."""
         before: set[str] = set()
         for line_id in self._by_pool.get(pool, ()):
             for each, _ in self._lines[line_id].pools:
@@ -117,7 +118,7 @@ class JobLines:
         return [JobPlace(*row) for row in self._execute(FIRST, (line_id, limit)).fetchall()]
 
     def count_before(self, line_id: int, place: JobPlace, most: int) -> int:
-        """Return how many jobs of the line are before a place, but at most `most`."""
+        """Return how many jobs of the line are before a place. Stop counting at `most`."""
         sql = "SELECT count(*) FROM (SELECT 1 FROM waiting_job WHERE line = ? AND (priority, number, position) < (?, ?, ?) LIMIT ?)"
         found: int = self._execute(sql, (line_id, *place[:3], most)).fetchone()[0]
         return found
@@ -223,7 +224,7 @@ class JobLines:
         self._on_rollback(partial(_restore, self.ranked_at, pool, self.ranked_at.get(pool)))
         self.seniority[pool], self.ranked_at[pool] = seniority_s, now_s
 
-    # Jobs that wait for the same reason for a long time
+    # Reasons why the first jobs of lines wait. They are stored only for queues that limit the time of such waits.
 
     def blocked(self, region: str, queue: str) -> dict[str, tuple[str, float]]:
         """Return why the first job of each line waits, by job id: the code of the reason, and the time when this reason began."""

@@ -1,4 +1,4 @@
--- Lines of RUNNABLE Batch jobs. The jobs of a line belong to one queue and need the same resources.
+-- Lines of RUNNABLE Batch jobs. The jobs of a line belong to one queue, need the same resources and have the same share identifier.
 
 CREATE TABLE job_line (
     id        INTEGER PRIMARY KEY,
@@ -7,22 +7,22 @@ CREATE TABLE job_line (
     share     TEXT NOT NULL,                    -- the share identifier
     demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
     resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
-    by_image  INTEGER NOT NULL,                 -- 1: the image asks for GPUs
+    by_image  INTEGER NOT NULL,                 -- 1: the image sets NVIDIA_VISIBLE_DEVICES (model.job_line.LineKey)
     pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
 );
 
 -- The jobs of each line, in the order in which they start.
 CREATE TABLE waiting_job (
     line     INTEGER NOT NULL,
-    priority INTEGER NOT NULL,                  -- the negated scheduling priority
-    number   INTEGER NOT NULL,                  -- of the job, or of the array of a child
-    position INTEGER NOT NULL,                  -- the index of a child of an array
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority, so that the first job has the smallest
+    number   INTEGER NOT NULL,                  -- job.number of the job, or of the array if the job is a child
+    position INTEGER NOT NULL,                  -- the index of a child of an array; 0 for other jobs
     job_id   TEXT NOT NULL,
     since    REAL NOT NULL,                     -- when the job was created
     PRIMARY KEY (line, priority, number, position)
 ) WITHOUT ROWID;
 
--- What the current attempt of a job holds, from its dispatch to its end.
+-- The vCPUs and consumable resources that the current attempt of a job uses, from the dispatch to the end of the attempt.
 CREATE TABLE job_holding (
     job_id         TEXT PRIMARY KEY,
     region         TEXT NOT NULL,
@@ -41,12 +41,13 @@ CREATE TABLE job_share (
     region TEXT NOT NULL,
     queue  TEXT NOT NULL,
     share  TEXT NOT NULL,
-    used   REAL NOT NULL,                       -- vCPU seconds until `at`, decayed
+    used   REAL NOT NULL,                       -- vCPU seconds until `at`; the value decays with time
     at     REAL NOT NULL,
     PRIMARY KEY (region, queue, share)
 ) WITHOUT ROWID;
 
--- The code of the reason for which the first job of a line waits, and since when. Only queues with time limits have such rows.
+-- The first job of a line, the code of the reason why it waits, and since when it waits for this reason. Only the jobs of queues
+-- with time limits have rows.
 CREATE TABLE blocked_job (
     job_id TEXT PRIMARY KEY,
     region TEXT NOT NULL,

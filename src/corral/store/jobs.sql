@@ -1,5 +1,5 @@
--- Jobs of AWS Batch. Children of arrays and nodes of multi-node jobs have small rows of their own table, because an array may have
--- 10,000 children. Arrays and their children share the row of their spec.
+-- Jobs of AWS Batch. Children of arrays and nodes of multi-node jobs have small rows in a separate table, because an array may have
+-- 10,000 children. An array and its children share a row of job_spec.
 
 CREATE TABLE job_spec (
     number   INTEGER PRIMARY KEY,
@@ -77,8 +77,8 @@ CREATE TABLE job_summary (
     updated_at REAL NOT NULL
 );
 
--- Jobs that wait for other jobs. The row is deleted when the needed job has ended and the dependent job knows it. A row of an N_TO_N
--- dependency is deleted when the dependent array has ended.
+-- Jobs that wait for other jobs. A row is deleted when the needed job has ended and the dependent job was checked. A row of an
+-- N_TO_N dependency is deleted when the dependent array has ended.
 CREATE TABLE job_dependency (
     needs     INTEGER NOT NULL,             -- job.number
     position  INTEGER NOT NULL,             -- the index of the needed child; -1: the whole job; -2: N_TO_N
@@ -86,10 +86,10 @@ CREATE TABLE job_dependency (
     PRIMARY KEY (needs, position, dependent)
 ) WITHOUT ROWID;
 
--- Jobs that have ended and have dependent jobs that do not know it yet.
+-- Notices: jobs that have ended, and whose dependent jobs were not all checked yet.
 CREATE TABLE job_notice (
     number   INTEGER PRIMARY KEY,
     job      INTEGER NOT NULL,
     position INTEGER NOT NULL,              -- the index of the ended child; -1: the whole job; -3: all children without a row
-    after    INTEGER NOT NULL               -- dependent jobs up to this number know it
+    after    INTEGER NOT NULL               -- dependent jobs up to this number were checked
 );

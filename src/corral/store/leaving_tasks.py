@@ -1,7 +1,8 @@
 """SQL of leaving tasks: tasks that a scale-in, a rollout or the end of their instance has chosen to stop.
 
-A leaving task receives no further messages. It stops when it is idle, or after a time limit (`services/leaving_tasks.py`). A task
-can be chosen several times: by its service, and by the Auto Scaling group of its instance.
+A leaving task receives no further messages. It stops when it is not busy any more, or after a time limit
+(`services/leaving_tasks.py`). Two reconcilers can choose a task: that of its service, and that of the Auto Scaling group of its
+instance.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import orjson
 
 from corral.database import Database
 
-# A task is busy while it holds messages in flight, or is protected. The parameters are the present time in seconds and in ms.
+# A task is busy while messages that it has received are in flight, or while it is protected. The parameters are the present time in
+# seconds and in ms.
 _BUSY = (
     "state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING' AND (json_extract(details, '$.protectedUntil') > ? OR EXISTS "
     "(SELECT 1 FROM place JOIN queue ON queue.pile = place.pile WHERE place.task_id = task.id AND visible_ms > ?))"
@@ -39,7 +41,7 @@ class LeavingTasks:
         return iter(list(self._by_task))
 
     def keys_of(self, task_id: str) -> list[str]:
-        """The reconcilers that chose a task."""
+        """The keys of the reconcilers that chose a task."""
         return list(self._by_task.get(task_id, ()))
 
     def chosen_by(self, key: str) -> Mapping[str, float]:
@@ -52,7 +54,9 @@ class LeavingTasks:
         self._journal.on_rollback(partial(self._forget, task_id, key))
 
     def drop(self, task_id: str, key: str | None = None) -> None:
-        """Delete the choice of one reconciler. Without a key, delete the choices of all."""
+        """Delete the choice of the reconciler with this key. Without a key, delete the choices of all reconcilers."""
+        if task_id not in self._by_task:
+            return
         for each in [key] if key is not None else self.keys_of(task_id):
             at_s = self._by_task.get(task_id, {}).get(each)
             if at_s is not None:

@@ -20,15 +20,15 @@ MESSAGE_COLUMNS = (
     "place.id, visible_ms, receives, receives_before, first_received_ms, message_id, sent_ms, sender, message.group_id, "
     "deduplication_id, trace, source_arn, attributes, bytes, body"
 )
-WAKES_MAX = 64  # arrivals in an empty queue that are remembered for each queue
-PILES_MAX = 1_000  # queues whose arrivals are remembered
+WAKES_MAX = 64  # for each pile, this many arrivals of messages in the empty pile are remembered
+PILES_MAX = 1_000  # piles whose arrivals are remembered
 FIRST_RECEIVES_MAX = 1_000  # tasks whose first receive is remembered
 RECEIVE_MAX_BYTES = 1024 * 1024  # bytes in one response; SQS may return fewer messages than requested
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
 
 
 class Dropped(NamedTuple):
-    """The owners of deleted messages."""
+    """The message groups and the tasks of deleted messages."""
 
     groups: list[str]  # message groups of a FIFO queue
     tasks: list[str]  # tasks that received the messages
@@ -104,7 +104,7 @@ class Messages:
             del self._first_receives[next(iter(self._first_receives))]
 
     def first_receive_ms(self, task_id: str) -> int | None:
-        """When a task received its first message, if the server has run since then."""
+        """When a task received its first message; None if the server does not remember it."""
         return self._first_receives.get(task_id)
 
     def candidates(self, queue: Queue, count: int, now_ms: int) -> list[QueueMessage]:
@@ -127,9 +127,7 @@ class Messages:
                 f"received_ms = ?, task_id = ? WHERE pile = ? AND id IN ({_marks(some)})",
                 (until_ms, now_ms, now_ms, task_id, queue.pile, *some),
             )
-        for message in found:
-            counter.remove(message.visible_ms, message.receives)
-            counter.add(until_ms, message.receives + 1)
+        counter.receive([(message.visible_ms, message.receives) for message in found], until_ms)
         counter.received += len(found)
         counter.used_ms = now_ms
         if task_id is not None and task_id not in self._first_receives:
@@ -174,7 +172,7 @@ class Messages:
             self._database.execute(f"DELETE FROM place WHERE pile = ? AND id IN ({_marks(gone)})", (pile, *gone))
             self._database.execute(f"DELETE FROM message WHERE id IN ({_marks(gone)})", gone)
             for _, visible_ms, receives, group, task_id in found:
-                counter.remove(visible_ms, receives)
+                counter.add(visible_ms, receives, -1)
                 if group is not None:
                     groups[group] = None
                 if task_id is not None:
@@ -288,7 +286,7 @@ def fit_response(rows: Iterable[Row]) -> list[QueueMessage]:
 
 
 def _in_tens(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split ids into groups of at most ten, as many as a request has. One statement per group is faster than one per id.
+    """Split ids into groups of at most ten, because a request names at most ten. One statement per group is faster than one per id.
 
     Larger groups would fill the cache of prepared statements with one statement for each length.
     """

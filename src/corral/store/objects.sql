@@ -6,8 +6,9 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- these two columns save a query of bucket_document
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- at each change of an object
+    -- The next two columns save a query of bucket_document at each change of an object.
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,
+    has_notifications INTEGER NOT NULL DEFAULT 0
 );
 
 -- The bytes of an object or of an upload. The copies of an object share its content.
@@ -36,7 +37,7 @@ CREATE TABLE object_version (
     key BLOB NOT NULL,
     id TEXT NOT NULL,
     latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
-    content INTEGER,  -- counted by content.refs; a foreign key would need another index, or a scan for each deleted content
+    content INTEGER,  -- content.refs counts it; a foreign key would need another index, or a scan for each deleted content
     size INTEGER NOT NULL,
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,

@@ -8,7 +8,7 @@ that have become visible since `as_of_ms`, with an index. So each message is cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -55,6 +55,14 @@ class QueueCounter(Struct):
 
     def remove(self, visible_ms: int | None, receives: int) -> None:
         self.add(visible_ms, receives, -1)
+
+    def receive(self, found: Sequence[tuple[int | None, int]], until_ms: int) -> None:
+        """Count messages of the pile as in flight until `until_ms`. `found` has their earlier `visible_ms` and `receives`."""
+        hidden = [each for each in found if each[0] is not None and each[0] > self.as_of_ms]  # only if the clock was set back
+        for visible_ms, receives in hidden:
+            self.remove(visible_ms, receives)
+        self.total -= len(found) - len(hidden)
+        self.add(until_ms, 1, len(found))
 
     def _fields(self) -> tuple[int, ...]:
         return (self.total, self.in_flight, self.delayed, self.as_of_ms, self.next_ms, self.used_ms,

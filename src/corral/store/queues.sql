@@ -1,7 +1,8 @@
--- Queues and their messages (SQS). There are no foreign keys between messages and places: both are written and deleted together, by
--- the thousand, and the check of each row would double the cost.
+-- Queues and their messages (SQS). There are no foreign keys between messages and places. Both are written and deleted together,
+-- often thousands at once, and the check of each row would double the cost.
 
--- A pile is the set of a queue's messages. A purge gives the queue a new pile; a reconciler deletes the rows of the old one in steps.
+-- A pile is the set of a queue's messages. A purge gives the queue a new pile; a reconciler deletes the rows of the old one in
+-- steps. `owned` is 0 if no queue has the pile any more.
 CREATE TABLE pile (id INTEGER PRIMARY KEY AUTOINCREMENT, owned INTEGER NOT NULL DEFAULT 1 CHECK (owned IN (0, 1)));
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 
@@ -53,7 +54,8 @@ CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_m
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
 CREATE INDEX place_task ON place (task_id, visible_ms) WHERE task_id IS NOT NULL;
 
--- A message group of a FIFO queue, and the time from which it may be served. No message of the group may be in flight then.
+-- A message group of a FIFO queue, and the time from which its next message can be received. Until then, messages of the group are
+-- in flight, or its first message is delayed.
 CREATE TABLE message_group (
     pile INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -62,9 +64,10 @@ CREATE TABLE message_group (
 ) WITHOUT ROWID;
 CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 
--- Deduplication ids of a FIFO queue in the last minutes, also those of deleted messages. A FIFO topic of SNS has a negative number.
+-- Deduplication ids of the last minutes, also those of deleted messages.
 CREATE TABLE deduplication (
-    queue INTEGER NOT NULL,  -- ids of queues are not reused, so rows of a deleted queue simply expire
+    -- The id of a FIFO queue, or the negative number of a FIFO topic of SNS. Ids are not reused, so rows of a deleted queue expire.
+    queue INTEGER NOT NULL,
     scope TEXT NOT NULL,  -- the message group; empty: the whole queue
     deduplication_id TEXT NOT NULL,
     message_id TEXT NOT NULL,

@@ -1,7 +1,7 @@
--- Objects of the private bucket with the environment variables of runs.
+-- Objects of the private bucket. They contain environment variables of tasks that `corral run` starts.
 CREATE TABLE run_environment (
-    key        TEXT PRIMARY KEY,             -- of the S3 object
-    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- that refer to the object and have not ended
-    kept_until REAL NOT NULL,                -- without such tasks, the object is deleted at this time
+    key        TEXT PRIMARY KEY,             -- the key of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- tasks that refer to the object and have not ended
+    kept_until REAL NOT NULL,                -- when the object is deleted, if no such task is left then
     owner      TEXT NOT NULL                 -- the session that has uploaded the object; empty: the root user
 ) WITHOUT ROWID;

@@ -1,7 +1,7 @@
-"""SQL of the run queue: tasks that are held, too early, behind other tasks or over the limit of their array.
+"""SQL of the run queue: tasks that are held back, members of arrays, and tasks that Corral may replace after a failure.
 
 `model/queued_run.py` defines the terms. The ids of all tasks in the queue, and of all tasks that others wait for, are also in
-memory. So tasks without queue options cost no query.
+memory. So the end of a task without queue options needs no query.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from corral.model.queued_run import EndNotice, QueuedRun, QueueState, RunArray
 
 RUN_COLUMNS = "task_id, chain, state, held, not_before, unmet, array, position, requeues, attempt, roams"
 ARRAY_COLUMNS = "key, max_active, waiting, admitted, succeeded, failed"
-SORTED_MAX = 2_000  # tasks that one query sorts by age
-Need = tuple[str, bool]  # the id of a chain or array:KEY, and whether any end of it counts
+SORTED_MAX = 2_000  # the most tasks that one query sorts by age
+Need = tuple[str, bool]  # the id of a chain or array:KEY, and whether its failure also ends the wait (corral:after-any)
 
 
 class RunWaits:
@@ -49,7 +49,7 @@ class RunWaits:
         return None if row is None else _run_of(row)
 
     def of_chain(self, chain: str) -> str | None:
-        """The task of a chain that has not ended. None if the chain has ended, and for a task that is not in the queue."""
+        """The unfinished task of a chain. None if the chain has ended, or if it is the id of a task that is not in the queue."""
         row = self._execute("SELECT task_id FROM run_wait WHERE chain = ?", (chain,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -66,7 +66,7 @@ class RunWaits:
                 self._count_needed(needed, 1)
 
     def change(self, run: QueuedRun) -> None:
-        """Write a task of the queue."""
+        """Write the values of a task in the queue that can change."""
         self._execute(
             "UPDATE run_wait SET state = ?, held = ?, not_before = ?, unmet = ?, requeues = ? WHERE task_id = ?",
             (run.state.value, run.held, run.not_before_s, run.unmet, run.requeues, run.task_id),
@@ -93,21 +93,23 @@ class RunWaits:
         else:
             self._needed.pop(needed, None)
 
-    def first_not_admitted(self, region: str, cluster: str, limit: int) -> list[str]:
-        """Ids of tasks of a cluster that have no claim yet: members of arrays whose turn is next, then tasks that are held back.
+    def first_not_admitted(self, limit: int, cluster: tuple[str, str] | None = None) -> list[str]:
+        """Ids of tasks that have no claim yet: first READY members of arrays by index, then tasks that are held back.
 
-        The second part is sorted by age, if it is short. Otherwise some of these tasks are returned.
+        With `cluster`, a region and a name, only tasks of this cluster. Tasks that are held back are sorted by age. If there are
+        more than SORTED_MAX of them, only some are considered.
         """
+        condition, values = ("region = ? AND cluster = ?", cluster) if cluster is not None else ("TRUE", ())
         ready = self._execute(
             "SELECT task.id FROM run_wait CROSS JOIN task ON task.id = task_id WHERE run_wait.state = 'ready' "
-            "AND region = ? AND cluster = ? ORDER BY array, position LIMIT ?",
-            (region, cluster, limit),
+            f"AND {condition} ORDER BY array, position LIMIT ?",
+            (*values, limit),
         )
         found = [task_id for (task_id,) in ready]
         waiting = self._execute(
             "SELECT task.id FROM (SELECT task_id FROM run_wait WHERE state = 'waiting' LIMIT ?) CROSS JOIN task ON id = task_id "
-            "WHERE region = ? AND cluster = ? ORDER BY task.rowid LIMIT ?",
-            (SORTED_MAX, region, cluster, limit - len(found)),
+            f"WHERE {condition} ORDER BY task.rowid LIMIT ?",
+            (SORTED_MAX, *values, limit - len(found)),
         )
         return [*found, *(task_id for (task_id,) in waiting)]
 
@@ -130,13 +132,14 @@ class RunWaits:
         return [(needed, bool(any_end)) for needed, any_end in self._execute(sql, (task_id, limit))]
 
     def dependents(self, end: EndNotice, limit: int) -> list[tuple[str, bool]]:
-        """The next tasks that an end concerns, each with whether any end counts for it."""
-        most = 1 if end.final else 0  # until an array has ended, it only concerns tasks for which no member may fail
+        """The next tasks that a notice concerns. The second element of each pair says whether a failure also ends the wait."""
+        # Before the end of an array, a notice is about a failed member. It concerns only the tasks that need a success.
+        most = 1 if end.final else 0
         sql = "SELECT dependent, any_end FROM run_dependency WHERE needed = ? AND any_end <= ? ORDER BY any_end, dependent LIMIT ?"
         return [(task_id, bool(any_end)) for task_id, any_end in self._execute(sql, (end.needed, most, limit))]
 
     def meet(self, needed: str, task_id: str) -> QueuedRun:
-        """Delete a dependency, because the task knows of the end. Return the task, which the caller must write with `change`."""
+        """Delete a dependency, because the task is informed of the end. Return the task. The caller must write it with `change`."""
         self._execute("DELETE FROM run_dependency WHERE needed = ? AND any_end IN (0, 1) AND dependent = ?", (needed, task_id))
         self._count_needed(needed, -1)
         run = self.get(task_id)
@@ -144,7 +147,7 @@ class RunWaits:
         return run.but(unmet=run.unmet - 1)
 
     def add_end(self, end: EndNotice) -> None:
-        """Add a notice. If there is one about the same array, the first failure keeps its reason."""
+        """Add a notice. If a notice about the same array exists, merge both, and keep the reason of the earlier one."""
         self._execute(
             "INSERT INTO run_end (needed, succeeded, final, reason) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (needed) DO UPDATE SET final = max(final, excluded.final), succeeded = min(succeeded, excluded.succeeded)",

@@ -1,5 +1,5 @@
--- The last request of each alarm to each scaling policy, and what the policy has done with it. The metrics lane hands requests over
--- when they change.
+-- The current requests of alarms to scaling policies, and what the policies have done with them. The metrics lane sends the
+-- requests of an alarm when they change.
 
 CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
@@ -7,21 +7,21 @@ CREATE TABLE scaling_request (
     region       TEXT NOT NULL,                 -- of the policy
     owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
-    period_value REAL,                          -- the value of the newest complete window
-    newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
-    peak_value   REAL,                          -- the value of the second of the last period that breaches most
+    period_value REAL,                          -- the value of the newest period of the alarm that has ended
+    newest_value REAL,                          -- the value of the newest second; only for metrics that Corral publishes
+    peak_value   REAL,                          -- in the last period, the value of the second that breaches most
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
-    whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
-    measured_s   REAL,                          -- target tracking: the start of the measured time; NULL: the value is up to date
-    asked_s      REAL NOT NULL,
+    whole        INTEGER NOT NULL,              -- 1: the ended periods have caused the state; 0: only single seconds
+    measured_s   REAL,                          -- target tracking: the start of the time that the value covers; NULL: up to date
+    asked_s      REAL NOT NULL,                 -- when the metrics lane sent the request
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
 CREATE INDEX scaling_request_owner ON scaling_request (region, owner);
 
--- The scaling policies that the actions of an alarm name, for any state of the alarm.
+-- The scaling policies that the actions of an alarm name. The actions can be for any state of the alarm.
 CREATE TABLE policy_alarm (
     policy TEXT NOT NULL,                       -- ARN
     alarm  TEXT NOT NULL,                       -- ARN

@@ -1,4 +1,4 @@
--- The state of Corral. Constraints refuse states that must never happen, also if the code has a bug.
+-- The state of Corral. Constraints refuse states that must never happen, even if the code has a bug.
 -- Times are seconds since the epoch. Once this schema is released, a change needs a script in Store.MIGRATIONS.
 
 CREATE TABLE cluster (
@@ -44,14 +44,14 @@ CREATE TABLE host (
     boot_id   TEXT NOT NULL,
     connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at   REAL NOT NULL,
-    links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in their order; empty: unknown
-    docker    TEXT NOT NULL DEFAULT ''      -- the container engine; empty: the host has none
+    links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in the order of gpu.position; empty: unknown
+    docker    TEXT NOT NULL DEFAULT ''      -- name and version of the container engine; empty: the host has none
 ) WITHOUT ROWID;
 
 -- An instance is a part of a host. Each host also has an instance of its own, without a region.
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
-    region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
+    region        TEXT NOT NULL,            -- empty: a host's own instance; its cluster has the same name in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
     state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'shutting-down', 'terminated')),
@@ -84,8 +84,9 @@ CREATE TABLE instance_attribute (
     PRIMARY KEY (instance_id, name)
 ) WITHOUT ROWID;
 
--- A GPU is leased as a whole ('exclusive') or shared ('shared', while it has such leases), and an instance owns it. The two composite UNIQUE constraints exist for the
--- foreign keys of lease: neither mode nor owner may change while a run leases the GPU.
+-- The mode is 'shared' while the GPU has leases of parts of its memory, otherwise 'exclusive'. The owner is the instance that has
+-- the GPU. The foreign keys of lease need the two composite UNIQUE constraints. Because of these keys, neither mode nor owner can
+-- change while a run leases the GPU.
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
     host_id    TEXT NOT NULL REFERENCES host (id),
@@ -116,11 +117,11 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- the row of an instance is deleted later than those of its tasks
+    instance_id    TEXT,                    -- no foreign key is needed: an instance is deleted later than its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
-    gpu_memory_mib INTEGER NOT NULL DEFAULT 0,                           -- of the GPU that the task shares; 0: it gets whole GPUs
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0,                           -- memory of a shared GPU; 0: it gets whole GPUs
     version        INTEGER NOT NULL,
     task_group     TEXT NOT NULL,
     started_by     TEXT,
@@ -140,7 +141,8 @@ CREATE TABLE task (
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
--- Tasks of a family are listed by rowid, which grows with time. Index entries of one time are neighbours, so a commit writes few pages.
+-- Tasks of a family are listed by rowid, which grows with time. SQLite adds the rowid to each index entry, so the entries of a
+-- family's newest tasks are neighbours, and a commit writes few pages.
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
 CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
 CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
@@ -148,7 +150,7 @@ CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', '
 CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 
--- Tasks that are chosen to stop, but may still have to finish their messages. They receive no further messages from SQS.
+-- Tasks that a reconciler has chosen to stop, but that may still process SQS messages. They receive no further messages.
 CREATE TABLE leaving_task (
     task_id   TEXT NOT NULL REFERENCES task (id),
     chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
@@ -164,17 +166,17 @@ CREATE TABLE run (
     essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
     gpus       INTEGER NOT NULL,
     state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
-    gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that it got; they stay here after its end
+    gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that the run got; the value stays after the end of the run
     pid        INTEGER,
     exit_code  INTEGER,
     reason     TEXT,
     started_at REAL,
     stopped_at REAL,
-    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for other containers
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- 1: it waits for others
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
-    about      TEXT,                        -- JSON: facts about its container; NULL: a process
-    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- of the GPU that it shares; 0: it has its GPUs alone
+    about      TEXT,                        -- JSON: facts about its Docker container; NULL: the run is a process
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- memory of the GPU that it shares; 0: it does not share its GPUs
 );
 CREATE INDEX run_of_task ON run (task_id, position);
 CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
@@ -203,7 +205,7 @@ BEGIN
     SELECT RAISE(ABORT, 'a lease cannot be changed');
 END;
 
--- A PROVISIONING task or a pending instance that waits for capacity of a pool.
+-- A PROVISIONING task or a pending instance that waits for capacity of a pool. `job_line.pools` has the claims of Batch jobs.
 CREATE TABLE claim (
     kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
     id   TEXT NOT NULL,

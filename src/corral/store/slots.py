@@ -1,6 +1,7 @@
 """Indexes of slots by their free resources. A slot is the capacity of one instance, total and free.
 
-`SlotIndex` can hold all slots of a pool. `SelectionIndex` has the slots that placement rules allow, in the order of the rules.
+`SlotIndex` has any set of slots, for example all slots of a pool. `SelectionIndex` has the slots that placement rules allow, in the
+order in which the rules prefer them.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from corral.model.placement import CompiledRules, Slot
 
 FreeShape = tuple[int, int]  # (free memory, free CPU), or (free CPU, free memory) in an index that sorts by CPU
 SpreadValues = tuple[str | int, ...]  # a slot's value for each spread strategy, such as its instance id
 FreeAmounts = tuple[int, int, int]  # free (GPUs, memory, CPU)
-
-_gpus = attrgetter("gpus")
 
 
 class GroupIndex:
@@ -69,18 +68,22 @@ class GroupIndex:
 
 
 class SlotIndex:
-    """Slots sorted by free GPUs, then by free memory and CPU (implements `model.placement.SpreadPart`)."""
+    """Slots sorted by free GPUs, then by free memory and CPU (implements `model.placement.SpreadPart`).
+
+    With `by_cpu`, CPU is compared before memory. Only with `drawn` can `sample` be called.
+    """
 
     def __init__(self, *, by_cpu: bool = False, drawn: bool = False) -> None:
         self._by_cpu = by_cpu
         self._groups: dict[int, GroupIndex] = {}  # empty groups are not removed, because they are soon used again
         self._in_order: list[GroupIndex] = []  # the groups that are not empty, sorted by free GPUs
+        self._gpus: list[int] = []  # the free GPUs of each of these groups
         self._size = 0
         self._ids: list[str] | None = [] if drawn else None  # in any order; only for `sample`
         self._places: dict[str, int] = {}  # slot id → index in `_ids`
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
-        return self._in_order[bisect_left(self._in_order, min_gpus, key=_gpus) :]
+        return self._in_order[bisect_left(self._gpus, min_gpus) :]
 
     def __len__(self) -> int:
         return self._size
@@ -91,10 +94,8 @@ class SlotIndex:
 
     def add(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> None:
         group = self._groups.get(gpus)
-        if group is None:
-            group = self._groups[gpus] = GroupIndex(gpus, by_cpu=self._by_cpu)
-        if not group.shapes:
-            insort(self._in_order, group, key=_gpus)
+        if group is None or not group.shapes:
+            group = self._open(gpus)
         group.add(slot_id, memory_mib, cpu_units)
         self._size += 1
         if self._ids is not None:
@@ -104,7 +105,7 @@ class SlotIndex:
     def remove(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> bool:
         """Remove a slot. Returns False if the index has no slots left."""
         if not self._groups[gpus].remove(slot_id, memory_mib, cpu_units):
-            del self._in_order[bisect_left(self._in_order, gpus, key=_gpus)]
+            self._close(gpus)
         self._size -= 1
         if self._ids is not None:
             at, last = self._places.pop(slot_id), self._ids.pop()
@@ -113,13 +114,39 @@ class SlotIndex:
                 self._places[last] = at
         return self._size > 0
 
+    def move(self, slot_id: str, before: FreeAmounts, after: FreeAmounts) -> None:
+        """Update the index after a change of a slot's free resources."""
+        gpus, memory_mib, cpu_units = before
+        if not self._groups[gpus].remove(slot_id, memory_mib, cpu_units):
+            self._close(gpus)
+        gpus, memory_mib, cpu_units = after
+        group = self._groups.get(gpus)
+        if group is None or not group.shapes:
+            group = self._open(gpus)
+        group.add(slot_id, memory_mib, cpu_units)
+
+    def _open(self, gpus: int) -> GroupIndex:
+        """Return the group that gets its first slot."""
+        group = self._groups.get(gpus)
+        if group is None:
+            group = self._groups[gpus] = GroupIndex(gpus, by_cpu=self._by_cpu)
+        insort(self._gpus, gpus)
+        self._in_order.insert(bisect_left(self._gpus, gpus), group)
+        return group
+
+    def _close(self, gpus: int) -> None:
+        """Remove a group that has no slots left from the order."""
+        at = bisect_left(self._gpus, gpus)
+        del self._gpus[at]
+        del self._in_order[at]
+
 
 class SelectionIndex:
     """The slots that placement rules allow (implements `model.placement.Selection`).
 
     Before each use, `PoolIndex` calls `refresh` for the slots that have changed. Slots with equal spread values form a part. The
-    parts are sorted by the number of tasks of the group that already have these values. So the part with the fewest tasks is
-    first.
+    parts are sorted by the number of tasks that slots with these values already have. So the part with the fewest tasks is first.
+    Only tasks of the task group `CompiledRules.group` are counted.
     """
 
     def __init__(self, compiled: CompiledRules) -> None:
@@ -132,8 +159,8 @@ class SelectionIndex:
         self._parts: dict[SpreadValues, SlotIndex] = {}
         self._ranks: dict[SpreadValues, tuple[int, ...]] = {}
         self._order: list[tuple[tuple[int, ...], SpreadValues]] = []
-        self._shares: dict[str, tuple[SpreadValues, int]] = {}  # slot id → spread values, number of tasks of the group
-        self._sums: list[dict[str | int, int]] = [{} for _ in compiled.spreads]  # per spread: value → tasks of the group
+        self._shares: dict[str, tuple[SpreadValues, int]] = {}  # slot id → spread values, number of tasks of the task group
+        self._sums: list[dict[str | int, int]] = [{} for _ in compiled.spreads]  # per spread: value → tasks of the task group
         self._having: list[dict[str | int, dict[SpreadValues, None]]] = [{} for _ in compiled.spreads]  # value → parts
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
@@ -185,7 +212,7 @@ class SelectionIndex:
             del having[value][key]
 
     def _share(self, slot_id: str, values: SpreadValues, count: int) -> None:
-        """Update the number of tasks that have this slot's spread values. Slots that the rules do not allow count too."""
+        """Update the number of tasks that have this slot's spread values. Tasks on slots that the rules do not allow count too."""
         if not self.compiled.spreads:
             return
         before, there = self._shares.pop(slot_id, ((), 0))

@@ -1,4 +1,5 @@
--- CloudFormation stacks. `record` columns are JSON documents of the classes in model/stack.py; the other columns are their keys.
+-- CloudFormation stacks. A `record` is a JSON document of a class in model/stack.py. The other columns have values of this
+-- document, for queries and constraints.
 
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
@@ -7,7 +8,7 @@ CREATE TABLE stack (
     status     TEXT NOT NULL,
     created_at REAL NOT NULL,
     deleted_at REAL,                            -- NULL: not deleted
-    parent_id  TEXT NOT NULL DEFAULT '',        -- of a nested stack
+    parent_id  TEXT NOT NULL DEFAULT '',        -- for a nested stack: the ARN of its parent
     record     TEXT NOT NULL,
     CHECK ((status = 'DELETE_COMPLETE') = (deleted_at IS NOT NULL))
 ) WITHOUT ROWID;
@@ -16,7 +17,7 @@ CREATE INDEX stack_listing ON stack (region, created_at, id);
 CREATE INDEX stack_of_parent ON stack (parent_id) WHERE parent_id != '';
 CREATE INDEX stack_deleted ON stack (deleted_at) WHERE deleted_at IS NOT NULL;
 
--- The templates of a stack: the one of its last operation, and the one that a rollback restores.
+-- The templates of a stack: the template of its last operation, and the template that a rollback restores.
 CREATE TABLE stack_template (
     stack_id  TEXT NOT NULL REFERENCES stack (id),
     number    INTEGER NOT NULL,
@@ -27,7 +28,7 @@ CREATE TABLE stack_template (
 
 CREATE TABLE stack_resource (
     stack_id    TEXT NOT NULL REFERENCES stack (id),
-    key         TEXT NOT NULL,                  -- the logical id; of a leftover: the logical id, a slash and a number
+    key         TEXT NOT NULL,                  -- the logical id; of a leftover, which must be deleted: ID/NUMBER
     physical_id TEXT,                           -- NULL: not created
     record      TEXT NOT NULL,
     PRIMARY KEY (stack_id, key)
@@ -35,7 +36,7 @@ CREATE TABLE stack_resource (
 CREATE INDEX stack_resource_physical ON stack_resource (physical_id) WHERE physical_id IS NOT NULL;
 
 CREATE TABLE stack_event (
-    number   INTEGER PRIMARY KEY,               -- in the order in which they happened
+    number   INTEGER PRIMARY KEY,               -- grows in the order in which the events happened
     id       TEXT NOT NULL,
     stack_id TEXT NOT NULL REFERENCES stack (id),
     record   TEXT NOT NULL

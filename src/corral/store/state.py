@@ -1,7 +1,8 @@
-"""The state store and its parts. Only one thread writes to it, with one transaction per batch of commands (core.py)."""
+"""The state store and its parts. Only one thread writes to the store. One transaction contains several commands (core.py)."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from corral.database import Database, Migration
@@ -40,6 +41,11 @@ SCHEMA = (
 )  # fmt: skip
 
 
+@cache
+def _schema() -> str:
+    return "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
+
+
 class Store(Database):
     """The state store: everything except metrics and logs. Each part has the SQL of one kind of resource.
 
@@ -51,8 +57,7 @@ class Store(Database):
     MIGRATIONS: tuple[Migration, ...] = ()  # each script converts one released schema version to the next
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
-        schema = "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
-        super().__init__(path, schema, self.MIGRATIONS, checked=checked)
+        super().__init__(path, _schema(), self.MIGRATIONS, checked=checked)
 
     def _compose(self) -> None:
         self.fleet = Fleet(self.journal)

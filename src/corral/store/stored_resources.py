@@ -1,4 +1,4 @@
-"""SQL of stored-only resources. A row has one JSON document."""
+"""SQL of resources that are stored as JSON documents: stored-only resources, and others that need no table of their own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ TEXTS_MAX = 1_000
 
 
 class StoredResources:
-    """The stored-only resources in the state store."""
+    """The resources in the state store that are stored as JSON documents."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Documents that `text` has read; None: the resource does not exist. Each start of a Batch job reads its queue and its
-        # compute environments several times. A reader caches nothing, because it does not see the changes of the writer.
+        # Documents that `text` has read; None: the resource does not exist. They are cached, because each start of a Batch job
+        # reads its queue and its compute environments several times. A read-only connection caches nothing, because it does not
+        # notice the changes of the writer.
         self._texts: dict[tuple[str, str, str, str], str | None] = {}
 
     def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> bool:
@@ -52,7 +53,7 @@ class StoredResources:
         return orjson.loads(text) if text is not None else None
 
     def text(self, service: str, type_: str, region: str, name: str) -> str | None:
-        """Return the document as JSON. It is cached while it is unchanged, and a caller can cache what it parses from this text."""
+        """Return the document as JSON, from a cache if possible. The text can be the key of a cache of parsed documents."""
         key = service, type_, region, name
         if key in self._texts:
             return self._texts[key]
@@ -72,6 +73,11 @@ class StoredResources:
         """Forget the cached text of a resource that changes now. If the change is rolled back, forget it again."""
         self._texts.pop(key, None)
         self._database.journal.on_rollback(partial(self._texts.pop, key, None))
+
+    def has(self, service: str, type_: str) -> bool:
+        """Whether any region has a resource of this type."""
+        sql = "SELECT 1 FROM stored_resource WHERE service = ? AND type = ? LIMIT 1"
+        return self._database.execute(sql, (service, type_)).fetchone() is not None
 
     def count(self, service: str, type_: str, region: str) -> int:
         sql = "SELECT count(*) FROM stored_resource WHERE service = ? AND type = ? AND region = ?"

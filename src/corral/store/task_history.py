@@ -19,7 +19,7 @@ from corral.model.run import GpuSample
 from corral.model.task import Task
 from corral.model.task_record import GpuUse, TaskRecord, is_failure, task_record, with_sample
 
-NAMES_MAX = 1_000  # a glob is compared with this many names at most
+NAMES_MAX = 1_000  # the most names with which a glob is compared
 COUNTED_MAX = 1_000
 SHORT_ID = 8  # digits of an id in the index
 LAST_CHARACTER = "\U0010ffff"
@@ -61,7 +61,7 @@ class TaskHistory:
         self._journal = database.journal
         self._new: dict[str, tuple[Task, GpuUse | None]] = {}  # tasks that this transaction has stopped, by id
         self._gpu_use: dict[str, GpuUse] = {}  # task id → its GPU use until now
-        self._saved: dict[str, GpuUse] = {}  # the rows of task_gpu_use
+        self._saved: dict[str, GpuUse] = {}  # task id → its row in task_gpu_use
         if not database.reads_only:
             database.journal.before_commit.append(self._write)
             for task_id, *values in self._execute("SELECT * FROM task_gpu_use").fetchall():
@@ -78,7 +78,10 @@ class TaskHistory:
         self._journal.on_rollback(partial(self._new.pop, task.id, None))
 
     def change_tags(self, task: Task) -> None:
-        """Record the tags of a stopped task: the task that replaces it can be launched in a later transaction than its end."""
+        """Update the tags in the record of a stopped task.
+
+        Tags can change after the end of a task, for example when a later transaction launches the task that replaces it.
+        """
         before = self._new.get(task.id)
         if before is not None:
             self._new[task.id] = task, before[1]
@@ -102,7 +105,8 @@ class TaskHistory:
     def drop_oldest(self, now_s: float, kept_s: float, rows_max: int, limit: int) -> int:
         """Delete up to `limit` rows: those of tasks that stopped more than `kept_s` ago, and the oldest rows above `rows_max`.
 
-        Rows that are as far in the future are also deleted. The clock was wrong when they were written, and they would stay first.
+        Rows more than `kept_s` in the future are also deleted, because the clock was wrong when they were written. Otherwise these
+        rows would stay the oldest rows, and prevent the deletion of later rows.
         """
         # Two subqueries, because SQLite reads all rows for a query with both min and max.
         sql = "SELECT (SELECT min(number) FROM task_history), (SELECT max(number) FROM task_history)"
@@ -155,9 +159,9 @@ class TaskHistory:
         return _stored(rows[0]) if rows else None
 
     def listed(self, wanted: HistoryFilter, limit: int) -> list[StoredTask]:
-        """Return the latest records, newest first."""
+        """Return the newest records that match `wanted`, newest first."""
         if wanted.name and is_glob(wanted.name):
-            numbers = [row[0] for name in self._matching(wanted.name) for row in self._select("number", wanted, limit, name)]
+            numbers = [row[0] for name in self._matching(wanted) for row in self._select("number", wanted, limit, name)]
             chosen = msgspec.json.encode(nlargest(limit, numbers)).decode()
             sql = f"SELECT {_COLUMNS} FROM task_history WHERE number IN (SELECT value FROM json_each(?)) ORDER BY number DESC"
             return [_stored(row) for row in self._execute(sql, (chosen,)).fetchall()]
@@ -165,23 +169,25 @@ class TaskHistory:
 
     def latest(self, wanted: HistoryFilter) -> list[StoredTask]:
         """Return the newest record of each matching name, newest first."""
-        names = self._matching(wanted.name) if is_glob(wanted.name) else [wanted.name]
+        names = self._matching(wanted) if is_glob(wanted.name) else [wanted.name]
         found = [_stored(row) for name in names for row in self._select(_COLUMNS, wanted, 1, name)]
         return sorted(found, key=lambda each: -each.number)
 
     def count(self, wanted: HistoryFilter) -> int:
-        """Return the number of records with a name, COUNTED_MAX at most."""
+        """Return how many records match `wanted`, at most COUNTED_MAX. The name must not be a glob."""
         return len(self._select("1", wanted, COUNTED_MAX, wanted.name))
 
-    def _matching(self, glob: str) -> list[str]:
-        return [name for name in self.names() if fnmatchcase(name, glob)]
+    def _matching(self, wanted: HistoryFilter) -> list[str]:
+        return [name for name in self.names(wanted.region) if fnmatchcase(name, wanted.name)]
 
-    def names(self, prefix: str = "", limit: int = NAMES_MAX) -> list[str]:
-        """Return the names that begin with a prefix, sorted. Each name needs one index look-up."""
+    def names(self, region: str, prefix: str = "", limit: int = NAMES_MAX) -> list[str]:
+        """Return the names in a region that begin with a prefix, sorted. Each name of any region needs two index look-ups."""
         found = list[str]()
+        in_region = "SELECT 1 FROM task_history WHERE name = ? AND region = ? LIMIT 1"
         (following,) = self._execute("SELECT min(name) FROM task_history WHERE name >= ?", (prefix,)).fetchone()
         while following is not None and following.startswith(prefix) and len(found) < limit:
-            found.append(following)
+            if self._execute(in_region, (following, region)).fetchone():
+                found.append(following)
             (following,) = self._execute("SELECT min(name) FROM task_history WHERE name > ?", (following,)).fetchone()
         return found
 

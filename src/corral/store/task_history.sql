@@ -1,5 +1,5 @@
--- Stopped tasks, for `corral history`. A row is written when the task stops, and deleted after the days in corral.toml. Later rows
--- have larger numbers, so the oldest rows are deleted without an index on the time.
+-- Stopped tasks, for `corral history`. A row is written when the task stops. corral.toml limits the age and the number of the
+-- rows. Later rows have larger numbers, so no index on the time is needed to delete the oldest rows.
 CREATE TABLE task_history (
     number     INTEGER PRIMARY KEY,
     id         TEXT NOT NULL,
@@ -10,12 +10,12 @@ CREATE TABLE task_history (
     stopped_at REAL NOT NULL,
     record     BLOB NOT NULL                -- JSON: see TaskRecord
 );
--- Task ids are random, so each new entry changes another page of this index. Short entries keep the index small.
+-- Task ids are random, so each new entry changes a random page of this index. Short entries keep the number of pages small.
 CREATE INDEX task_history_id ON task_history (substr(id, 1, 8));
-CREATE INDEX task_history_name ON task_history (name);
+CREATE INDEX task_history_name ON task_history (name, region);
 CREATE INDEX task_history_failed ON task_history (number) WHERE failed = 1;
 
--- The GPU samples of tasks that run, summed up. They are written once a minute, and deleted when the task stops.
+-- The sums of the GPU samples of tasks that run. A row is written once a minute, and deleted when the task stops.
 CREATE TABLE task_gpu_use (
     task_id         TEXT PRIMARY KEY REFERENCES task (id) ON DELETE CASCADE,
     samples         INTEGER NOT NULL CHECK (samples > 0),

@@ -37,9 +37,9 @@ RUN_STATES = {state.value: state for state in RunState}
 
 
 def values_of_task(task: Task) -> tuple[Any, ...]:
-    """The values for INSERT_TASK."""
+    """The values for INSERT_TASK. `_value_` of an enumeration is `value` without the calls of Python's descriptor."""
     return (
-        task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
+        task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state._value_, task.desired._value_,
         task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
         dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
@@ -51,13 +51,13 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
 def values_of_run(run: Run) -> tuple[Any, ...]:
     """The values for INSERT_RUN."""
     return (
-        run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value, dumps(run.gpu_ids), run.pid,
+        run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state._value_, dumps(run.gpu_ids), run.pid,
         run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.waits, run.restarts, run.health, None,
         run.gpu_memory_mib,
     )  # fmt: skip
 
 
-# Positions of the columns that need a conversion, and functions that sort values by the fields of Task and Run.
+# Positions of the columns that need a conversion, and functions that return values in the order of the fields of Task and Run.
 _STATE, _DESIRED, _DETAILS, _PLAIN, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "gpus"))
 _IN_TASK = itemgetter(*map((*TASK_FIELDS, "demand", "runs").index, Task.__struct_fields__))
 _ESSENTIAL, _RUN_STATE, _GPU_IDS, _WAITS, _ABOUT = map(RUN_FIELDS.index, ("essential", "state", "gpu_ids", "waits", "about"))

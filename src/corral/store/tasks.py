@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from corral.database import Database, Row
@@ -32,10 +33,8 @@ from corral.store.task_rows import (
 )
 
 CACHED_MAX = 10_000
-CHANGES = (  # (column, field) pairs that can change after a task was placed
-    ("desired", "desired"), ("started_at", "started_at_s"), ("stopping_at", "stopping_at_s"), ("stopped_at", "stopped_at_s"),
-    ("stop_code", "stop_code"), ("stopped_reason", "stopped_reason"),
-)  # fmt: skip
+CHANGEABLE = ("desired", "started_at", "stopping_at", "stopped_at", "stop_code", "stopped_reason")  # columns of a placed task
+_changeable = attrgetter("desired", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason")
 
 
 class Conflict(Exception):
@@ -53,7 +52,7 @@ class Tasks:
         self._instances = instances
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
-        self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
+        self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers need them
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
         self.leaving = LeavingTasks(database)
@@ -95,7 +94,8 @@ class Tasks:
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
         self._evict_on_rollback(task.id)
         self._cache(task)
-        self.deployment_counts.change(None, task)
+        if task.started_by is not None:
+            self.deployment_counts.change(None, task)
         if task.state is TaskState.PROVISIONING:
             if rank is not None:
                 self.enqueue(task, rank, roams=roams, longest_s=longest_s)
@@ -108,7 +108,7 @@ class Tasks:
         self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
 
     def raise_version(self, task: Task) -> None:
-        """Write a new version of a task, so that clients which wait for a change of the task read its new reason."""
+        """Increase the version of a task whose reason to wait has changed, so that waiting clients read the new reason."""
         self._evict_on_rollback(task.id)
         self._move(task, task.state, {})
         self._cache(task.but(version=task.version + 1))
@@ -214,8 +214,10 @@ class Tasks:
             self._change_ending(before, after, before.instance_id, before.limit_s)
         if after.state is not before.state or after.desired is not before.desired:
             self._count(before, after)
-            self.deployment_counts.change(before, after)
-        changes = {column: new for column, name in CHANGES if (new := getattr(after, name)) != getattr(before, name)}
+            if before.started_by is not None:
+                self.deployment_counts.change(before, after)
+        values = zip(CHANGEABLE, _changeable(before), _changeable(after))
+        changes = {column: new for column, old, new in values if new != old}
         self._move(before, after.state, changes)
         after = after.but(version=before.version + 1)
         self._cache(after)
@@ -226,14 +228,15 @@ class Tasks:
     def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], shares: Shares, *, ended: bool) -> None:
         """Return the GPUs of ended runs to the slot. If the task has ended, also return its CPU and memory."""
         positions = self._fleet.pool(task.pool).slot(instance_id).positions
-        if not all(gpu_id in positions for gpu_id in (*gpu_ids, *(gpu_id for gpu_id, _ in shares))):
-            self._instances.renew_slot(instance_id)  # tasks cannot get some of these GPUs any more, so the slot is derived again
+        if not positions.keys() >= {*gpu_ids, *[gpu_id for gpu_id, _ in shares]}:
+            # Some of these GPUs are not available to tasks any more, so the slot is derived from the rows.
+            self._instances.renew_slot(instance_id)
             gpu_ids, shares = (), ()
         cpu_units, memory_mib = (task.demand.cpu_units, task.demand.memory_mib) if ended else (0, 0)
         self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib, shares)
 
     def _change_ending(self, before: Task, after: Task, instance_id: str, limit_s: float) -> None:
-        """Update the time limit in the fleet index: the task has started, has other GPUs, or has ended."""
+        """Update the time limit in the fleet index, if the task has started, has other GPUs, or has stopped."""
         if after.state is TaskState.STOPPED:
             self._fleet.drop_ending(before.pool, instance_id, before.id)
         elif (ending := _ending(after, limit_s)) != _ending(before, limit_s):
@@ -251,7 +254,7 @@ class Tasks:
             self._execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*progress, run.id))
         self._execute(
             "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
-            (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
+            (run.state._value_, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
         )
         if run.state is not RunState.STOPPED or was.state is RunState.STOPPED or not run.gpu_ids:
             return ()
@@ -280,7 +283,7 @@ class Tasks:
         columns = "".join([f", {column} = ?" for column in changes])
         moved = self._execute(
             f"UPDATE task SET state = ?, version = version + 1{columns} WHERE id = ? AND version = ?",
-            (state.value, *changes.values(), task.id, task.version),
+            (state._value_, *changes.values(), task.id, task.version),
         ).rowcount
         if moved == 0:
             raise Conflict(task.id)
@@ -394,14 +397,16 @@ class Tasks:
         return [task_id for (task_id,) in self._execute(sql, (region, cluster, limit))]
 
     def in_cluster(self, region: str, cluster: str, task_ids: Sequence[str]) -> set[str]:
-        """Return those of the tasks that belong to a cluster."""
+        """Return the ids of those tasks that belong to the cluster."""
         marks = ", ".join("?" * len(task_ids))
         sql = f"SELECT id FROM task WHERE id IN ({marks}) AND +region = ? AND +cluster = ?"
         return {task_id for (task_id,) in self._execute(sql, (*task_ids, region, cluster))}
 
     def unfinished_counts(self, region: str, cluster: str) -> dict[str, int]:
-        """The number of tasks of a cluster in each state except STOPPED. There may be many waiting tasks, so the count of all
-        tasks uses an index, and the count of placed tasks another one.
+        """Count the unfinished tasks of a cluster: PENDING, RUNNING, STOPPING (placed, but must stop) and WAITING (not placed).
+
+        There may be many waiting tasks. So one query counts the placed tasks, another query counts all tasks with an index, and
+        WAITING is the difference.
         """
         placed = self._execute(
             "SELECT state, desired, count(*) FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ STREAMS = (
 )
 
 
+@cache
 def _script(name: str) -> str:
     return Path(__file__).with_name(name).read_text()
 
@@ -102,7 +104,10 @@ class LogStore(Database):
         classes: Sequence[str] = (),
         names: Sequence[str] | None = None,
     ) -> list[LogGroup]:
-        """Groups sorted by name. `part` can be anywhere in the name. If `classes` is empty, all classes are listed."""
+        """Groups with names greater than `after`, sorted by name. A name must contain `part`.
+
+        If `classes` is empty, groups of all classes are listed. If `names` is None, groups with any name are listed.
+        """
         sql = f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name > ? AND name >= ? AND name < ?"
         values: list[Any] = [region, after, prefix, _beyond(prefix)]
         if part:
@@ -160,7 +165,7 @@ class LogStore(Database):
         return [LogStream(*row) for row in rows]
 
     def streams_by_time(self, group_id: int, after: tuple[int, str] | None, limit: int, *, descending: bool) -> list[LogStream]:
-        """Streams sorted by the time of their last event. Streams without events are first."""
+        """Streams sorted by the time of their last event. A stream without events sorts like one with an event at time 0."""
         sign, order = ("<", "DESC") if descending else (">", "ASC")
         here = "" if after is None else f" AND (coalesce(s.last_ms, 0), s.name) {sign} (?, ?)"
         rows = self.execute(
@@ -206,7 +211,7 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes + ? WHERE id = ?", (size, stream.group_id))
 
     def purge(self, limit: int, max_bytes: int) -> bool:
-        """Delete a batch of events of deleted groups. A stream is deleted after its events, a group after its streams.
+        """Delete some events of deleted groups. A stream is deleted after its events, and a group is deleted after its streams.
 
         Returns False if nothing is left to delete.
         """
@@ -242,7 +247,7 @@ class LogStore(Database):
         return row
 
     def expire(self, group_id: int, now_ms: int, limit: int, max_bytes: int) -> None:
-        """Delete a batch of expired events from one stream of the group."""
+        """Delete some expired events from the stream of the group that has the oldest event."""
         row = self.execute(
             f"SELECT s.id, s.stored, s.bytes, ? - g.retention_days * {DAY_MS} "
             "FROM log_group g JOIN log_stream s ON s.group_id = g.id "
@@ -261,7 +266,10 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes - ? WHERE id = ?", (removed_bytes, group_id))
 
     def _cut(self, stream_id: int, before_ms: int, limit: int) -> tuple[int, int]:
-        """Delete the oldest events of a stream, and return (number of events, number of bytes)."""
+        """Delete the oldest events of a stream: at most `limit`, and only events before `before_ms`.
+
+        Return (number of deleted events, number of deleted bytes).
+        """
         beyond = self.execute(
             "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND at_ms < ? ORDER BY at_ms, number LIMIT 1 OFFSET ?",
             (stream_id, before_ms, limit),
@@ -291,7 +299,7 @@ class LogStore(Database):
         return [MetricFilter(group, name, created_ms, json.loads(details)) for group, name, created_ms, details in rows]
 
     def filters_of(self, group_id: int) -> list[dict[str, Any]]:
-        """The details of a group's metric filters. They are cached, because every batch of events needs them."""
+        """Return the details of a group's metric filters. They are cached, because each call that stores events needs them."""
         found = self._filters.get(group_id)
         if found is None:
             rows = self.execute("SELECT details FROM metric_filter WHERE group_id = ? ORDER BY name", (group_id,))
@@ -301,7 +309,7 @@ class LogStore(Database):
         return found
 
     def _clear_filters(self) -> None:
-        """Clear the cache, because filters change. Clear it again on a rollback, because it may then have uncommitted filters."""
+        """Clear the cache, because filters change. Clear it again on a rollback: it may then contain uncommitted filters."""
         self._filters.clear()
         self.journal.on_rollback(self._filters.clear)
 
@@ -314,7 +322,7 @@ class LogStore(Database):
         self._clear_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
-    # Shipments. A shipment is a row that says how much of a run's output has been stored.
+    # Shipments. A shipment is a row that says how many bytes of a run's output have been stored, and in which stream.
 
     def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int) -> None:
         """Add a shipment before a run starts. `stream_id` is None if the stream's name is not known yet.
@@ -362,7 +370,7 @@ def read_events(
     max_bytes: int,
     descending: bool,
 ) -> list[LogEvent]:
-    """Events with `start` <= position < `end`, sorted by position. With `descending`, the last events of the range.
+    """Return the first events with `start` <= position < `end`, or with `descending` the last ones. They are sorted by position.
 
     `connection` is the writer's or a reader's connection.
     """

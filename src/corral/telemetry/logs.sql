@@ -1,4 +1,4 @@
--- Log groups, streams and events, in a separate database so that they neither bloat nor block the state.
+-- Log groups, streams and events, in a separate database, so that they neither enlarge nor delay state.db.
 -- Times are milliseconds since the epoch, as CloudWatch Logs gives them.
 
 CREATE TABLE log_group (
@@ -7,7 +7,7 @@ CREATE TABLE log_group (
     name           TEXT,                                -- null: deleted, and its streams are being purged
     created_ms     INTEGER NOT NULL,
     retention_days INTEGER,                             -- null: no expiry
-    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, in all its streams
+    bytes          INTEGER NOT NULL DEFAULT 0,          -- bytes that are stored now, in all its streams
     details        TEXT NOT NULL,                       -- JSON: class, tags...
     UNIQUE (region, name)
 );
@@ -21,15 +21,15 @@ CREATE TABLE log_stream (
     first_ms    INTEGER,                                -- oldest stored event; null: no event is stored
     last_ms     INTEGER,
     ingested_ms INTEGER,
-    events      INTEGER NOT NULL DEFAULT 0,             -- ever stored: the number of the next event
-    stored      INTEGER NOT NULL DEFAULT 0,             -- stored now
-    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts them
+    events      INTEGER NOT NULL DEFAULT 0,             -- events that were ever stored; also the number of the next event
+    stored      INTEGER NOT NULL DEFAULT 0,             -- events that are stored now
+    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
     entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
     UNIQUE (group_id, name)
 );
 CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
 
--- Ordered by time and, within a millisecond, by arrival.
+-- Events are sorted by their time. Events of the same millisecond are sorted by their arrival.
 CREATE TABLE log_event (
     stream_id   INTEGER NOT NULL,
     at_ms       INTEGER NOT NULL,
@@ -47,7 +47,8 @@ CREATE TABLE metric_filter (
     PRIMARY KEY (group_id, name)
 ) WITHOUT ROWID;
 
--- How much of a run's output is in its stream. Written in the transaction of the events, so that no line is lost or duplicated.
+-- How many bytes of a run's output are in its stream. A row is written in the transaction that stores the events, so that no line
+-- is lost or duplicated.
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
     group_id   INTEGER NOT NULL,

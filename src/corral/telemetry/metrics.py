@@ -1,4 +1,4 @@
-"""SQL of metric series and their samples.
+"""SQL of metric series and their samples. A series is the values of one metric with one set of dimensions.
 
 `packing.py` defines the format of a row, `rollup.py` converts old rows to longer steps, and `buffer.py` delays the writing of
 Corral's own points.
@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ from corral.telemetry.dashboards import Dashboards, ResourceTags
 from corral.telemetry.packing import STEPS, gather, newest_step, pack, repack
 
 VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → maximum number of distinct values; more values are stored as buckets
-ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked, and repacked again when it has doubled
+ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked; it is repacked again when it has grown to more than twice its packed size
 ACTIVE_STEP_S = 1800  # the time of a series' last activity is written only this often
 SERIES_CACHED_MAX = 100_000  # number of series whose ids are cached
-COLLECTED_S = 180.0  # a series belongs to a collector for this time after each of its datapoints; collectors write once a minute
-COLLECTED_MAX = 10_000  # number of such series that are remembered
+COLLECTED_S = 180.0  # how long a series belongs to a collector after a datapoint of the collector; collectors write once a minute
+COLLECTED_MAX = 10_000  # number of series of collectors that are remembered
 STEP_ROWS = 200  # `step` is called once per this number of rows
 BLOCKS_MAX = 300  # for a longer time range, the query first finds out which times have rows
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
@@ -40,6 +40,7 @@ APPEND = (
 )
 
 
+@cache
 def _script(name: str) -> str:
     return Path(__file__).with_name(name).read_text()
 
@@ -63,7 +64,7 @@ class MetricStore(Database):
             self.alarms = Alarms(self)
             self._buffer = Buffer(self._flushed(), self.journal)
 
-    # Due keys. Most are rows in the database, but those of alarms are in memory.
+    # Due keys: keys of reconcilers that run at a later time. Most are rows in the database, but those of alarms are in memory.
 
     def next_due_s(self) -> float | None:
         row_s, wake_s = super().next_due_s(), self.alarms.next_wake_s()
@@ -116,11 +117,14 @@ class MetricStore(Database):
         Corral itself does not write to these series for COLLECTED_S.
         """
         for metric in {point.metric for point in points if point.metric.namespace == COLLECTOR_NAMESPACE}:
-            self._collected.pop(metric, None)  # the series written last is at the end
+            before_s = self._collected.pop(metric, None)  # the series written last is at the end
             if len(self._collected) >= COLLECTED_MAX:
                 del self._collected[next(iter(self._collected))]
             self._collected[metric] = now_s
-            self.journal.on_rollback(partial(self._collected.pop, metric, None))
+            if before_s is None:
+                self.journal.on_rollback(partial(self._collected.pop, metric, None))
+            else:
+                self.journal.on_rollback(partial(self._collected.__setitem__, metric, before_s))
 
     def without_collected(self, points: Sequence[Point], now_s: float) -> Sequence[Point]:
         """Return the points of series to which no collector has written lately."""
@@ -215,7 +219,7 @@ class MetricStore(Database):
         limit: int = -1,
         step: Callable[[], None] = lambda: None,
     ) -> list[Metric]:
-        """Series sorted by name. A dimension with the value None matches any value.
+        """Series sorted by namespace, name and dimensions. A dimension with the value None matches any value.
 
         `step` is called repeatedly. It can raise an exception to stop the query.
         """
@@ -227,7 +231,7 @@ class MetricStore(Database):
         for column, wanted in (("namespace", namespace), ("name", name)):
             if wanted is not None:
                 sql, values = f"{sql} AND {plain}{column} = ?", [*values, wanted]
-                order.remove(column)  # all rows have the same value, so sorting by it is not needed
+                order.remove(column)  # all rows have the same value in this column, so sorting by the column is not needed
         for key, value in dimensions:
             sql, values = f"{sql} AND id IN (SELECT series_id FROM series_dimension WHERE name = ?", [*values, key]
             sql, values = (f"{sql})", values) if value is None else (f"{sql} AND value = ?)", [*values, value])
@@ -258,7 +262,8 @@ class MetricStore(Database):
     ) -> dict[int, Summary]:
         """Summaries of the periods that have samples. The periods begin at `start_s`, `start_s + period_s`... before `end_s`.
 
-        A summary covers one unit, or all units together. Without `values`, a summary has no weights, which is much faster.
+        If `unit` is None, a summary covers the samples of all units together. Without `values`, a summary does not contain the
+        single values (`weights`), and the method is much faster.
         """
         found: dict[int, Summary] = {}
         wanted = None if unit is None else UNIT_NUMBERS[unit]

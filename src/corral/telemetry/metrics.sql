@@ -20,8 +20,9 @@ CREATE TABLE series_dimension (
     PRIMARY KEY (name, value, series_id)
 ) WITHOUT ROWID;
 
--- Samples: one row has sixty steps of a series, which are seconds while they are new. Rows are ordered by time, so that new rows
--- are appended and old rows are found without an index. packing.py defines the format of `data`.
+-- One row has the samples of a series for sixty time steps. A step is a second if the samples are new, and longer if they are old.
+-- Rows are sorted by time, so that new rows are appended and old rows are found without an index. packing.py defines the format of
+-- `data`.
 CREATE TABLE packed (
     step_s       INTEGER NOT NULL,          -- 1, 60, 300 or 3600
     at_s         INTEGER NOT NULL,          -- start of the first step
@@ -32,7 +33,7 @@ CREATE TABLE packed (
     PRIMARY KEY (step_s, at_s, series_id, unit)
 ) WITHOUT ROWID;
 
-CREATE TABLE flushed (number INTEGER NOT NULL);   -- one row: the last generation of the buffer that was written
+CREATE TABLE flushed (number INTEGER NOT NULL);   -- one row: the last written generation (see buffer.py)
 INSERT INTO flushed VALUES (0);
 
 CREATE TABLE dashboard (

@@ -112,7 +112,7 @@ def _replaced(text: str, position: int, whole: int | None) -> tuple[int, int]:
 
 
 def _ranges(text: str, whole: int) -> list[tuple[int, int]]:
-    """Parse `3,7,12-15`: indexes in ascending order, or ranges of them."""
+    """Parse a text such as `3,7,12-15`: indexes and ranges of indexes, in ascending order."""
     found: list[tuple[int, int]] = []
     for word in text.split(","):
         matched = re.fullmatch(r"\s*(\d{1,7})\s*(?:-\s*(\d{1,7})\s*)?", word, re.ASCII)
@@ -175,8 +175,8 @@ def _content(s3: Any, bucket: str, key: str, url: str) -> bytes:
     found = s3.get_object(Bucket=bucket, Key=key)
     if found["ContentLength"] > LIST_MAX_BYTES:
         raise WorkerError(
-            f"The list file {url} has {found['ContentLength']:,} bytes; at most {LIST_MAX_BYTES:,} are possible. Write a list of "
-            "several files, or shorter items."
+            f"The list file {url} has {found['ContentLength']:,} bytes; at most {LIST_MAX_BYTES:,} are possible. Divide the "
+            "list into several files and submit one job for each, or write shorter items."
         )
     return bytes(found["Body"].read())
 
@@ -218,7 +218,8 @@ def _asked(what: str, call: Callable[[Any], T]) -> T:
         raise
     except Exception as error:
         if code_of(error) in ("NoSuchBucket", "NoSuchKey"):
-            raise WorkerError(f"{what}: {error} Correct the address, or create it (aws s3 mb, aws s3 cp).") from error
+            advice = "Correct the address, or create the bucket (aws s3 mb) and the object (aws s3 cp)."
+            raise WorkerError(f"{what}: {error} {advice}") from error
         raise explained(what, error) from error
 
 

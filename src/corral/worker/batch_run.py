@@ -21,8 +21,8 @@ TRACEBACKS_MAX = 100
 class BatchRun:
     """Runs batches one after the other.
 
-    If an item of a FIFO queue fails, the later items of its group are returned too, so that the group stays in order. If the failed
-    item has no receive left, it moves to the dead-letter queue, and the later items are processed.
+    If an item of a FIFO queue fails, the later items of its group are returned too, so that the group stays in order. But if the
+    failed message was received `receives_max` times, SQS moves it to the dead-letter queue. Then the later items are processed.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class BatchRun:
         self._is_stopping = is_stopping
         # Messages in a row that could not be fetched, decoded or predicted. Calls of `fail` in `predict` do not count.
         self._failures = 0
-        self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()  # group → feeder and receive of its last failed item
+        # Group → the fields `feeder` and `receive` of its last failed item.
+        self._failed_groups: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._seen: set[str] = set()  # the type and the line of each exception that was logged with a traceback
 
     def prepare(self, batch: Batch) -> None:
@@ -54,7 +55,7 @@ class BatchRun:
             batch.prepared = self._prepare(batch)
 
     def run(self, batch: Batch) -> None:
-        """Call `predict`, and settle the items. Raise WorkerError if `predict` cannot be used at all."""
+        """Call `predict`, and settle the items. Raise WorkerError if the worker must stop."""
         left = Batch(item for item in batch if self._keep(item))
         if not left:
             return
@@ -73,7 +74,7 @@ class BatchRun:
         self._succeeded(left)
 
     def _keep(self, item: Item) -> bool:
-        """Return False if the item was settled without `predict`."""
+        """Return True if `predict` must process the item. Otherwise settle the item, and return False."""
         if self._is_behind_failure(item):
             self._give([(item, Fate.RETURNED, None)])
         elif item.failure is not None:  # its object could not be fetched or decoded
@@ -107,7 +108,9 @@ class BatchRun:
         if returned is None:
             return
         if isinstance(returned, str | bytes | dict) or not hasattr(returned, "__len__"):
-            raise WorkerError(f"predict returned a {type(returned).__name__}: return a list with one result per item, or None.")
+            raise WorkerError(
+                f"predict returned a value of type {type(returned).__name__}: return a list with one result per item, or None."
+            )
         if len(returned) != len(batch):
             raise WorkerError(
                 f"predict returned {len(returned)} results for a batch of {len(batch)} items: return one result per item, "
@@ -172,14 +175,14 @@ class BatchRun:
             self._settle(feeder, settlements)
 
     def _log_exception(self, batch: list[Item], error: Exception) -> None:
-        """Log an exception, with the traceback if this exception is new."""
+        """Log an exception, with the traceback if it is new. Old exceptions of single items are not logged: `_fail` logs them."""
         frames = traceback.extract_tb(error.__traceback__)
         text = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}"
         is_new = text not in self._seen and len(self._seen) < TRACEBACKS_MAX
         self._seen.add(text) if is_new else None
         if len(batch) > 1:
             LOG.warning(
-                "predict failed for a batch of %d, so its items are tried one by one: %s", len(batch), error, exc_info=is_new
+                "predict failed for a batch of %d items, so they are tried one by one: %s", len(batch), error, exc_info=is_new
             )
         elif is_new:
             LOG.warning("predict failed", exc_info=error)

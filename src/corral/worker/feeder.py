@@ -14,13 +14,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 
 from corral.worker.errors import LOG, explained, is_transient, retried
-from corral.worker.items import Item, item_of
+from corral.worker.items import Item, S3Object, item_of
 from corral.worker.object_reader import ObjectReader
 from corral.worker.prefetch import Prefetch
-from corral.worker.queue_lookup import QueueInfo, client
+from corral.worker.queue_lookup import QueueInfo
+from corral.worker.queue_requests import QueueRequests
 from corral.worker.results import ResultTarget, ResultWriter
 from corral.worker.settlement import REQUESTS_MAX, Fate, HeldMessage, Settlement, Settler, delay_s
 from corral.worker.visibility import VisibilityKeeper
@@ -28,6 +30,7 @@ from corral.worker.visibility import VisibilityKeeper
 RECEIVE_MAX = 10
 ONCE_POLL_S = 1  # a long poll reads from every server of SQS, so an empty response means that the queue is empty
 FETCH_MAX_S = 60.0
+SMALL_BYTES = 128 * 1024  # the objects of smaller items are fetched together
 FOREVER_S = 1e9
 SYSTEM_ATTRIBUTES = ["ApproximateReceiveCount", "MessageGroupId"]
 
@@ -55,14 +58,14 @@ class FeederEvents(Protocol):
         """Items are ready: their objects are fetched and decoded, or `failure` says why not."""
 
     def holds(self, feeder: int, count: int) -> None:
-        """The feeder has begun to hold messages, or holds none any more."""
+        """The feeder has begun to hold messages, or holds none any more (`count` is 0)."""
 
     def settled(self, fate: Fate, count: int) -> None: ...
 
     def broken(self, feeder: int, error: Exception) -> None: ...
 
     def empty(self, feeder: int) -> None:
-        """The queue is empty, and the feeder holds no messages. With `once`, it does not receive again."""
+        """The queue is empty, the feeder holds no messages, and it does not receive again. Only with the option `once`."""
 
 
 class Feeder:
@@ -72,7 +75,7 @@ class Feeder:
         self._events = events
         queue_info = options.queue
         connections = options.receivers + REQUESTS_MAX + 1
-        self._sqs = client("sqs", queue_info.region, connections=connections, read_timeout_s=options.poll_s + 30)
+        self._sqs = QueueRequests(queue_info.region, connections=connections, read_timeout_s=options.poll_s + 30)
         self._reader = ObjectReader(options.threads) if options.fetch else None
         self._prefetch = Prefetch(options.prefetch, options.prefetch_bytes)
         self._keeper = VisibilityKeeper(self._sqs, queue_info.url, options.visibility_s or queue_info.visibility_s)
@@ -91,7 +94,7 @@ class Feeder:
         self._pool = ThreadPoolExecutor(options.threads, "worker-fetch")
         self._in_order: queue.SimpleQueue[Future[Item | None] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._flowing = threading.Event()  # set while messages arrive, so that several receives run at the same time
+        self._flowing = threading.Event()  # set while messages arrive: then all receivers run, and not only the first one
         self._changed = threading.Condition()
         self._held: dict[int, HeldMessage] = {}
         self._processing = 0  # the number of held messages that are not being settled
@@ -140,7 +143,7 @@ class Feeder:
         with self._changed:
             settled = self._changed.wait_for(lambda: not self._held, max(0.0, until_s - time.monotonic()))
         if not settled:
-            LOG.warning("%d messages return when their visibility timeout ends", len(self._held))
+            LOG.warning("%d messages return to the queue only when their visibility timeout ends", len(self._held))
         self._pool.shutdown(wait=False)
         self._in_order.put(None)
         self._settler.close()
@@ -184,8 +187,14 @@ class Feeder:
         else:
             self._flowing.clear()
         self._keeper.hold([message.handle for message in held])
-        for message, each in zip(messages, held):
-            self._take(each, item_of(message, feeder=self.number, number=each.number, receive=receive))
+        items = [item_of(message, feeder=self.number, number=each.number, receive=receive) for message, each in zip(messages, held)]
+        # A large item waits for bytes that smaller items hold. So the smaller items after it are charged only when it is taken.
+        for is_large, group in groupby(zip(held, items), key=lambda pair: _object_bytes(pair[1]) > SMALL_BYTES):
+            pairs = list(group)
+            if not is_large and self._reader is not None and self._reader.can_read_several and not self._stopping.is_set():
+                self._fetch_small(self._reader, pairs)
+            for each, item in pairs:
+                self._take(each, item)
         return len(messages)
 
     def _messages(self, wanted: int, attempt: str) -> list[dict[str, Any]]:
@@ -228,14 +237,27 @@ class Feeder:
 
     # Fetching and decoding
 
+    def _fetch_small(self, reader: ObjectReader, pairs: list[tuple[HeldMessage, Item | None]]) -> None:
+        """Fetch the objects of small items with one request. Wait while this feeder holds too many bytes."""
+        objects: list[S3Object] = []
+        for message, item in pairs:
+            message.charged_bytes = _object_bytes(item)
+            if item is not None and message.charged_bytes:
+                objects += [each for each in item.objects if each.exists]
+        if not objects:
+            return
+        self._prefetch.take_bytes(sum(message.charged_bytes for message, _ in pairs))
+        for each, data in zip(objects, reader.read_several([(each.bucket, each.key) for each in objects])):
+            each.data = data
+
     def _take(self, held: HeldMessage, item: Item | None) -> None:
-        """Begin to fetch and decode a received message. Wait while the worker holds too many bytes."""
+        """Begin to fetch and decode a received message. Wait while this feeder holds too many bytes."""
         if item is None:
             held.is_test = True
             self.settle([Settlement(held.number, Fate.DONE)])
             return
-        if self._options.fetch:
-            held.charged_bytes = sum(each.size for each in item.objects if each.exists)
+        if self._options.fetch and not held.charged_bytes:
+            held.charged_bytes = _object_bytes(item)
             self._prefetch.take_bytes(held.charged_bytes)
         work = self._pool.submit(self._prepare, held, item)
         if self._options.queue.is_fifo:
@@ -251,7 +273,7 @@ class Feeder:
         try:
             if self._reader is not None:
                 for each in item.objects:
-                    if each.exists:
+                    if each.exists and each.data is None:
                         each.data = self._fetched(self._reader, each.bucket, each.key)
             if self._options.decode is not None:
                 item.data = self._options.decode(item)
@@ -283,7 +305,7 @@ class Feeder:
         """Whether further messages will be settled soon, so that the settler may wait for them.
 
         The settler must not wait if the queue is FIFO, because only the delete of a message makes the next message of its group
-        visible. It must not wait if there are results, because it writes the results of a batch when it sends the batch.
+        visible. It must not wait if there are results, because a result is written only when its message is deleted.
         """
         options = self._options
         return self._processing > 0 and not (options.queue.is_fifo or options.results or self._stopping.is_set())
@@ -300,6 +322,10 @@ class Feeder:
         self._prefetch.give(len(gone), sum(message.charged_bytes for message in gone))
 
 
+def _object_bytes(item: Item | None) -> int:
+    return sum(each.size for each in item.objects if each.exists) if item is not None else 0
+
+
 def _bytes_of(data: Any) -> int:
     """Return the size of an array, a tensor or bytes, and 0 for other values."""
     if isinstance(data, bytes | bytearray | str):
@@ -309,7 +335,7 @@ def _bytes_of(data: Any) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the error, and the line of the user's function that raised it."""
+    """Return the text of the error, and the line that raised it. A transient error has no line, because no code is wrong."""
     if is_transient(error):
         return f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)

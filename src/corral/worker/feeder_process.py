@@ -26,12 +26,12 @@ from corral.worker.settlement import Fate, Settlement
 HEAD = struct.Struct("!QI")  # bytes of the pickle, number of buffers
 SIZE = struct.Struct("!Q")
 SOCKET_BYTES = 4 * 1024 * 1024
-REPORTS_MAX = 64  # items in one frame
-ABANDONED_S = 10.0
+REPORTS_MAX = 64  # the maximum number of reports in one frame
+ABANDONED_S = 10.0  # how long a child closes if its parent has ended, and how much longer than `within_s` the parent waits
 
 
 class FeederProcess:
-    """The feeder in the parent process. Each method sends a call of the same method to the child."""
+    """Controls the feeder of a child process. `settle`, `stop`, `return_all` and `close` call the same method in the child."""
 
     def __init__(self, number: int, options: FeederOptions, events: FeederEvents, context: BaseContext) -> None:
         self.number = number
@@ -106,14 +106,14 @@ class FeederProcess:
                 self.number,
                 WorkerError(
                     f"Feeder process {self.number} ended with exit code {code}. Its messages return when their visibility timeout "
-                    "ends. Negative codes are signals: -9 means too little memory (pass fewer processes or a lower prefetch), "
-                    "-11 a crash in the decode function."
+                    "ends. Negative codes are signals: -9 usually means too little memory (pass fewer processes or a lower "
+                    "prefetch), and -11 a crash in the decode function."
                 ),
             )
 
 
 class _Reports:
-    """The FeederEvents in the child process. It collects ready items into frames."""
+    """The FeederEvents in the child process. It sends each event to the parent as a report, and several reports in one frame."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -169,7 +169,10 @@ def _make_picklable(report: tuple[Any, ...]) -> None:
             pickle.dumps(item, protocol=5)
         except Exception as error:
             kind, item.data = type(item.data).__name__, None
-            item.fail(f"decode returned a {kind}, which cannot be sent to another process ({error}): return a NumPy array or bytes")
+            item.fail(
+                f"decode returned a value of type {kind}, which cannot be sent to another process ({error}): "
+                "return a NumPy array or bytes"
+            )
 
 
 def _child(connection: socket.socket, parents_end: socket.socket, number: int, options: FeederOptions) -> None:
@@ -208,7 +211,7 @@ def _child(connection: socket.socket, parents_end: socket.socket, number: int, o
 
 
 def _settle_until_closed(connection: socket.socket, feeder: Feeder) -> None:
-    """Settle the items that the parent returns while the feeder closes."""
+    """Execute the parent's calls of `settle` while the feeder closes. When the connection ends, return all messages."""
     try:
         while (order := receive_frame(connection)) is not None:
             if order[0] == "settle":

@@ -38,7 +38,7 @@ class QueueInfo:
 def client(
     service: str, region: str | None, *, connections: int = 10, read_timeout_s: int = 60, signature_version: str | None = None
 ) -> Any:
-    """Make a client."""
+    """Make a boto3 client for a service."""
     config = Config(
         retries={"mode": "standard", "max_attempts": ATTEMPTS_MAX},
         max_pool_connections=connections,
@@ -94,9 +94,8 @@ def find_queue(queue: str) -> QueueInfo:
     except Exception as error:
         if code_of(error) in MISSING:
             raise _missing(name, sqs.meta, error) from error
-        LOG.warning(
-            "queue %s: attributes are unknown, so a visibility timeout of %d s is used: %s", name, VISIBILITY_DEFAULT_S, error
-        )
+        text = "the attributes of queue %s cannot be read, so a visibility timeout of %d s is used: %s"
+        LOG.warning(text, name, VISIBILITY_DEFAULT_S, error)
         return QueueInfo(url, name, region)
     receives_max = json.loads(found["RedrivePolicy"]).get("maxReceiveCount") if found.get("RedrivePolicy") else None
     visibility_s = int(found.get("VisibilityTimeout", 0)) or VISIBILITY_DEFAULT_S
@@ -104,7 +103,7 @@ def find_queue(queue: str) -> QueueInfo:
 
 
 def _region_of(queue: str) -> str | None:
-    """Return the region in an ARN or a URL of AWS."""
+    """Return the region in an ARN or in a URL of AWS. Return None for a name or another URL."""
     if queue.startswith("arn:"):
         parts = queue.split(":")
         if len(parts) != 6 or parts[2] != "sqs":

@@ -78,7 +78,8 @@ class QueueWorker:
         for name, (low, high) in LIMITS.items():
             value = given[name]
             if value is not None and not low <= value <= high:
-                raise WorkerError(f"{name}={value!r} is not valid: pass a number from {low} to {high}.")
+                wanted = f"from {low} to {high}" if high < math.inf else f"of at least {low}"
+                raise WorkerError(f"{name}={value!r} is not valid: pass a number {wanted}.")
         if start_method not in multiprocessing.get_all_start_methods():
             raise WorkerError(f"start_method={start_method!r} is not valid: pass fork, forkserver or spawn.")
         self._queue = queue

@@ -1,4 +1,4 @@
-"""Settles messages: writes their results and deletes them, or returns them to the queue, in batches of ten."""
+"""Settles messages: writes their results and deletes them, or returns them to the queue, in batches of up to ten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corral.worker.visibility import VisibilityKeeper
 
 ENTRIES_MAX = 10  # messages of one DeleteMessageBatch or ChangeMessageVisibilityBatch
 LINGER_S = 0.02  # how long an incomplete batch waits for more messages
-DELETE_LINGER_S = 0.25  # the same for messages to delete, while others are processed: `predict` finishes many at once
+DELETE_LINGER_S = 0.25  # the same for deletes while others are processed: the user's `predict` ends a whole batch at once
 REQUESTS_MAX = 4
 TRY_MAX_S = 60.0
 DELAY_MAX_S = 300
@@ -26,9 +26,9 @@ REFUSALS = {"AccessDenied", "AccessDeniedException", "NoSuchBucket", "QueueDoesN
 
 
 class Fate(Enum):
-    DONE = "done"
-    FAILED = "failed"
-    RETURNED = "returned"
+    DONE = "done"  # processed: the message is deleted
+    FAILED = "failed"  # the message becomes visible again after the retry delay
+    RETURNED = "returned"  # not processed: the message becomes visible again at once
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class HeldMessage:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The decision about a message that a feeder holds under this number."""
+    """The decision about a message. `number` identifies the message in the feeder that received it (`feeder.py`)."""
 
     number: int
     fate: Fate
@@ -129,7 +129,7 @@ class Settler:
             else:
                 self._give_back(fate, [message for message, _ in pairs])
         except Exception:
-            LOG.exception("%d messages could not be settled: they return when their visibility timeout ends", len(pairs))
+            LOG.exception("%d messages were not settled: they return to the queue when their visibility timeout ends", len(pairs))
             self._keeper.release([message.handle for message, _ in pairs])
             self._settled([message for message, _ in pairs], Fate.FAILED)
 
@@ -174,7 +174,7 @@ class Settler:
             for entry in answer.get("Failed", []):
                 LOG.warning("a message was not returned to the queue: %s", entry.get("Message", entry["Code"]))
         except Exception as error:
-            LOG.warning("%d messages return when their visibility timeout ends: %s", len(messages), error)
+            LOG.warning("%d messages return to the queue only when their visibility timeout ends: %s", len(messages), error)
         self._settled(messages, fate)
 
     def _retried(self, what: str, call: Any, entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ REQUEST_MAX_S = 10.0
 
 
 class WorkerProtection:
-    """Protects the task of this process from `set_busy(True)` to `set_busy(False)`. It does nothing outside a task."""
+    """Protects the task of this process between `set_busy(True)` and `set_busy(False)`. It does nothing outside a task."""
 
     def __init__(self) -> None:
         agent = os.environ.get("ECS_AGENT_URI")
@@ -95,5 +95,6 @@ class WorkerProtection:
             refusal = str(error)
         if refusal:
             LOG.warning("task protection was not %s: %s", "set" if is_enabled else "ended", refusal)
-        self._is_protected = is_enabled and not refusal
+        # If a renewal fails, the earlier protection still exists, and the worker must end it later.
+        self._is_protected = is_enabled and (self._is_protected or not refusal)
         self._next_s = 0.0 if not is_enabled else time.monotonic() + (RETRY_S if refusal else RENEW_S)

@@ -15,7 +15,7 @@ CREATE TABLE log_group (
     name           TEXT,                                -- null: deleted, and its streams are being purged
     created_ms     INTEGER NOT NULL,
     retention_days INTEGER,                             -- null: no expiry
-    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, in all its streams
+    bytes          INTEGER NOT NULL DEFAULT 0,          -- bytes that are stored now, in all its streams
     details        TEXT NOT NULL,                       -- JSON: class, tags...
     UNIQUE (region, name)
 );
@@ -28,9 +28,9 @@ CREATE TABLE log_stream (
     first_ms    INTEGER,                                -- oldest stored event; null: no event is stored
     last_ms     INTEGER,
     ingested_ms INTEGER,
-    events      INTEGER NOT NULL DEFAULT 0,             -- ever stored: the number of the next event
-    stored      INTEGER NOT NULL DEFAULT 0,             -- stored now
-    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts them
+    events      INTEGER NOT NULL DEFAULT 0,             -- events that were ever stored; also the number of the next event
+    stored      INTEGER NOT NULL DEFAULT 0,             -- events that are stored now
+    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
     entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
     UNIQUE (group_id, name)
 );

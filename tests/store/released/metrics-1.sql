@@ -13,7 +13,7 @@ CREATE TABLE alarm (
     reason_data      TEXT NOT NULL,             -- JSON, or empty
     updated_s        REAL NOT NULL,
     transitioned_s   REAL NOT NULL,
-    acted_state      TEXT NOT NULL,             -- the state whose actions a composite alarm ran last
+    acted_state      TEXT NOT NULL,             -- of a composite alarm: the state whose actions were run last
     suppressed_by    TEXT NOT NULL,             -- empty: its actions are not suppressed
     suppressed_until REAL,
     UNIQUE (region, name)
@@ -21,7 +21,7 @@ CREATE TABLE alarm (
 CREATE TABLE alarm_child (
     alarm_id INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
     child    TEXT NOT NULL,                     -- an alarm name in the same region
-    in_rule  INTEGER NOT NULL,                  -- 0: only the suppressor
+    in_rule  INTEGER NOT NULL,                  -- 0: the child is the suppressor, and is not in the rule
     PRIMARY KEY (alarm_id, child)
 ) WITHOUT ROWID;
 CREATE TABLE alarm_history (

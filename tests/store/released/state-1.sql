@@ -12,8 +12,9 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- these two columns save a query of bucket_document
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- at each change of an object
+    -- The next two columns save a query of bucket_document at each change of an object.
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,
+    has_notifications INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
@@ -71,7 +72,8 @@ CREATE TABLE content_part (
     PRIMARY KEY (content, number)
 ) WITHOUT ROWID;
 CREATE TABLE deduplication (
-    queue INTEGER NOT NULL,  -- ids of queues are not reused, so rows of a deleted queue simply expire
+    -- The id of a FIFO queue, or the negative number of a FIFO topic of SNS. Ids are not reused, so rows of a deleted queue expire.
+    queue INTEGER NOT NULL,
     scope TEXT NOT NULL,  -- the message group; empty: the whole queue
     deduplication_id TEXT NOT NULL,
     message_id TEXT NOT NULL,
@@ -118,8 +120,8 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
-    upload INTEGER NOT NULL,  -- the number of the last scheduled upload
-    key BLOB NOT NULL  -- the last scheduled key; keys follow uploads
+    upload INTEGER NOT NULL,  -- upload.content of the last scheduled upload
+    key BLOB NOT NULL  -- the last scheduled key; the walk visits the uploads first, then the keys
 );
 CREATE TABLE function_code (
     id  INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice: the folder with the extracted code has this name
@@ -147,7 +149,7 @@ INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bed
 INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
 INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
 CREATE TABLE group_member (
-    instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
+    instance_id TEXT PRIMARY KEY,               -- no foreign key: the row of a terminated instance may be deleted first
     region      TEXT NOT NULL,
     name        TEXT NOT NULL,
     state       TEXT NOT NULL CHECK (state IN
@@ -161,8 +163,8 @@ CREATE TABLE host (
     boot_id   TEXT NOT NULL,
     connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at   REAL NOT NULL,
-    links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in their order; empty: unknown
-    docker    TEXT NOT NULL DEFAULT ''      -- the container engine; empty: the host has none
+    links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in the order of gpu.position; empty: unknown
+    docker    TEXT NOT NULL DEFAULT ''      -- name and version of the container engine; empty: the host has none
 ) WITHOUT ROWID;
 INSERT INTO "host" VALUES('h','host h','boot',1,1.0,'','');
 CREATE TABLE image (
@@ -193,7 +195,7 @@ CREATE TABLE image_tag (
 CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
-    region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
+    region        TEXT NOT NULL,            -- empty: a host's own instance; its cluster has the same name in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
     state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'shutting-down', 'terminated')),
@@ -239,7 +241,7 @@ CREATE TABLE instance_usage (
     market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- the market that the launch requested
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
-    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
+    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: the instance runs
 );
 CREATE TABLE invocation (
     number     INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -339,20 +341,20 @@ CREATE TABLE job_line (
     share     TEXT NOT NULL,                    -- the share identifier
     demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
     resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
-    by_image  INTEGER NOT NULL,                 -- 1: the image asks for GPUs
+    by_image  INTEGER NOT NULL,                 -- 1: the image sets NVIDIA_VISIBLE_DEVICES (model.job_line.LineKey)
     pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
 );
 CREATE TABLE job_notice (
     number   INTEGER PRIMARY KEY,
     job      INTEGER NOT NULL,
     position INTEGER NOT NULL,              -- the index of the ended child; -1: the whole job; -3: all children without a row
-    after    INTEGER NOT NULL               -- dependent jobs up to this number know it
+    after    INTEGER NOT NULL               -- dependent jobs up to this number were checked
 );
 CREATE TABLE job_share (
     region TEXT NOT NULL,
     queue  TEXT NOT NULL,
     share  TEXT NOT NULL,
-    used   REAL NOT NULL,                       -- vCPU seconds until `at`, decayed
+    used   REAL NOT NULL,                       -- vCPU seconds until `at`; the value decays with time
     at     REAL NOT NULL,
     PRIMARY KEY (region, queue, share)
 ) WITHOUT ROWID;
@@ -432,7 +434,7 @@ CREATE TABLE object_version (
     key BLOB NOT NULL,
     id TEXT NOT NULL,
     latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
-    content INTEGER,  -- counted by content.refs; a foreign key would need another index, or a scan for each deleted content
+    content INTEGER,  -- content.refs counts it; a foreign key would need another index, or a scan for each deleted content
     size INTEGER NOT NULL,
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,
@@ -528,17 +530,17 @@ CREATE TABLE run (
     essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
     gpus       INTEGER NOT NULL,
     state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
-    gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that it got; they stay here after its end
+    gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that the run got; the value stays after the end of the run
     pid        INTEGER,
     exit_code  INTEGER,
     reason     TEXT,
     started_at REAL,
     stopped_at REAL,
-    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for other containers
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- 1: it waits for others
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
-    about      TEXT,                        -- JSON: facts about its container; NULL: a process
-    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- of the GPU that it shares; 0: it has its GPUs alone
+    about      TEXT,                        -- JSON: facts about its Docker container; NULL: the run is a process
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- memory of the GPU that it shares; 0: it does not share its GPUs
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
@@ -554,20 +556,20 @@ CREATE TABLE run_array (
 ) WITHOUT ROWID;
 CREATE TABLE run_dependency (
     needed    TEXT NOT NULL,                -- the id of a chain, or array:KEY
-    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 0: it must end with exit code 0
+    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: it must succeed
     dependent TEXT NOT NULL REFERENCES run_wait (task_id),  -- SQLite's quick_check needs the columns in the order of the key
     PRIMARY KEY (needed, any_end, dependent)
 ) WITHOUT ROWID;
 CREATE TABLE run_end (
     needed    TEXT PRIMARY KEY,
     succeeded INTEGER NOT NULL CHECK (succeeded IN (0, 1)),
-    final     INTEGER NOT NULL CHECK (final IN (0, 1)),     -- 0: a member of an array has failed, others have not ended
+    final     INTEGER NOT NULL CHECK (final IN (0, 1)),     -- 0: a member has failed, but its array has not ended
     reason    TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE run_environment (
-    key        TEXT PRIMARY KEY,             -- of the S3 object
-    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- that refer to the object and have not ended
-    kept_until REAL NOT NULL,                -- without such tasks, the object is deleted at this time
+    key        TEXT PRIMARY KEY,             -- the key of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- tasks that refer to the object and have not ended
+    kept_until REAL NOT NULL,                -- when the object is deleted, if no such task is left then
     owner      TEXT NOT NULL                 -- the session that has uploaded the object; empty: the root user
 ) WITHOUT ROWID;
 CREATE TABLE run_wait (
@@ -575,18 +577,18 @@ CREATE TABLE run_wait (
     chain      TEXT NOT NULL,               -- the id of the first task of the chain
     state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
     held       INTEGER NOT NULL CHECK (held IN (0, 1)),
-    not_before REAL,                        -- NULL: no time, or it has passed
+    not_before REAL,                        -- the earliest time of the start; NULL: none, or it has passed
     unmet      INTEGER NOT NULL CHECK (unmet >= 0),  -- the number of its rows in run_dependency
     array      TEXT NOT NULL,               -- run_array.key; empty: none
     position   INTEGER NOT NULL,            -- the index in the array
     requeues   INTEGER NOT NULL CHECK (requeues >= 0),
     attempt    INTEGER NOT NULL,
-    roams      INTEGER NOT NULL CHECK (roams IN (0, 1)),
+    roams      INTEGER NOT NULL CHECK (roams IN (0, 1)),  -- see claim.roams
     CHECK (state = 'waiting' OR (held = 0 AND unmet = 0)),
     CHECK (state != 'ready' OR array != '')
 ) WITHOUT ROWID;
 CREATE TABLE scaling_activity (
-    number   INTEGER PRIMARY KEY,               -- in the order in which they began
+    number   INTEGER PRIMARY KEY,               -- grows in the order in which the activities began
     id       TEXT NOT NULL UNIQUE,
     region   TEXT NOT NULL,
     name     TEXT NOT NULL,                     -- the name of the group, which may have been deleted
@@ -609,14 +611,14 @@ CREATE TABLE scaling_request (
     region       TEXT NOT NULL,                 -- of the policy
     owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
-    period_value REAL,                          -- the value of the newest complete window
-    newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
-    peak_value   REAL,                          -- the value of the second of the last period that breaches most
+    period_value REAL,                          -- the value of the newest period of the alarm that has ended
+    newest_value REAL,                          -- the value of the newest second; only for metrics that Corral publishes
+    peak_value   REAL,                          -- in the last period, the value of the second that breaches most
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
-    whole        INTEGER NOT NULL,              -- 1: the complete windows have caused the state; 0: only a second has
-    measured_s   REAL,                          -- target tracking: the start of the measured time; NULL: the value is up to date
-    asked_s      REAL NOT NULL,
+    whole        INTEGER NOT NULL,              -- 1: the ended periods have caused the state; 0: only single seconds
+    measured_s   REAL,                          -- target tracking: the start of the time that the value covers; NULL: up to date
+    asked_s      REAL NOT NULL,                 -- when the metrics lane sent the request
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
@@ -627,12 +629,12 @@ CREATE TABLE stack (
     status     TEXT NOT NULL,
     created_at REAL NOT NULL,
     deleted_at REAL,                            -- NULL: not deleted
-    parent_id  TEXT NOT NULL DEFAULT '',        -- of a nested stack
+    parent_id  TEXT NOT NULL DEFAULT '',        -- for a nested stack: the ARN of its parent
     record     TEXT NOT NULL,
     CHECK ((status = 'DELETE_COMPLETE') = (deleted_at IS NOT NULL))
 ) WITHOUT ROWID;
 CREATE TABLE stack_event (
-    number   INTEGER PRIMARY KEY,               -- in the order in which they happened
+    number   INTEGER PRIMARY KEY,               -- grows in the order in which the events happened
     id       TEXT NOT NULL,
     stack_id TEXT NOT NULL REFERENCES stack (id),
     record   TEXT NOT NULL
@@ -652,7 +654,7 @@ CREATE TABLE stack_import (
 ) WITHOUT ROWID;
 CREATE TABLE stack_resource (
     stack_id    TEXT NOT NULL REFERENCES stack (id),
-    key         TEXT NOT NULL,                  -- the logical id; of a leftover: the logical id, a slash and a number
+    key         TEXT NOT NULL,                  -- the logical id; of a leftover, which must be deleted: ID/NUMBER
     physical_id TEXT,                           -- NULL: not created
     record      TEXT NOT NULL,
     PRIMARY KEY (stack_id, key)
@@ -691,11 +693,11 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- the row of an instance is deleted later than those of its tasks
+    instance_id    TEXT,                    -- no foreign key is needed: an instance is deleted later than its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
-    gpu_memory_mib INTEGER NOT NULL DEFAULT 0,                           -- of the GPU that the task shares; 0: it gets whole GPUs
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0,                           -- memory of a shared GPU; 0: it gets whole GPUs
     version        INTEGER NOT NULL,
     task_group     TEXT NOT NULL,
     started_by     TEXT,
@@ -760,9 +762,9 @@ CREATE TABLE upload (
 );
 CREATE TABLE waiting_job (
     line     INTEGER NOT NULL,
-    priority INTEGER NOT NULL,                  -- the negated scheduling priority
-    number   INTEGER NOT NULL,                  -- of the job, or of the array of a child
-    position INTEGER NOT NULL,                  -- the index of a child of an array
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority, so that the first job has the smallest
+    number   INTEGER NOT NULL,                  -- job.number of the job, or of the array if the job is a child
+    position INTEGER NOT NULL,                  -- the index of a child of an array; 0 for other jobs
     job_id   TEXT NOT NULL,
     since    REAL NOT NULL,                     -- when the job was created
     PRIMARY KEY (line, priority, number, position)
@@ -797,7 +799,7 @@ BEGIN
 END;
 CREATE INDEX client_token_expiry ON client_token (expires_at);
 CREATE INDEX task_history_id ON task_history (substr(id, 1, 8));
-CREATE INDEX task_history_name ON task_history (name);
+CREATE INDEX task_history_name ON task_history (name, region);
 CREATE INDEX task_history_failed ON task_history (number) WHERE failed = 1;
 CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
 CREATE INDEX instance_usage_billed ON instance_usage (billed_until);

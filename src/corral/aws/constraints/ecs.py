@@ -42,7 +42,7 @@ TABLE = ConstraintTable(
             pattern=NAME, text="Invalid cluster name: use up to 255 letters, digits, hyphens and underscores."
         ),
         "DescribeClusters.clusters": Limit(max=100, text="Clusters can not have more than {max} elements."),
-        "ClusterSetting.value": Limit(enum=INSIGHTS, text="Invalid cluster setting: give containerInsights with one of {enum}."),
+        "ClusterSetting.value": Limit(enum=INSIGHTS, text="Invalid cluster setting: containerInsights must be one of {enum}."),
         "CreateCluster.defaultCapacityProviderStrategy": STRATEGY,
         "PutClusterCapacityProviders.defaultCapacityProviderStrategy": STRATEGY,
         "CapacityProviderStrategyItem.weight": Limit(text="A weight must be between {min} and {max}."),

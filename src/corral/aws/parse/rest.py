@@ -43,8 +43,8 @@ def rest_xml_parser(shape: Shape, readers: xml_body.XmlReaders) -> RestParser:
 
 def _parser(shape: Shape, read_body: ReadBody) -> RestParser:
     always: list[tuple[str, MemberReader]] = []
-    # Header -> its members. S3's inputs have dozens of header members. A request has few headers, so `parse` loops over the headers
-    # of the request.
+    # Header -> its members. S3's inputs have dozens of header members, but a request has few headers. So `parse` loops over the
+    # headers of the request.
     by_header: dict[str, list[tuple[str, MemberReader]]] = {}
     for name, member in shape.members.items():
         if member.serialization.get("location") == "header":
@@ -138,16 +138,16 @@ def _xml_body_reader(shape: Shape, readers: xml_body.XmlReaders) -> ReadBody:
         body = decompressed_body(request)
         if not body:
             if needed:
-                raise ParseError.syntax(f"the body must be a {root}, but it is empty")
+                raise ParseError.syntax(f"the body is empty, but it must have the root element {root}")
             return {}
         tree = tree_from_xml(body)
         if tree.tag != root:
-            raise ParseError.syntax(f"the body must be a {root}, not a {tree.tag[:100]}")
+            raise ParseError.syntax(f"the root element of the body must be {root}, not {tree.tag[:100]}")
         try:
             params = read_members(tree)
         except ParseError as error:
             if error.kind == "missing":  # if a required member is missing, AWS calls the XML malformed
-                error.kind, error.detail = "syntax", f"required: {', '.join(error.names)}"
+                error.kind, error.detail = "syntax", f"required members are absent: {', '.join(error.names)}"
             raise
         return params if payload is None else {payload: params}
 

@@ -29,6 +29,8 @@ def _json_error(model: ServiceModel | None, request: Request, error: ApiError, r
     shape = error_shape(model, error.code) if model is not None else None
     status = _status(error, shape)
     code = shape.name if shape is not None else error.code
+    if model is not None and shape is not None and model.metadata["protocol"] == "query":
+        code = query_code(model, shape)
     version = model.metadata.get("jsonVersion") if model is not None else _json_version(request)
     headers = [("x-amzn-RequestId", request_id), ("Content-Type", f"application/x-amz-json-{version or '1.1'}")]
     headers += _query_error_header(model, shape, request, code, status)

@@ -49,6 +49,25 @@ OPERATIONS: dict[str, BinaryOperator] = {
 
 
 def evaluate(expression: Expression, scope: ExpressionScope) -> Value:
+    chain: list[Binary] = []  # a sum of many terms has many levels, so its left sides are not evaluated by recursion
+    while isinstance(expression, Binary):
+        chain.append(expression)
+        expression = expression.left
+    value = _counted(_evaluated(expression, scope), scope)
+    for each in reversed(chain):
+        value = _counted(_combined(each.operator, value, evaluate(each.right, scope)), scope)
+    return value
+
+
+def _counted(value: Value, scope: ExpressionScope) -> Value:
+    if isinstance(value, Series):
+        scope.count(1 + len(value.values))
+    elif isinstance(value, tuple):
+        scope.count(len(value) + sum(len(series.values) for series in value))
+    return value
+
+
+def _evaluated(expression: Expression, scope: ExpressionScope) -> Value:
     match expression:
         case Number(value):
             return value
@@ -58,8 +77,6 @@ def evaluate(expression: Expression, scope: ExpressionScope) -> Value:
             return scope.results[id]
         case Negative(operand):
             return _each(evaluate(operand, scope), lambda series: {at: -value for at, value in series.values.items()}, operator.neg)
-        case Binary(sign, left, right):
-            return _combined(sign, evaluate(left, scope), evaluate(right, scope))
         case Array(items):
             listed = tuple(series for item in items for series in _listed(evaluate(item, scope)))
             if len(listed) > ARRAY_MAX:

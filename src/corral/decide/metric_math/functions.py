@@ -185,7 +185,7 @@ def _filled(name: str, series: Series, scope: ExpressionScope, filler: Any) -> S
             return _repeated(times, known)
         if filler.word == "LINEAR":
             return _linear(times, known)
-        raise InvalidExpression(f"{name} fills with a scalar, a time series, REPEAT or LINEAR")
+        raise InvalidExpression(f"{name} can fill only with a scalar, a time series, REPEAT or LINEAR")
     if isinstance(filler, (Series, tuple)):
         other = _one(name, filler).values
         return {at: known[at] if at in known else other[at] for at in times if at in known or at in other}
@@ -251,9 +251,9 @@ def _slice(name: str, _: ExpressionScope, value: Any, start: Any, end: Any = Non
 
 def _sort(name: str, _: ExpressionScope, value: Any, by: Any, order: Any, limit: Any = None) -> Value:
     if not isinstance(by, Keyword) or by.word not in REDUCERS:
-        raise InvalidExpression(f"{name} sorts by {', '.join(REDUCERS)}")
+        raise InvalidExpression(f"{name} must sort by one of {', '.join(REDUCERS)}")
     if not isinstance(order, Keyword) or order.word not in ("ASC", "DESC"):
-        raise InvalidExpression(f"{name} sorts ASC or DESC")
+        raise InvalidExpression(f"The order of {name} must be ASC or DESC")
     reduce = REDUCERS[by.word]
     full = [series for series in _many(name, value) if series.values]
     empty = [series for series in _many(name, value) if not series.values]

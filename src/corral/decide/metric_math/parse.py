@@ -45,7 +45,7 @@ class QueryReference(Struct, frozen=True):
 
 
 class Keyword(Struct, frozen=True):
-    """REPEAT, LINEAR, ASC, DESC, or the name of a function without arguments."""
+    """REPEAT, LINEAR, ASC, DESC, or the name of a function that is not called, such as AVG in `SORT(m1, AVG, ASC)`."""
 
     word: str
 
@@ -78,31 +78,27 @@ def parse(text: str) -> Expression:
 
 def names_in(expression: Expression) -> Iterator[str]:
     """Return the ids of the queries to which an expression refers."""
-    match expression:
-        case QueryReference(id):
-            yield id
-        case FunctionCall(_, parts) | Array(parts):
-            for part in parts:
-                yield from names_in(part)
-        case Negative(operand):
-            yield from names_in(operand)
-        case Binary(_, left, right):
-            yield from names_in(left)
-            yield from names_in(right)
+    return (part.id for part in _parts(expression) if isinstance(part, QueryReference))
 
 
 def calls_in(expression: Expression, name: str) -> int:
     """Count the calls of a function in an expression."""
-    match expression:
-        case FunctionCall(called, parts):
-            return (called == name) + sum(calls_in(part, name) for part in parts)
-        case Array(parts):
-            return sum(calls_in(part, name) for part in parts)
-        case Negative(operand):
-            return calls_in(operand, name)
-        case Binary(_, left, right):
-            return calls_in(left, name) + calls_in(right, name)
-    return 0
+    return sum(isinstance(part, FunctionCall) and part.function == name for part in _parts(expression))
+
+
+def _parts(expression: Expression) -> Iterator[Expression]:
+    """Return an expression and all its parts. A sum of many terms has many levels, so this function is not recursive."""
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        match part:
+            case FunctionCall(_, inner) | Array(inner):
+                waiting += reversed(inner)
+            case Negative(operand):
+                waiting.append(operand)
+            case Binary(_, left, right):
+                waiting += (right, left)
 
 
 class _Parser:

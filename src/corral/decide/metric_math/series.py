@@ -34,3 +34,4 @@ class ExpressionScope(Struct, frozen=True):
     period_s: int  # the period of series that a function such as TIME_SERIES creates
     times: Callable[[int], range]  # length of a period → the start times of all periods of that length in the request's time range
     search: Callable[[str, str, int | None], tuple[Series, ...]]
+    count: Callable[[int], None]  # called with the number of datapoints of each value; raises an error if they are too many

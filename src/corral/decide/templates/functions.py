@@ -6,6 +6,7 @@ import ipaddress
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -106,8 +107,8 @@ class Functions:
             raise TemplateError(f"Template error: the functions of one value return more than {SIZE_MAX} characters")
 
     def _counted(self, value: Any) -> Any:
-        """Return a value that a function has found. Each use of it counts, because responses and rows contain every copy."""
-        texts = value if isinstance(value, list) else [value]
+        """Return a value that a function has found. Add its size at each use, because responses and rows contain every copy."""
+        texts = value if isinstance(value, list | tuple) else [value]
         self._grow(len(texts) + sum(len(each) for each in texts if isinstance(each, str)))
         return value
 
@@ -141,7 +142,7 @@ class Functions:
     def sub(self, argument: Any) -> str:
         text, own = references.sub_arguments(argument)
         parts = references.sub_parts(text)
-        variables = {name: self._variable(name, own) for name in parts[1::2]}
+        variables = {name: self._variable(name, own) for name in dict.fromkeys(parts[1::2])}
         parts[1::2] = [variables[name] for name in parts[1::2]]
         return self._joined("", parts)
 
@@ -218,18 +219,7 @@ class Functions:
         count, bits = (whole_number(number, 1024) for number in numbers)
         if count is None or bits is None or not 1 <= count <= CIDR_COUNT_MAX:
             raise TemplateError(references.CIDR_ARGUMENTS)
-        try:
-            network = ipaddress.ip_network(block, strict=False)
-        except ValueError:
-            raise TemplateError(f"Template error: invalid CIDR block {block}") from None
-        prefix = network.max_prefixlen - bits
-        if not network.prefixlen <= prefix <= network.max_prefixlen or bits < 1:
-            raise TemplateError(f"Template error: invalid CIDR block size {bits}")
-        if count > 1 << (prefix - network.prefixlen):
-            raise TemplateError(f"Template error: {count} CIDR blocks of size {bits} do not fit into {block}")
-        first = int(network.network_address)
-        address = type(network.network_address)
-        return [f"{address(first + (number << bits))}/{prefix}" for number in range(count)]
+        return list(self._counted(_blocks(block, count, bits)))
 
     def import_value(self, argument: Any) -> Any:
         name = self.text(argument, "Template error: every Fn::ImportValue object must have a String-typed value.")
@@ -272,6 +262,22 @@ class Functions:
         if is_text(first) and is_text(second):
             return text_of(first) == text_of(second)
         return bool(first == second)
+
+
+@lru_cache(maxsize=64)  # templates compute the same blocks for each of their subnets
+def _blocks(block: str, count: int, bits: int) -> tuple[str, ...]:
+    try:
+        network = ipaddress.ip_network(block, strict=False)
+    except ValueError:
+        raise TemplateError(f"Template error: invalid CIDR block {block}") from None
+    prefix = network.max_prefixlen - bits
+    if not network.prefixlen <= prefix <= network.max_prefixlen or bits < 1:
+        raise TemplateError(f"Template error: invalid CIDR block size {bits}")
+    if count > 1 << (prefix - network.prefixlen):
+        raise TemplateError(f"Template error: {count} CIDR blocks of size {bits} do not fit into {block}")
+    first = int(network.network_address)
+    address = type(network.network_address)
+    return tuple(f"{address(first + (number << bits))}/{prefix}" for number in range(count))
 
 
 _FUNCTIONS: dict[str, Callable[[Functions, Any], Any]] = {

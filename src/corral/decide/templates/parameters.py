@@ -208,8 +208,8 @@ def _matches(declaration: ParameterDeclaration, item: str) -> bool:
         return Pattern(rest).matches(item)
     except PatternError:
         raise TemplateError(
-            f"Parameter '{declaration.name}' AllowedPattern must be a valid regular expression without backreferences, "
-            "lookbehinds, and lookaheads after the beginning."
+            f"Parameter '{declaration.name}' AllowedPattern must be a valid regular expression. It cannot have backreferences and "
+            "lookbehinds, and can have lookaheads only at its beginning."
         ) from None
 
 

@@ -1,8 +1,8 @@
 """Reads the settings of the ECS agent from the user data of an instance, without executing it.
 
 User data is a shell script, a `#cloud-config` document, a MIME archive of these, or Bottlerocket's settings. If a script calls
-`cfn-init`, the files of `AWS::CloudFormation::Init` are read too. Only settings that are written to `/etc/ecs/ecs.config` have an
-effect.
+`cfn-init`, the files and commands of `AWS::CloudFormation::Init` are read too. Apart from Bottlerocket's settings, only settings
+that are written to `/etc/ecs/ecs.config` have an effect.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from corral.model.json_documents import read_json
 
 CONFIG_FILE = "/etc/ecs/ecs.config"
 UNPACKED_MAX_BYTES = 256 * 1024
+WRITTEN_MAX = 256 * 1024  # the most characters that user data writes to the file of the ECS agent; a script can write them often
 NESTING_MAX = 64  # the most levels of a YAML document
 ATTRIBUTES_MAX = 10
 INIT = "AWS::CloudFormation::Init"
@@ -58,6 +59,7 @@ def read_user_data(data: bytes, init: Mapping[str, Any] | None = None) -> AgentS
 class _UserDataReader:
     def __init__(self, init: Mapping[str, Any] | None) -> None:
         self.init = init
+        self.written = 0
         self.cluster = ""
         self.attributes: dict[str, str] = {}
         self.gpu_support: bool | None = None
@@ -79,7 +81,7 @@ class _UserDataReader:
             self._part(text)
 
     def _decoded(self, data: bytes) -> bytes:
-        """Decode user data that was encoded twice: boto3 encodes it for some operations, and many callers do too."""
+        """Decode user data that was encoded twice: boto3 encodes it for some operations, and many callers also encode it."""
         if not ENCODED_TWICE.match(data):
             return data
         try:
@@ -92,7 +94,12 @@ class _UserDataReader:
     def _archive(self, text: str) -> None:
         from email.parser import Parser  # imported only here, because most user data is a script
 
-        for part in Parser().parsestr(text).walk():
+        try:
+            parts = list(Parser().parsestr(text).walk())
+        except RecursionError:  # archives inside of archives
+            self.skipped += _lines(text)
+            return
+        for part in parts:
             if not part.is_multipart():
                 payload = part.get_payload(decode=True)
                 if isinstance(payload, bytes):
@@ -124,7 +131,8 @@ class _UserDataReader:
 
     def _write(self, path: str, text: str) -> bool:
         """Apply the settings in a text that is written to a file. Return False if this is not the file of the ECS agent."""
-        if path != CONFIG_FILE:
+        self.written += len(text) if path == CONFIG_FILE else 0
+        if path != CONFIG_FILE or self.written > WRITTEN_MAX:
             return False
         for line in text.splitlines():
             self._setting(line.strip())
@@ -247,15 +255,37 @@ def _are_valid(attributes: Mapping[str, Any]) -> bool:
 
 
 def _yaml(text: str) -> Any:
-    """Parse a YAML document. Return None if it is not valid or has too many levels."""
+    """Parse a YAML document. Return None if it is not valid, or if it has too many levels or characters.
+
+    Aliases repeat a part of the document, so a short document can be very large. They count with what they repeat.
+    """
     import yaml  # imported only here, because most user data is a script
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    depth = 0
+    anchors: dict[str, tuple[int, int]] = {}  # anchor → size and levels of its value
+    opened: list[tuple[str | None, int]] = []  # for each open collection, its anchor and the size before it
+    inside = [0]  # the levels inside of the document, and inside of each open collection
+    size = 0
     try:
         for event in yaml.parse(text, Loader=loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > NESTING_MAX:
+            anchor, before, levels = getattr(event, "anchor", None), size, 0
+            if isinstance(event, yaml.CollectionStartEvent):
+                opened.append((anchor, size))
+                inside.append(0)
+            else:
+                if isinstance(event, yaml.CollectionEndEvent):
+                    anchor, before = opened.pop()
+                    size, levels = size + 1, inside.pop() + 1
+                elif isinstance(event, yaml.ScalarEvent):
+                    size += 1 + len(event.value)
+                elif isinstance(event, yaml.AliasEvent):
+                    if anchor not in anchors:  # a part of the document that contains itself
+                        return None
+                    size, levels = size + anchors[anchor][0], anchors[anchor][1]
+                if anchor is not None:
+                    anchors[anchor] = size - before, levels
+                inside[-1] = max(inside[-1], levels)
+            if size > UNPACKED_MAX_BYTES or len(opened) + levels > NESTING_MAX:
                 return None
         return yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -15,7 +15,9 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 KEYWORDS = {"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "for", "{", "}", "!", "sudo", "time", "exec"}
 DECLARATIONS = {"export", "declare", "readonly", "local"}
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r"}
+EXPANDED_MAX = 256 * 1024  # the most characters of values that replace variables, and of the output of `printf`
 OPERATORS = ("<<<", "<<-", "&&", "||", ">>", "<<", "&>", ">&", ";", "\n", "&", "|", "<", ">", "(", ")")
+FIRST_OF_OPERATORS = frozenset(operator[0] for operator in OPERATORS)
 
 
 @dataclass
@@ -47,6 +49,7 @@ class _Reader:
         self.text = text
         self.script = script
         self.at = 0
+        self.expanded = 0  # the characters of values that have replaced variables
         self.command = _Command(0)
 
     def read(self) -> None:
@@ -70,6 +73,8 @@ class _Reader:
         self._end("\n", len(self.text))
 
     def _operator(self) -> str | None:
+        if self.text[self.at] not in FIRST_OF_OPERATORS:
+            return None
         for operator in OPERATORS:
             if self.text.startswith(operator, self.at):
                 self.at += len(operator)
@@ -150,7 +155,16 @@ class _Reader:
                 return "$"
             end += 1
         self.at = end
-        return self.script.variables.get(found[0], text[start:end])
+        return self._value(found[0], text[start:end])
+
+    def _value(self, name: str, source: str) -> str:
+        """Return the value of a variable. Return its source if it is unknown, or if the values are too long altogether.
+
+        A script can double a value in each line: `A=$A$A`.
+        """
+        value = self.script.variables.get(name, source)
+        self.expanded += len(value)
+        return value if self.expanded <= EXPANDED_MAX else source
 
     def _redirect(self, operator: str, word: str, was_quoted: bool) -> None:
         if operator in (">", ">>", "&>"):
@@ -194,9 +208,8 @@ class _Reader:
         return at, "".join(f"{line}\n" for line in lines)
 
     def _expanded(self, line: str) -> str:
-        variables = self.script.variables
         return re.sub(
-            r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", lambda found: variables.get(found[1], found[0]), line.replace("\\$", "$\0")
+            r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", lambda found: self._value(found[1], found[0]), line.replace("\\$", "$\0")
         ).replace("$\0", "$")
 
     def _run(self, command: _Command, source: str, is_piped: bool) -> str | None:
@@ -242,8 +255,11 @@ def _output(words: list[str], given: str | None) -> str | None:
     return given if program == "tee" else None
 
 
-def _formatted(pattern: str, arguments: list[str]) -> str:
-    """Format like `printf` with %s, %d and %%. As in a shell, the pattern is repeated until all arguments are used."""
+def _formatted(pattern: str, arguments: list[str]) -> str | None:
+    """Format like `printf` with %s, %d and %%. As in a shell, the pattern is repeated until all arguments are used.
+
+    Return None if the text becomes too long.
+    """
     parts, values, text = re.split("(%[%sd])", pattern), list(reversed(arguments)), ""
     while True:
         before = len(values)
@@ -254,6 +270,8 @@ def _formatted(pattern: str, arguments: list[str]) -> str:
                 text += values.pop() if values else ""
             else:
                 text += part
+        if len(text) > EXPANDED_MAX:
+            return None
         if not values or len(values) == before:
             return text
 

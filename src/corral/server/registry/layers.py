@@ -116,14 +116,14 @@ class Layers:
 def _announced(request: RegistryRequest, upload: LayerUpload) -> int | None:
     """Return the number of bytes in this chunk according to its Content-Range header. Return None if there is no such header.
 
-    The range must begin where the upload ends.
+    The range must begin after the bytes that the upload already has.
     """
     header = request.head.headers.get("content-range")
     if header is None:
         return None
     found = _CHUNK.fullmatch(header.strip())
     if found is None or int(found[1]) != upload.size or int(found[2]) < upload.size:
-        error = RangeInvalid(f"The chunk has the range {header}, but the upload has {upload.size} bytes: continue there.")
+        error = RangeInvalid(f"The chunk has the range {header}, but the upload has {upload.size} bytes: begin after them.")
         error.headers |= dict(_position(request.name, upload))
         raise error
     return int(found[2]) - int(found[1]) + 1

@@ -57,7 +57,8 @@ class Manifests:
     async def put(self, request: RegistryRequest) -> aws.Response:
         is_digest = ":" in request.reference
         if not is_digest and not _TAG.fullmatch(request.reference):
-            raise TagInvalid(f"{request.reference!r} is not a valid tag: use letters, digits and . _ -, at most 128 characters.")
+            rule = "a tag has 1 to 128 letters, digits, '.', '_' or '-', and does not begin with '.' or '-'"
+            raise TagInvalid(f"{request.reference!r} is not a valid tag: {rule}.")
         tag, digest = (None, digest_of(request.reference)) if is_digest else (request.reference, None)
         body = await _whole(request.receive)
         media_type = request.head.headers.get("content-type", "").partition(";")[0].strip() or None
@@ -168,7 +169,8 @@ def _repositories(caller: Caller, after: str, limit: int, tx: Tx[Store]) -> list
 def _referrers(caller: Caller, name: str, digest: str, artifact_type: str | None, tx: Tx[Store]) -> list[dict[str, Any]]:
     """Return the referrers of an image, in the format of an image index."""
     found = tx.store.images.referrers(find(tx, caller, name).id, digest)
-    return [_described(tx, image) for image in found[:PAGE_MAX] if artifact_type in (None, image.artifact_type)]
+    matching = [image for image in found if artifact_type in (None, image.artifact_type)]
+    return [_described(tx, image) for image in matching[:PAGE_MAX]]
 
 
 def _described(tx: Tx[Store], image: RegistryImage) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from corral.store import Store
 
 NAME_DIGITS = 12
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
-DEFAULTS: dict[str, Any] = {  # properties that an update removes → their default values
+DEFAULTS: dict[str, Any] = {  # member of UpdateAutoScalingGroup → its value when an update of the stack removes the property
     "DefaultCooldown": group_changes.COOLDOWN_S,
     "HealthCheckType": "EC2",
     "HealthCheckGracePeriod": 0,
@@ -54,7 +54,7 @@ def _put(tx: Tx[Store], caller: Caller, operation: str, properties: Properties, 
 
 
 def _group(tx: Tx[Store], caller: Caller, name: str) -> Group | None:
-    """Return a group that is not being deleted."""
+    """Return the group with this name. Return None if it does not exist or is being deleted."""
     group = tx.store.groups.get(caller.region, name)
     return None if group is None or group.status == DELETING else group
 
@@ -92,7 +92,7 @@ def _group_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str,
 
 
 def _update_group(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Update a group. If an UpdatePolicy requires it, `group_settled` replaces the instances."""
+    """Update a group. If its UpdatePolicy requires new instances, `group_settled` replaces the old instances."""
     end_rolling_update(tx, caller, find_group(tx, caller, identity))
     given = _group_request("UpdateAutoScalingGroup", new)
     removed = _group_request("UpdateAutoScalingGroup", old).keys() - given.keys()
@@ -179,7 +179,7 @@ def _group_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | 
     if not members:
         _call(tx, caller, "DeleteAutoScalingGroup", group.name)
         return None
-    return Waiting((group.key,), f"the group {group.name} waits until {members} of its instances are terminated.")
+    return Waiting((group.key,), f"The group {group.name} waits until its instances are terminated: {members} left.")
 
 
 # Launch configurations

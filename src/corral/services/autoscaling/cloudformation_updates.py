@@ -1,7 +1,7 @@
-"""Waits for the instances of a stack's Auto Scaling group: CreationPolicy, replacing updates and rolling updates.
+"""Steps of Auto Scaling groups in stacks: they wait for signals (CreationPolicy), and replace groups or instances (UpdatePolicy).
 
-An instance counts as signalled when it runs and has joined the cluster that its user data names. If its user data names no cluster,
-the instance counts as signalled when it runs.
+On AWS, the user data of an instance sends the signals. Corral does not execute user data, so an instance counts as signalled when
+it runs and has joined the cluster that its user data names. If its user data names no cluster, it only has to run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from corral.services.ec2.cloudformation_instances import signals_of, signals_wan
 from corral.store import Store
 
 REPLACING = (*SOURCES, "VPCZoneIdentifier")  # after a change of these, an UpdatePolicy can replace the group or its instances
-ROLLING = "_rolling"  # a member of a group's settings: the sizes before a rolling update
+ROLLING = "_rolling"  # a member of a group's settings: the sizes before a rolling update, and the processes that it suspends
 SUCCESS = "SUCCESS"
 
 
@@ -36,7 +36,7 @@ def _update(tx: Tx[Store], caller: Caller, group: Group, **params: Any) -> None:
 
 
 def _put_own(tx: Tx[Store], group: Group, member: str, value: Any) -> Group:
-    """Store a member of the settings that begins with "_", or remove it if the value is None."""
+    """Store one of Corral's own members of the settings, which begin with "_". If the value is None, remove the member."""
     settings = {name: old for name, old in group.settings.items() if name != member}
     changed = group.but(settings=settings | ({member: value} if value is not None else {}))
     tx.store.groups.put(changed)
@@ -52,7 +52,7 @@ def _members(tx: Tx[Store], group: Group) -> list[tuple[Member, Instance]]:
 
 
 def replaces_group(old: Properties, new: Properties) -> list[str]:
-    """Return the changed properties that replace the group. There are none if the UpdatePolicy does not require a replacement."""
+    """Return the changed properties that force a replacement. The list is empty unless the UpdatePolicy has WillReplace."""
     policy = new.get("_update_policy", {}).get("AutoScalingReplacingUpdate", {})
     if str(policy.get("WillReplace", False)).lower() != "true":
         return []
@@ -60,7 +60,10 @@ def replaces_group(old: Properties, new: Properties) -> list[str]:
 
 
 def drain(tx: Tx[Store], caller: Caller, group: Group, **sizes: int) -> None:
-    """Let a group terminate all its instances. Their tasks are stopped first."""
+    """Set the minimum size and the desired capacity of a group to 0, so that it terminates all its instances.
+
+    The maximum size changes only if `max_size` is given.
+    """
     members = tx.store.groups.members(group.region, group.name)
     protected = [ec2_id(each.instance_id) for each in members if each.protected and each.state not in TERMINATION_STATES]
     for at in range(0, len(protected), 50):
@@ -132,7 +135,7 @@ def _await_creation(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Gr
 
 
 def _refuse_failed_launch(tx: Tx[Store], group: Group) -> None:
-    """Raise the reason of a launch that cannot succeed. Otherwise the step would wait until its timeout."""
+    """Raise an error with the reason if a launch of the group has failed. Otherwise the step would wait until its timeout."""
     if not group.failures:
         return
     ended = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
@@ -165,7 +168,7 @@ def _roll(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Group) -> Wa
             request = {"AutoScalingGroupName": group.name, "ScalingProcesses": list(policy.suspends)}
             call(tx, caller, "autoscaling", "SuspendProcesses", request)
         _apply(tx, caller, step, group, begin)
-        return Waiting((group.key,), "the rolling update begins.", tx.now_s)
+        return Waiting((group.key,), "The rolling update begins.", tx.now_s)
     if policy.waits_on_signals:
         _refuse_failed_launch(tx, group)
     found = _members(tx, group)
@@ -182,7 +185,7 @@ def _roll(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Group) -> Wa
 
 
 def _obsolete(tx: Tx[Store], group: Group) -> list[str]:
-    """Return the instances that do not have the launch source or the subnets of the group."""
+    """Return the ids of the instances that do not have the present launch source of the group, or are in none of its subnets."""
     own = {member: group.settings[member] for member in SOURCES if member in group.settings}
     source, subnets = current_source(tx, group.region, own), group.settings.get("_subnets") or ()
     return [
@@ -210,7 +213,10 @@ def _apply(tx: Tx[Store], caller: Caller, step: ResourceStep, group: Group, plan
 
 
 def end_rolling_update(tx: Tx[Store], caller: Caller, group: Group) -> None:
-    """Restore the sizes and the processes that a group had before a rolling update. A rollback does this, too."""
+    """Restore the sizes and the processes that a group had before a rolling update.
+
+    A later update and a rollback also call this function, because a rolling update that fails does not restore them itself.
+    """
     before = group.settings.get(ROLLING)
     if before is None:
         return

@@ -49,8 +49,8 @@ def attach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
     group, ids = changeable_group(tx, caller, params["AutoScalingGroupName"]), _ids(params, ATTACHED_MAX)
     if group.desired + len(ids) > group.max_size:
         raise ValidationError(
-            f"Cannot attach {len(ids)} instances: the desired capacity {group.desired} would exceed the max size {group.max_size} "
-            f"of AutoScalingGroup {group.name}."
+            f"Cannot attach {len(ids)} instances: the desired capacity would be {group.desired + len(ids)}, but the max size of "
+            f"AutoScalingGroup {group.name} is {group.max_size}."
         )
     found = [find_instance(tx, caller, each) for each in ids]
     for instance in found:
@@ -174,14 +174,14 @@ def set_instance_protection(tx: Tx[Store], params: Params, caller: Caller) -> di
             raise _wrong_state(member, "InService, Standby or Pending")
         tx.store.groups.put_member(member.but(protected=params["ProtectedFromScaleIn"]))
     if members and not params["ProtectedFromScaleIn"]:
-        tx.mark(f"group:{members[0].region}/{members[0].group}")  # the group may have had no unprotected instance to terminate
+        tx.mark(f"group:{members[0].region}/{members[0].group}")  # perhaps its scale-in waited for an unprotected instance
     return {}
 
 
 def set_instance_health(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Set the health of an instance. The group replaces an unhealthy instance.
 
-    During the grace period the call has no effect, unless ShouldRespectGracePeriod is false.
+    During the grace period, the status Unhealthy has no effect, unless ShouldRespectGracePeriod is false.
     """
     status = params["HealthStatus"]
     if status not in ("Healthy", "Unhealthy"):
@@ -225,7 +225,7 @@ def terminate_instance_in_auto_scaling_group(tx: Tx[Store], params: Params, call
         group = group_changes.put(tx, group.but(desired=group.desired - units))
     done = []
     for member in members:
-        if member.task_wait is not None:  # a user does not have to wait for busy tasks
+        if member.task_wait is not None:  # a termination that a user requests does not wait for tasks
             group_changes.end_task_wait(tx, group, member)
             activity = tx.store.groups.activity(member.activity)
             assert activity is not None

@@ -123,7 +123,7 @@ def _metrics(params: Params) -> list[str]:
     given = params.get("Metrics") or list(METRICS)
     for name in given:
         if name not in METRICS:
-            raise ValidationError(f"{name} is not a group metric: DescribeMetricCollectionTypes lists them.")
+            raise ValidationError(f"{name} is not a group metric: DescribeMetricCollectionTypes lists the group metrics.")
     return list(given)
 
 

@@ -47,8 +47,8 @@ class LaunchRefused(Exception):
 class GroupLaunch(Struct, frozen=True):
     request: InstanceRequest
     source: LaunchSource
-    weight: int
-    market: str
+    weight: int  # how many units of the group's capacity the instance provides
+    market: str  # ON_DEMAND or SPOT
 
 
 class _Resolved(Struct, frozen=True):
@@ -148,7 +148,10 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 def next_launch(
     tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str
 ) -> GroupLaunch:
-    """Return the request for the next instance of a group. `settings` contains the launch source. Raises LaunchRefused."""
+    """Return the request for the next instance of a group. Raise LaunchRefused if the launch cannot succeed.
+
+    `settings` contains the launch source.
+    """
     caller = group_caller(tx, group.region)
     try:
         if "MixedInstancesPolicy" in settings:
@@ -167,7 +170,10 @@ def next_launch(
 def _of_policy(
     tx: Tx[Store], caller: Caller, group: Group, policy: dict[str, Any], members: list[Member], zone: str, reason: str
 ) -> GroupLaunch:
-    """Return a request for the first type that fits on this machine when it is empty, in the order of the allocation strategy."""
+    """Return a request for the first instance type that fits on this machine when the machine is empty.
+
+    The allocation strategy defines the order of the instance types.
+    """
     shares, template = policy["InstancesDistribution"], policy["LaunchTemplate"]
     base, above = shares["OnDemandBaseCapacity"], shares["OnDemandPercentageAboveBaseCapacity"]
     market = next_market(*on_demand_units(members), base, above)
@@ -187,7 +193,7 @@ def _of_policy(
         refusals.append(refusal)
     if not refusals:
         raise LaunchRefused("No instance type meets the InstanceRequirements of the MixedInstancesPolicy.")
-    others = f" None of its {len(refusals)} instance types fits." if len(refusals) > 1 else ""
+    others = f" None of the {len(refusals)} instance types of the MixedInstancesPolicy fits." if len(refusals) > 1 else ""
     raise LaunchRefused(refusals[0] + others)
 
 
@@ -223,7 +229,7 @@ def _matching(wanted: bytes, mappings: tuple[tuple[str, TypeMapping], ...]) -> t
 
 
 def _facts(type_: InstanceType) -> TypeFacts:
-    # Neuron devices are listed a second time as inference accelerators.
+    # Skip Neuron devices here, because AWS lists them a second time as inference accelerators.
     accelerators = [each for each in type_.accelerators or () if each[0] != "neuron"]
     if type_.gpu is not None:
         model, maker, memory_mib = type_.gpu
@@ -256,7 +262,10 @@ def distribution_of(settings: dict[str, Any]) -> Distribution | None:
 
 
 def current_source(tx: Tx[Store], region: str, settings: dict[str, Any]) -> LaunchSource:
-    """Return the launch source that the group uses now. It is empty if the configuration or template no longer exists."""
+    """Return the launch source that `settings` names, with its present version.
+
+    The result is empty if the launch configuration or the launch template no longer exists.
+    """
     if "MixedInstancesPolicy" in settings:
         settings = {"LaunchTemplate": settings["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]}
     try:

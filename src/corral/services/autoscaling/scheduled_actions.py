@@ -31,7 +31,7 @@ from corral.store.stored_resources import Document
 ACTIONS_MAX, BATCH_MAX = 125, 50
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 MEMBERS = ("StartTime", "EndTime", "Recurrence", "TimeZone", *SIZES)
-NEXT = "_next"  # the member with the time of the next run
+NEXT = "_next"  # the member with the time of the next execution
 
 
 def put_scheduled_update_group_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _arn(tx: Tx[Store], group: Group, name: str) -> str:
 
 
 def _checked(action: Document, now_s: float, size_max: int) -> Document:
-    """Check an action. Return it with the time of its first run."""
+    """Check an action. Return it with the time of its first execution."""
     start_s, end_s = action.get("StartTime"), action.get("EndTime")
     for member in SIZES:
         if not 0 <= action.get(member, 0) <= size_max:
@@ -107,7 +107,7 @@ def _checked(action: Document, now_s: float, size_max: int) -> Document:
 
 
 def _recurs(action: Document, after_s: float) -> float | None:
-    """Return the next time of a recurring action, or None if there is none."""
+    """Return the first time after `after_s` at which an action recurs, or None if it does not recur."""
     if "Recurrence" not in action:
         return None
     try:
@@ -142,7 +142,7 @@ def _within(action: Document, from_s: float | None, to_s: float | None) -> bool:
 
 
 def _view(action: Document) -> Document:
-    """Return an action as responses show it. StartTime and the deprecated Time are both the time of the next run."""
+    """Return an action as responses show it. StartTime and the deprecated Time are both the time of the next execution."""
     shown = {member: value for member, value in action.items() if member[0] != "_"}
     return {**shown, "StartTime": action[NEXT], "Time": action[NEXT]}
 
@@ -172,18 +172,18 @@ def _delete(tx: Tx[Store], group: Group, name: str) -> None:
 
 def _check_batch(given: list[Any]) -> None:
     if not 1 <= len(given) <= BATCH_MAX:
-        raise ValidationError(f"A batch has 1 to {BATCH_MAX} scheduled actions: this one has {len(given)}.")
+        raise ValidationError(f"A request must contain 1 to {BATCH_MAX} scheduled actions: this one contains {len(given)}.")
 
 
 def _failure(name: str, error: ApiError) -> dict[str, str]:
     return {"ScheduledActionName": name, "ErrorCode": error.code.removesuffix("Fault"), "ErrorMessage": error.message}
 
 
-# Runs
+# Execution
 
 
 def run_due_actions(tx: Tx[Store], region: str, name: str) -> float | None:
-    """Run the actions of a group that are due, earliest first. Return the time of the next run."""
+    """Execute the actions of a group that are due, earliest first. Return the time of the next execution."""
     group = tx.store.groups.get(region, name)
     if group is None:
         return None

@@ -8,7 +8,7 @@ holds vCPUs and consumable resources from its dispatch until the end of its atte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from corral.core import Tx
@@ -178,24 +178,26 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
     """Launch the task of a job, or one task for each node."""
     if not placement.nodes:
         request = launch_request(tx, job, offer.environment)
-        free = _free_gpus(tx, offer, claim, placement, (placement,)) if line.key.by_image else None
+        free = _free_gpus(tx, offer, claim, placement, ()) if line.key.by_image else None
         return [launch_placed(tx, request, offer.pool, placement, claim, free_gpus=free)]
     tasks: list[Task] = []
+    kept = frozenset(gpu_id for place in placement.nodes for gpu_id in place.gpu_ids)
     for node, place in enumerate(placement.nodes):
         request = launch_request(tx, job, offer.environment, node=node)
-        free = _free_gpus(tx, offer, claim, place, placement.nodes) if line.key.by_image else None
-        tasks.append(launch_placed(tx, request, offer.pool, place, claim, free_gpus=free))
+        # The placement of a node has no GPU if the node neither requires GPUs nor sets NVIDIA_VISIBLE_DEVICES.
+        free = _free_gpus(tx, offer, claim, place, kept) if line.key.by_image and place.gpu_ids else None
+        tasks.append(launch_placed(tx, request, offer.pool, place, claim, free_gpus=free, kept_gpus=kept))
     return tasks
 
 
-def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, nodes: tuple[Placement, ...]) -> tuple[str, ...]:
-    """Return the GPUs for a task whose image sets NVIDIA_VISIBLE_DEVICES: the GPUs of its placement, and all other free GPUs.
+def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, kept: Collection[str]) -> tuple[str, ...]:
+    """Return the GPUs for a task of a job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
 
-    GPUs in the placements of the job's other nodes are not free. Fargate tasks get no GPUs.
+    These are the GPUs of its placement, and the other free GPUs of its instance, except those in `kept`, which has the GPUs of all
+    nodes of the job. Fargate tasks get no GPUs.
     """
     if offer.environment.is_fargate:
         return ()
-    kept = {gpu_id for each in nodes if each is not placement for gpu_id in each.gpu_ids}
     spare = spare_gpus(tx.store.fleet.pool(offer.pool), placement, claim)
     return (*placement.gpu_ids, *(gpu_id for gpu_id in spare if gpu_id not in kept))
 

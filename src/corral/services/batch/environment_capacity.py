@@ -213,7 +213,7 @@ def misfit_of(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) ->
         text = f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
         return Misfit(text, is_limit=True)
     if most is not None and not fits_when_empty(demand, types, replace(size_alone, gpus_left=most), _strategy(environment)):
-        return Misfit(f"the instances that the job needs have more GPUs than all hosts: they have {most}")
+        return Misfit(f"the instances that the job needs have more GPUs than all hosts together, which have {most}")
     return None
 
 
@@ -236,7 +236,8 @@ def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) 
         if instance is not None and instance.state is InstanceState.PENDING:
             return f"{named} launches an instance of the type {instance.type}, and the launch waits: {reason_of_wait(tx, instance)}"
     if here.wanted:
-        return f"{named} launches {sum(here.wanted.values())} instances"
+        count = sum(here.wanted.values())
+        return f"{named} launches {count} instance{'s' * (count != 1)}"
     types, _ = launchable(tx, environment)
     smallest = min(each.vcpus for each in types if any(room_on(each, node) for node, _ in kinds_of(demand)))
     if here.vcpus + smallest > environment.max_vcpus:

@@ -153,13 +153,13 @@ def describe_job_definitions(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 
 def split_definition(region: str, given: str) -> tuple[str, int | None]:
-    """Split NAME, NAME:REVISION or an ARN of either into name and revision. The revision may be None."""
+    """Split NAME, NAME:REVISION or an ARN of either into name and revision. The revision is None if it is not given."""
     name, colon, revision = short(DEFINITION, region, given).partition(":")
     number = whole_number(revision, REVISION_MAX) if colon else None
     if not NAME.fullmatch(name) or (colon and not number):
         raise ClientException(
-            f"Job definition '{given[:300]}' is not valid: give NAME, NAME:REVISION or its ARN in {region}, with a "
-            "number from 1 as the revision."
+            f"Job definition '{given[:300]}' is not valid: give NAME, NAME:REVISION or its ARN in {region}. A revision is a number "
+            "of 1 or more."
         )
     return name, number
 

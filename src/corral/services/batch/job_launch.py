@@ -18,9 +18,9 @@ from corral.services.batch.errors import ClientException
 from corral.services.batch.job_definitions import definition_of
 from corral.services.batch.node_addresses import main_node_address, node_address
 from corral.services.batch.task_documents import task_properties
-from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.launch import LaunchRequest
 from corral.services.ecs.lookup import split_definition
+from corral.services.ecs.task_capacity import Capacity
 from corral.store import Store
 
 CACHED_REQUESTS_MAX = 1_000

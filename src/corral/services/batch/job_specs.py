@@ -51,7 +51,7 @@ class _Task(NamedTuple):
     task_definition: str  # FAMILY:REVISION
     overrides: Properties
     demand: Demand
-    asks_for_gpus: bool  # True if its image sets NVIDIA_VISIBLE_DEVICES
+    asks_for_gpus: bool  # True if it requires no GPU, but its image or environment sets NVIDIA_VISIBLE_DEVICES
 
 
 _cache: dict[tuple[int, bytes, tuple[str, ...]], _Cached] = {}
@@ -264,7 +264,7 @@ def _node_groups(
             tasks[at, change_at] = _task(tx, definition, definition.tasks[at], task, overrides, parameters, devices)
         one = tasks[at, change_at]
         task_arn = ecs_arn(tx.settings.account, definition.region, f"task-definition/{one.task_definition}")
-        found.append(NodeGroup(first, last, task_arn, one.demand, one.overrides))
+        found.append(NodeGroup(first, last, task_arn, one.demand, one.overrides, one.asks_for_gpus))
     return tuple(found), list(tasks.values())
 
 

@@ -36,7 +36,8 @@ from corral.store import Store
 # If a line must leave the capacity of an unmanaged environment to other shares, its claims are computed again after this time,
 # because the environment may have grown.
 LOOK_AGAIN_S = 5.0
-RANKED_S = 1.0  # the ranks of all claims of a pool are computed at most once in this time. A dispatch updates its share at once
+# The ranks of all claims of a pool are computed at most once in this time. A dispatch updates the ranks of its share at once.
+RANKED_S = 1.0
 
 
 class Offer(Struct, frozen=True):
@@ -65,7 +66,10 @@ def line_key(job: Job, queue: JobQueue | None) -> LineKey:
     demand = _with_gpu(spec.demand) if by_image else spec.demand
     if job.kind is JobKind.MULTI_NODE:
         nodes = [
-            (_with_gpu(group.demand) if by_image else group.demand, min(group.last, job.size - 1) - group.first + 1)
+            (
+                _with_gpu(group.demand) if group.asks_for_gpus_by_image else group.demand,
+                min(group.last, job.size - 1) - group.first + 1,
+            )
             for group in sorted(spec.nodes, key=lambda group: group.first)
         ]
         nodes = [(each, count) for each, count in nodes if count > 0]
@@ -122,7 +126,7 @@ def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> boo
 
 
 def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
-    """Return the maximum of vCPUs of all environments of a queue. For an unmanaged environment, count its present instances."""
+    """Return how many vCPUs the environments of a queue can have together. An unmanaged environment has its present instances."""
     total = 0.0
     for offer in offers(tx, queue):
         if offer.environment.max_vcpus:
@@ -211,7 +215,7 @@ def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[
 def rank_claims(tx: Tx[Store], pool: str) -> None:
     """Compute the ranks of all job claims of a pool, at most once a second.
 
-    The ranks change, because a share's use grows with time.
+    The ranks change with time, because the use of a share grows while its jobs run, and past use decays.
     """
     lines = tx.store.job_lines.in_pool(pool)
     if not lines or tx.now_s < tx.store.job_lines.ranked_at.get(pool, -inf) + RANKED_S:

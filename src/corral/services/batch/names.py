@@ -1,7 +1,8 @@
 """Names of AWS Batch: ARNs, the kinds of resources, and the rules that several operations share.
 
-The kind of a resource is a part of its ARN: `job-queue` in `arn:aws:batch:REGION:ACCOUNT:job-queue/NAME`. Job queues, scheduling
-policies and consumable resources are stored as JSON documents. The store finds a document by kind, region and name.
+The kind of a resource is a part of its ARN: `job-queue` in `arn:aws:batch:REGION:ACCOUNT:job-queue/NAME`. Job queues, compute
+environments, scheduling policies and consumable resources are stored as JSON documents. The store finds a document by kind, region
+and name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ENABLED, DISABLED = "ENABLED", "DISABLED"
 CREATING, UPDATING, DELETING, VALID, INVALID = "CREATING", "UPDATING", "DELETING", "VALID", "INVALID"
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-NAME_RULE = "a name has 1 to 128 letters, digits, hyphens and underscores, and begins with a letter or digit."
+NAME_RULE = "a name must have 1 to 128 letters, digits, hyphens and underscores, and begin with a letter or digit."
 PAGES = Pagination(ClientException, default=100, largest=100)
 TAGS = TagRules(ClientException)
 
@@ -60,7 +61,7 @@ def check_name(member: str, name: str) -> str:
 
 
 def milliseconds(at_s: float) -> int:
-    """Return a time as Batch's responses show it."""
+    """Return a time as Batch's responses show it: in milliseconds since 1970."""
     return int(at_s * 1000)
 
 
@@ -72,7 +73,7 @@ def shown(document: Document) -> Document:
 def listed(
     tx: Tx[Store], caller: Caller, kind: str, chosen: Callable[[Document], bool] = lambda document: True
 ) -> Callable[[str, int], list[tuple[str, Document]]]:
-    """Return a function that reads the stored documents of one kind in pages."""
+    """Return a function that reads the stored documents of one kind in pages. It skips documents for which `chosen` is False."""
 
     def candidates(after: str, limit: int) -> list[tuple[str, Document]]:
         found: list[tuple[str, Document]] = []

@@ -61,7 +61,7 @@ def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
     if operation == "CreateSchedulingPolicy":
         return [named(POLICY, params.get("name", ""))]
     found = [named(kind, params[member]) for member, kind in MEMBERS.items() if params.get(member)]
-    if operation == "SubmitJob" and (definition := _submitted(tx, caller, params)) is not None:
+    if params.get("jobDefinition") and (definition := _definition(tx, caller, params)) is not None:
         revision = named(DEFINITION, f"{definition.name}:{definition.revision}")
         found = [revision if each.split(":", 5)[5].startswith(f"{DEFINITION}/") else each for each in found]
     environments = (each.get("computeEnvironment") or "" for each in params.get("computeEnvironmentOrder") or ())
@@ -78,14 +78,14 @@ def tasks_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> l
         return [task for each in (params, *nodes) for task in _given(each)]
     if operation != "SubmitJob":
         return []
-    found = _submitted(tx, caller, params)
+    found = _definition(tx, caller, params)
     names = (split_definition(each) for each in (found.document[TASKS] if found is not None else ()))
     documents = (tx.store.definitions.get(caller.region, family, revision) for family, revision in names)
     return [JobTask(_roles(each[2], "taskRoleArn"), each[2]) for each in documents if each is not None]
 
 
-def _submitted(tx: Tx[Store], caller: Caller, params: Params) -> JobDefinition | None:
-    """Return the revision of the job definition that SubmitJob will find, or None."""
+def _definition(tx: Tx[Store], caller: Caller, params: Params) -> JobDefinition | None:
+    """Return the revision of the job definition that the handler will find, or None."""
     try:
         return find_definition(tx, caller.region, params.get("jobDefinition", ""))
     except ApiError:

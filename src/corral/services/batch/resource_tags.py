@@ -11,7 +11,7 @@ from corral.core import Tx
 from corral.model.job import JobKind
 from corral.services.batch.errors import ClientException, missing
 from corral.services.batch.job_definitions import split_definition
-from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, SERVICE, TAGS
+from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, SERVICE, TAGS, arn
 from corral.services.caller import Caller
 from corral.services.stored_resources import Params
 from corral.services.tags import Tags
@@ -50,6 +50,7 @@ def set_reserved_tags(tx: Tx[Store], caller: Caller, resource_arn: str, tags: Ta
 
 
 def _find(tx: Tx[Store], caller: Caller, resource_arn: str) -> TaggedByBatch:
+    """Find a resource by its ARN. No other spelling of the ARN is accepted: policies are checked for the ARN in the request."""
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != SERVICE:
         raise ClientException(f"resourceArn {resource_arn!r} is not valid: pass the ARN of a resource of AWS Batch.")
@@ -57,9 +58,10 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str) -> TaggedByBatch:
     finder = FINDERS.get(kind)
     if finder is None:
         raise ClientException(
-            f"Corral does not serve tags for this kind of resource: {resource_arn}. Use the ARN of a {', '.join(FINDERS)}."
+            f"Corral does not serve tags for this kind of resource: {resource_arn}. Use one of these kinds: {', '.join(FINDERS)}."
         )
-    found = finder(tx, caller.region, name) if parts[3:5] == [caller.region, caller.account] else None
+    is_here = resource_arn == arn(caller.account, caller.region, f"{kind}/{name}")
+    found = finder(tx, caller.region, name) if is_here else None
     if found is None:
         raise missing(kind, resource_arn)
     return found
@@ -84,7 +86,7 @@ def _put(tx: Tx[Store], kind: str, region: str, name: str, document: dict[str, A
 def _definition(tx: Tx[Store], region: str, name: str) -> TaggedByBatch | None:
     family, revision = split_definition(region, name)
     found = tx.store.job_definitions.get(region, family, revision) if revision is not None else None
-    if found is None or revision is None:
+    if found is None or revision is None or name != f"{family}:{revision}":
         return None
     _, status, document = found
     return TaggedByBatch(

@@ -48,7 +48,7 @@ SHARE = re.compile(r"[A-Za-z0-9]{1,255}\*?|\*")
 class FairShare(Struct, frozen=True):
     """The rules of a scheduling policy."""
 
-    decay_s: float = DECAY_DEFAULT_S  # the time in which past use of capacity loses its weight
+    decay_s: float = DECAY_DEFAULT_S  # the use of capacity this long ago counts e (2.718) times less than the use of now
     reservation: int = 0  # computeReservation, in percent: 0 to 99
     weights: tuple[tuple[str, float], ...] = ()  # a share identifier, or a prefix that ends with *, and its weight
 
@@ -159,7 +159,7 @@ def _check_rules(params: Params) -> None:
         raise ClientException(f"shareDistribution can have at most {SHARES_MAX} elements: it has {len(shares)}.")
     for each in shares:
         if not SHARE.fullmatch(each["shareIdentifier"]):
-            rule = "it has 1 to 255 letters and digits, and can end with an asterisk (*)."
+            rule = "it must have 1 to 255 letters and digits, and can end with an asterisk (*)."
             raise refused("shareIdentifier", each["shareIdentifier"], rule)
         if not WEIGHT_MIN <= each.get("weightFactor", WEIGHT_DEFAULT) <= WEIGHT_MAX:
             raise refused("weightFactor", each["weightFactor"], f"it must be between {WEIGHT_MIN} and {WEIGHT_MAX}.")

@@ -1,4 +1,4 @@
-"""Change sets. A change set is a stored request for a stack. It shows the changes of the request before the request is executed."""
+"""Change sets. A change set is a stored request to create or update a stack. A caller can see its changes, and then execute it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from corral.model.change_set import (
     AVAILABLE,
     CREATE_COMPLETE,
     EXECUTE_IN_PROGRESS,
+    EXECUTED,
     FAILED,
     OBSOLETE,
     UNAVAILABLE,
@@ -34,7 +35,6 @@ from corral.services.pagination import among
 from corral.store import Store
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
-SUCCEEDED = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE, StackStatus.UPDATE_COMPLETE_CLEANUP_IN_PROGRESS})
 
 
 def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     name, request = params["ChangeSetName"], digest("CreateChangeSet", params)
     stack = _stack(tx, caller, params, type_)
     existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
-    if existing is not None and (existing.status == FAILED or existing.execution_status == EXECUTE_IN_PROGRESS):
+    if existing is not None and (existing.status == FAILED or existing.execution_status in EXECUTED):
         # An executed change set cannot be executed again, so a new change set may have the same name. `aws cloudformation deploy`
         # needs this: two deployments in the same second give their change sets the same name.
         tx.store.change_sets.drop(existing.id)
@@ -107,7 +107,7 @@ def _shown(change: Change) -> dict[str, Any]:
 
 
 def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str) -> Stack | None:
-    """The stack of a new change set. None: the change set will create it."""
+    """Return the stack of a new change set. Return None if the change set is for a stack that does not exist yet."""
     given = params["StackName"]
     stack = tx.store.stacks.get(given) if given.startswith("arn:") else tx.store.stacks.named(caller.region, given)
     if stack is not None and (stack.region != caller.region or stack.deleted_at_s is not None):
@@ -132,7 +132,7 @@ def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
         raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be executed in its current status of [{found.status}]")
     stack = tx.store.stacks.get(found.stack_id)
     assert stack is not None, "a change set is deleted together with its stack"
-    execution_status = _execution_status(found, stack)
+    execution_status = found.execution_status_in(stack.status)
     if execution_status != AVAILABLE:
         raise InvalidChangeSetStatus(
             f"ChangeSet [{found.id}] cannot be executed in its current execution status of [{execution_status}]"
@@ -168,7 +168,7 @@ def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     if found is None:
         return {}  # AWS does not report that the change set does not exist
     stack = tx.store.stacks.get(found.stack_id)
-    if stack is not None and _execution_status(found, stack) == EXECUTE_IN_PROGRESS:
+    if stack is not None and found.execution_status_in(stack.status) == EXECUTE_IN_PROGRESS:
         raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be deleted while it is executed")
     tx.store.change_sets.drop(found.id)
     return {}
@@ -214,18 +214,9 @@ def _summary(tx: Tx[Store], found: ChangeSet) -> dict[str, Any]:
         "StackId": found.stack_id,
         "StackName": found.stack_name,
         "CreationTime": found.created_at_s,
-        "ExecutionStatus": _execution_status(found, stack) if stack is not None else OBSOLETE,
+        "ExecutionStatus": found.execution_status_in(stack.status) if stack is not None else OBSOLETE,
         "Status": found.status,
         **({"StatusReason": found.status_reason} if found.status_reason else {}),
         **({"Description": found.description} if found.description else {}),
         "IncludeNestedStacks": found.include_nested_stacks,
     }
-
-
-def _execution_status(found: ChangeSet, stack: Stack) -> str:
-    """Return the execution status of a change set. After the execution, it depends on the status of the stack."""
-    if found.execution_status != EXECUTE_IN_PROGRESS:
-        return found.execution_status
-    if stack.change_set_id != found.id or stack.status in SUCCEEDED:
-        return "EXECUTE_COMPLETE"
-    return EXECUTE_IN_PROGRESS if stack.status.in_progress else "EXECUTE_FAILED"

@@ -145,7 +145,8 @@ def _wait(tx: Tx[Store], step: ResourceStep) -> Waiting:
         raise CustomResourceFailed(NO_RESPONSE.format(request_id))
     invocation = tx.store.functions.get(step.memory["invocation"]) if "invocation" in step.memory else None
     if invocation is not None and invocation.state is InvocationState.FAILED:
-        failed = f"has failed {invocation.attempts} times and sent no response" if invocation.attempts else "could not run"
+        times = "once" if invocation.attempts == 1 else f"{invocation.attempts} times"
+        failed = f"has failed {times} and sent no response" if invocation.attempts else "could not run"
         raise CustomResourceFailed(f"The function {invocation.function} {failed}: {_error(invocation)}")
     text = "The custom resource waits for a response."
     if invocation is not None and invocation.state is InvocationState.SUCCEEDED:
@@ -221,7 +222,7 @@ def request_exists(tx: Tx[Store], region: str, secret: str) -> bool:
 
 def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> None:
     """Store a response in the step that waits for it, and continue the step. A response to a step that has ended is ignored."""
-    from corral.services.cloudformation.step_execution import step_key  # it imports the types of resources
+    from corral.services.cloudformation.step_execution import step_key  # not at the top: that module imports the resource types
 
     waiting = tx.store.stored.get(SERVICE, REQUEST, region, secret)
     if waiting is None:
@@ -259,7 +260,7 @@ def _read(body: bytes) -> dict[str, Any]:
     return {name: found.get(name) for name in ("Status", "Reason", "PhysicalResourceId", "Data")}
 
 
-CUSTOM_RESOURCE = TemplateType(  # also the type of every resource whose type begins with Custom::
+CUSTOM_RESOURCE = TemplateType(  # also used for all types whose names begin with Custom::
     "AWS::CloudFormation::CustomResource",
     _create,
     _no_attributes,

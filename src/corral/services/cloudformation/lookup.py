@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.model.change_set import ChangeSet
 from corral.model.stack import Stack
 from corral.services.caller import Caller
@@ -52,6 +53,6 @@ def named_stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any]) -> Sta
 
 
 def wait_for_stack(tx: Tx[Store], stack: Stack | None) -> None:
-    """Raise Wait while an operation of the stack is in progress, for a short time."""
+    """Raise Wait while an operation of the stack is in progress, for at most SETTLE_MAX_S seconds."""
     if stack is not None and stack.status.in_progress and not tx.final:
         raise Wait([f"stack:{stack.id}"], tx.now_s + SETTLE_MAX_S)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from corral.core import Tx
 from corral.decide.stack_plan import Difference, difference
 from corral.decide.templates import Evaluation, TemplateError
+from corral.decide.templates.graph import in_order
 from corral.errors import ApiError
 from corral.model.stack import ENDED, Output, ResourceVersion, Stack, StackResource
 from corral.services.cloudformation.resource_types import replacing_properties, resource_type
@@ -43,13 +44,13 @@ class Change(Struct, frozen=True):
     logical_id: str
     type: str
     physical_id: str = ""
-    replacement: str = ""  # of Modify: True, False or Conditional
+    replacement: str = ""  # True, False or Conditional, if the action is Modify
     scope: tuple[str, ...] = ()
     details: tuple[ChangeDetail, ...] = ()
     is_stored_only: bool = False
     policy_action: str = ""  # Delete, Retain, Snapshot, ReplaceAndDelete, ReplaceAndRetain or ReplaceAndSnapshot
-    before: dict[str, Any] | None = None  # the properties
-    after: dict[str, Any] | None = None
+    before: dict[str, Any] | None = None  # the properties before the change
+    after: dict[str, Any] | None = None  # the properties after the change
 
 
 def replacing(stack: Stack, logical_id: str, old: ResourceVersion, new: ResourceVersion) -> list[str]:
@@ -61,10 +62,13 @@ def replacing(stack: Stack, logical_id: str, old: ResourceVersion, new: Resource
 
 
 def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: bool = False) -> list[Change]:
-    """Return what the template of `evaluated` would change in the resources of a stack. `only_first`: return at most one change."""
+    """Return what the template of `evaluated` would change in the resources of a stack.
+
+    With `only_first`, the result can lack changes. It is empty only if nothing would change.
+    """
     rows = tx.store.stacks.resources(stack.id)
     resources = {key: row.existing for key, row in rows.items() if not row.leftover and row.status not in ENDED}
-    unknown: set[str] = set()  # resources whose physical id changes
+    unknown: set[str] = set()  # resources that would be created or replaced: their physical ids are not known yet
     modified: set[str] = set()  # resources that are modified in place: their attributes may change
     changes: dict[str, Change] = {}
 
@@ -76,7 +80,7 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
             return UNKNOWN
         return attribute_of(logical_id, resources[logical_id].version, attribute)
 
-    for logical_id in _in_order(evaluated.dependencies):
+    for logical_id in in_order(evaluated.dependencies):
         if only_first and changes:
             break
         declared, row = evaluated.resources[logical_id], resources.get(logical_id)
@@ -106,25 +110,13 @@ def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: b
     return [changes[logical_id] for logical_id in sorted(changes)]
 
 
-def _in_order(dependencies: Mapping[str, frozenset[str]]) -> list[str]:
-    """Return the resources in an order in which each resource follows the resources that it needs."""
-    found: dict[str, None] = {}
-    for first in dependencies:
-        waiting = [first]
-        while waiting:
-            logical_id = waiting[-1]
-            missing = [each for each in sorted(dependencies[logical_id]) if each not in found]
-            if logical_id in found or not missing:
-                found.setdefault(waiting.pop(), None)
-            else:
-                waiting += missing
-    return list(found)
-
-
 def _modification(
     stack: Stack, row: StackResource, new: ResourceVersion, raw: Mapping[str, Any], parameters: Container[str]
 ) -> Change | None:
-    """Return how a resource changes, or None. `raw` are the properties of the template, and `parameters` its parameters."""
+    """Return how a resource changes, or None if it does not change.
+
+    `raw` has the properties as the template declares them. `parameters` has the names of the template's parameters.
+    """
     old = row.version
     forced = replacing(stack, row.logical_id, old, new) if old.properties != new.properties else []
     kind = difference(old, new, lambda: forced)

@@ -63,7 +63,7 @@ def _read_position(text: str) -> tuple[float, str] | None:
 
 
 def _summary(stack: Stack) -> dict[str, Any]:
-    """The members that DescribeStacks and ListStacks share. ListStacks names the description TemplateDescription."""
+    """Return a stack as ListStacks shows it."""
     return {
         "StackId": stack.id,
         "StackName": stack.name,
@@ -159,7 +159,7 @@ def describe_stack_resources(tx: Tx[Store], params: dict[str, Any], caller: Call
     if "StackName" in params:
         stack = find_stack(tx, caller, params["StackName"], deleted=True)
     elif "PhysicalResourceId" in params:
-        stack = _stack_with_resource(tx, caller, params["PhysicalResourceId"])
+        stack = stack_with_resource(tx, caller, params["PhysicalResourceId"])
     else:
         raise ValidationError("Either StackName or PhysicalResourceId must be specified.")
     logical_id, physical_id = params.get("LogicalResourceId"), params.get("PhysicalResourceId")
@@ -191,7 +191,8 @@ def list_stack_resources(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
     }
 
 
-def _stack_with_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> Stack:
+def stack_with_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> Stack:
+    """Return the stack that has this resource. Raise an error if there is none."""
     for resource in tx.store.stacks.with_physical_id(physical_id):
         stack = tx.store.stacks.get(resource.stack_id)
         if stack is not None and stack.region == caller.region and stack.deleted_at_s is None and not resource.leftover:
@@ -200,18 +201,19 @@ def _stack_with_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> Sta
 
 
 def _resources(tx: Tx[Store], stack: Stack) -> list[StackResource]:
-    """The resources of a stack by logical id, without leftovers, which the stack only has to delete."""
+    """Return the resources of a stack, sorted by logical id. Leftovers are omitted: the stack only has to delete them."""
     found = [resource for resource in tx.store.stacks.resources(stack.id).values() if not resource.leftover]
     return sorted(found, key=lambda resource: resource.logical_id)
 
 
 def _resource(resource: StackResource) -> dict[str, Any]:
+    reason = (resource.step.waits_for if resource.step is not None else "") or resource.status_reason
     return {
         "LogicalResourceId": resource.logical_id,
         **({"PhysicalResourceId": resource.physical_id} if resource.physical_id else {}),
         "ResourceType": resource.type,
         "ResourceStatus": resource.status.value,
-        **({"ResourceStatusReason": resource.status_reason} if resource.status_reason else {}),
+        **({"ResourceStatusReason": reason} if reason else {}),
         **RESOURCE_NOT_CHECKED,
     }
 

@@ -49,8 +49,8 @@ def stack_spec(
 ) -> StackSpec:
     """Return the settings of a stack from a request. If the request lacks a member, use the value of `stack`.
 
-    With `expands`, a template with transforms needs a capability. A change set needs no capability, because the caller can review
-    it.
+    With `expands`, a template with transforms needs the capability CAPABILITY_AUTO_EXPAND. A change set does not need it, because
+    the caller can review the change set.
     """
     source = _source(tx, params, stack)
     values = _parameter_values(tx, caller, source, _given_parameters(params), stack)
@@ -123,7 +123,7 @@ def _given_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
 def _check_allowed_types(template: Template, params: Mapping[str, Any]) -> None:
     """Refuse a template with a type that ResourceTypes does not allow.
 
-    Its elements are types, or patterns such as `AWS::EC2::*`.
+    The elements of ResourceTypes are types, or patterns such as `AWS::EC2::*`.
     """
     allowed = params.get("ResourceTypes")
     if not allowed:
@@ -135,7 +135,7 @@ def _check_allowed_types(template: Template, params: Mapping[str, Any]) -> None:
 
 
 def checked_policy(text: str) -> str:
-    """Check a stack policy. It is stored only."""
+    """Check that a stack policy is a JSON object. Stack policies are stored and have no effect."""
     try:
         is_policy = isinstance(read_json(text), dict)
     except ValueError:
@@ -203,16 +203,19 @@ def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         return reply
     stack = find_stack(tx, caller, params["StackName"])
     spec = stack_spec(tx, caller, params, stack.name, stack)
-    stack = stack_operations.begin_update(tx, caller, stack, spec)
-    _make_obsolete(tx, stack)
+    stack_operations.begin_update(tx, caller, stack, spec)
+    _conclude_change_sets(tx, stack)
     return remember(tx, caller, "UpdateStack", params, {"StackId": stack.id})
 
 
-def _make_obsolete(tx: Tx[Store], stack: Stack) -> None:
-    """Mark the change sets of a stack as obsolete, because UpdateStack has changed the stack."""
-    for each in tx.store.change_sets.listed(stack.id):
-        if each.execution_status == AVAILABLE:
-            tx.store.change_sets.put(each.but(execution_status=OBSOLETE))
+def _conclude_change_sets(tx: Tx[Store], before: Stack) -> None:
+    """Make the available change sets of a stack obsolete, because UpdateStack changes the stack. Store the result of the executed
+    change set, because the status of the stack no longer shows it. `before` is the stack before the update.
+    """
+    for each in tx.store.change_sets.listed(before.id):
+        status = OBSOLETE if each.execution_status == AVAILABLE else each.execution_status_in(before.status)
+        if status != each.execution_status:
+            tx.store.change_sets.put(each.but(execution_status=status))
 
 
 def delete_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -31,7 +31,7 @@ SIGNALS_MAX = 1_000
 REASON_MAX_CHARACTERS = 1_024
 MEMBER_MAX_CHARACTERS = 4_096  # of UniqueId and of Data
 TIMEOUT_MAX_S = 43_200
-JOINED = "Instance {} joined its cluster, or needs none. Corral counts it as signalled, because it does not execute user data."
+JOINED = "Instance {} joined its cluster, or needs none. It counts as signalled, because Corral does not execute user data."
 
 WaitConditionFailed = api_error("WaitConditionFailed")
 InvalidSignal = api_error("InvalidSignal")

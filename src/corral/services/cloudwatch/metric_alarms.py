@@ -81,7 +81,10 @@ def _check_unserved(params: dict[str, Any]) -> None:
 
 
 def _check_source(params: dict[str, Any], region: str) -> list[MetricDataQuery]:
-    """Check what the alarm evaluates: one metric with a statistic and a period, or the queries in Metrics, which are returned."""
+    """Check what the alarm evaluates: one metric with a statistic and a period, or the queries in Metrics.
+
+    Return the parsed queries. The list is empty for one metric.
+    """
     if "Metrics" in params:
         for member in ONE_METRIC:
             if member in params:
@@ -112,10 +115,12 @@ def _check_queries(listed: list[dict[str, Any]], region: str) -> list[MetricData
     if sum(query.returned for query in queries) != 1:
         raise ValidationException("Exactly one element of the metrics list should return data.")
     stats = [query.source for query in queries if isinstance(query.source, MetricStat)]
-    if not stats or any(isinstance(query.source, Select) for query in queries):
-        raise ValidationException("Corral has no alarms on Metrics Insights queries: the metrics list needs a MetricStat.")
+    if any(isinstance(query.source, Select) for query in queries):
+        raise ValidationException("Corral has no alarms on Metrics Insights queries: use MetricStat.")
     if any("SEARCH(" in query.get("Expression", "") for query in listed):
         raise ValidationException("SEARCH is not supported in an alarm.")
+    if not stats:
+        raise ValidationException("The metrics list of an alarm must have a MetricStat.")
     if len(stats) > METRICS_MAX:
         raise ValidationException(f"An alarm may not watch more than {METRICS_MAX} metrics.")
     if len({stat.period_s for stat in stats}) > 1:

@@ -39,6 +39,7 @@ from corral.telemetry import MetricStore
 DEFAULT_PERIOD_S = MINUTE_S
 DATAPOINTS_MAX = 100_800
 COMPUTED_MAX = 10 * DATAPOINTS_MAX  # the maximum number of datapoints that all queries of one request read or compute
+EVALUATED_MAX = 2 * COMPUTED_MAX  # the maximum number of datapoints that all parts of the expressions of one request have
 SEARCHES_MAX = 100  # per request
 STEP_SERIES = 200  # a search calls `Tx.step` each time it has examined this many series
 VISIBLE_S = 14 * DAY_S  # lists and searches omit a series that has had no data for this long
@@ -213,7 +214,7 @@ class _Computation:
         self._computed = QueryResults()
         self._listed: dict[tuple[str | None, str | None], list[Metric]] = {}  # cached, because many searches list the same series
         self._series_left = SERIES_MAX  # the number of series that searches may still return
-        self._computed_points = 0
+        self._computed_points = self._evaluated_points = 0
         periods = [query.source.period_s for query in queries if isinstance(query.source, MetricStat)]
         self._period_s = min(periods, default=DEFAULT_PERIOD_S)
 
@@ -233,7 +234,9 @@ class _Computation:
                 if isinstance(source, Select):
                     results[query.id] = self._select(source, query.period_s or DEFAULT_PERIOD_S)
                     continue
-                scope = ExpressionScope(results, metrics, query.period_s or self._period_s, self._times, self._search)
+                scope = ExpressionScope(
+                    results, metrics, query.period_s or self._period_s, self._times, self._search, self._count_evaluated
+                )
                 results[query.id] = to_result(evaluate(source, scope))
             except (InvalidExpression, InvalidSearch) as error:
                 raise ValidationException(f"Error in expression '{query.id}': {error}.") from None
@@ -258,6 +261,13 @@ class _Computation:
                 f"You have requested more than {COMPUTED_MAX:,} datapoints, which exceeds the limit. "
                 "You may reduce the datapoints requested by increasing Period, or decreasing the time range or the metrics."
             )
+
+    def _count_evaluated(self, datapoints: int) -> None:
+        """Count the datapoints of a part of an expression. A short expression can use a large array many times."""
+        self._tx.step()
+        self._evaluated_points += datapoints
+        if self._evaluated_points > EVALUATED_MAX:
+            raise InvalidExpression(f"The parts of all expressions have more than {EVALUATED_MAX:,} datapoints, which is the limit")
 
     def _read(self, stat: MetricStat, label: str) -> Series:
         self._tx.step()

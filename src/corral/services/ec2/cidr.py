@@ -12,7 +12,7 @@ from corral.services.ec2.errors import (
     invalid_value,
 )
 
-LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths that a VPC or a subnet may have
+LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths of the largest and the smallest VPC or subnet
 RESERVED_ADDRESSES = 5  # addresses that EC2 reserves in each subnet
 NOT_A_BLOCK = "This is not a valid CIDR block."
 
@@ -47,7 +47,10 @@ def vpc_block(text: str) -> IPv4Network:
 
 
 def subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv4Network:
-    """Parse the IPv4 block of a new subnet. It must be inside a block of the VPC, and must not overlap with another subnet."""
+    """Parse the IPv4 block of a new subnet.
+
+    The block must be inside a block of the VPC (`vpc`), and must not overlap with the block of another subnet (`siblings`).
+    """
     network = ipv4(text)
     is_inside = any(network.subnet_of(IPv4Network(block)) for block in vpc)
     _check_subnet(
@@ -59,7 +62,10 @@ def subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv4Network:
 
 
 def ipv6_subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv6Network:
-    """Parse the IPv6 block of a new subnet. It must be inside a block of the VPC, and must not overlap with another subnet."""
+    """Parse the IPv6 block of a new subnet.
+
+    The block must be inside a block of the VPC (`vpc`), and must not overlap with the block of another subnet (`siblings`).
+    """
     network = ipv6(text)
     _check_subnet(
         text,
@@ -78,12 +84,12 @@ def _check_subnet(text: str, *, is_valid: bool, overlaps: bool) -> None:
 
 def destination(params: dict[str, str]) -> tuple[str, str]:
     """Return the member that contains the destination of a route, and its value."""
+    if sum(name in params for name in ("DestinationCidrBlock", "DestinationIpv6CidrBlock", "DestinationPrefixListId")) != 1:
+        raise InvalidParameterValue(
+            "A route must have exactly one of destinationCidrBlock, destinationIpv6CidrBlock or destinationPrefixListId."
+        )
     if "DestinationCidrBlock" in params:
         return "DestinationCidrBlock", str(ipv4(params["DestinationCidrBlock"], "destinationCidrBlock"))
     if "DestinationIpv6CidrBlock" in params:
         return "DestinationIpv6CidrBlock", str(ipv6(params["DestinationIpv6CidrBlock"], "destinationIpv6CidrBlock"))
-    if "DestinationPrefixListId" in params:
-        return "DestinationPrefixListId", params["DestinationPrefixListId"]
-    raise InvalidParameterValue(
-        "A route must have exactly one of destinationCidrBlock, destinationIpv6CidrBlock or destinationPrefixListId."
-    )
+    return "DestinationPrefixListId", params["DestinationPrefixListId"]

@@ -1,7 +1,7 @@
-"""AWS::ImageBuilder::Image in CloudFormation templates. Corral builds no image: it records the result as a machine image (AMI).
+"""AWS::ImageBuilder::Image in CloudFormation templates. Corral builds nothing: it only stores the record of a machine image (AMI).
 
-A launch accepts the id of such a record, which GetAtt of ImageId returns. All other types of Image Builder are stored only. An
-image of a container recipe has a URI in ECR and no AMI.
+Fn::GetAtt of the attribute ImageId returns the id of the AMI, and launches accept this id. If the image has a container recipe, it
+has a URI in ECR instead of an AMI. All other types of Image Builder are stored only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ BUILDS_MAX = 10_000
 
 
 def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    """Record the next build of a recipe. Its ARN has the name and the version of the recipe, and the number of the build."""
+    """Record a build of a recipe. Its ARN has the name and the version of the recipe, and the lowest free build number."""
     property_ = next((each for each in RECIPES if properties.get(each)), None)
     if property_ is None:
-        raise ValidationError("Corral records images of a recipe only: AWS::ImageBuilder::Image needs ImageRecipeArn.")
+        raise ValidationError("AWS::ImageBuilder::Image needs ImageRecipeArn or ContainerRecipeArn.")
     name, version = _recipe(properties[property_], RECIPES[property_])
     path = f"image/{name}/{version}"
-    build = next((number for number in range(1, BUILDS_MAX) if _get(tx, caller, f"{path}/{number}") is None), None)
+    build = next((number for number in range(1, BUILDS_MAX + 1) if _get(tx, caller, f"{path}/{number}") is None), None)
     if build is None:
         raise ValidationError(f"The recipe {properties[property_]} has {BUILDS_MAX} images: delete some of them.")
     document: Document = {"name": name, "version": version, "build": build, "imageId": "", "imageUri": ""}
@@ -91,11 +91,11 @@ def _attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
 
 
 def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Accept new tags, and settings that matter only while an image is built."""
+    """Do nothing. An update can change only tags and settings of the build. Corral tags only new AMIs, and builds nothing."""
 
 
 def _delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Delete the image. As on AWS, its AMI stays, unless DeletionSettings allow the deletion of the AMI."""
+    """Delete the image. As on AWS, its AMI stays, unless the template sets DeletionSettings."""
     image = _get(tx, caller, _path(identity))
     if image is None:
         return

@@ -30,7 +30,8 @@ PLACEMENT = {  # property → member of Placement
 }
 NEEDS_STOP = ("InstanceType", "UserData")  # an update of these stops the instance, and starts it again
 FLAGS = {"DisableApiTermination": False, "SourceDestCheck": True, "EbsOptimized": False}  # attributes and their defaults
-STORED = ("CreditSpecification", "KernelId", "RamdiskId")  # an update stores them without another effect
+STORED = ("CreditSpecification", "KernelId", "RamdiskId")  # an update stores these properties; they have no other effect
+# A change of these properties forces a replacement of the instance.
 REPLACED_BY = ("AdditionalInfo", "Affinity", "BlockDeviceMappings", "HostId", "PrivateDnsNameOptions", "Tenancy")
 DEFAULT_TYPE = "m1.small"
 
@@ -39,7 +40,7 @@ DEFAULT_TYPE = "m1.small"
 
 
 def find(tx: Tx[Store], caller: Caller, identity: str) -> Instance | None:
-    """Return an instance that is not terminated."""
+    """Return the instance with this EC2 id. Return None if the region has no such instance, or if the instance is terminated."""
     instance = tx.store.instances.by_ec2_id(identity)
     if instance is None or instance.region != caller.region or instance.state is InstanceState.TERMINATED:
         return None
@@ -118,7 +119,7 @@ def _flag(properties: Properties, name: str) -> bool:
 
 
 def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Update an instance in place. `_settled` changes the type and the user data, because that takes longer."""
+    """Update an instance in place. `_settled` changes the type and the user data, because the instance must stop for this."""
 
     def is_changed(name: str) -> bool:
         return bool(old.get(name) != new.get(name))
@@ -155,7 +156,7 @@ def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: 
 
 
 def set_tags(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Set the tags of a resource that an update changes."""
+    """Replace the tags in the old properties of a resource by the tags in its new properties."""
     before, after = ({tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in (old, new))
     if removed := sorted(before.keys() - after):
         call(tx, caller, "ec2", "DeleteTags", {"Resources": [identity], "Tags": [{"Key": key} for key in removed]})
@@ -164,11 +165,14 @@ def set_tags(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new:
 
 
 def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Wait until the instance runs. An update of the type or of the user data stops it, changes it and starts it again."""
+    """Wait until the instance runs and, after its creation, until the signals of its CreationPolicy have arrived.
+
+    To update the type or the user data, stop the instance, change it and start it again.
+    """
     instance = find(tx, caller, step.physical_id)
     if instance is None:
         raise ValidationError(f"The instance {step.physical_id} was terminated.")
-    waits = Waiting((f"instance:{instance.id}",), f"the instance {step.physical_id} is {instance.state.value}.")
+    waits = Waiting((f"instance:{instance.id}",), f"The instance {step.physical_id} is {instance.state.value}.")
     if step.action == "CREATE" and "ResourceSignal" in step.creation_policy:
         received = {**signals_of(step, [instance]), **step.received}
         if sum(status == "SUCCESS" for status in received.values()) < signals_wanted(step):
@@ -202,7 +206,7 @@ def _wrong_attributes(instance: Instance, step: ResourceStep) -> dict[str, Any]:
 
 
 def _is_retried(step: ResourceStep) -> bool:
-    """Whether an earlier update with the same properties failed. It may have stopped the instance."""
+    """Return whether an earlier update with the same properties failed. This earlier update can have stopped the instance."""
     return step.old_properties is not None and not changed(step.old_properties, step.properties)
 
 
@@ -215,7 +219,7 @@ def _gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
     instance = find(tx, caller, step.physical_id)
     if instance is None:
         return None
-    return Waiting((f"instance:{instance.id}",), f"the tasks of the instance {step.physical_id} are stopping.")
+    return Waiting((f"instance:{instance.id}",), f"The instance {step.physical_id} is not terminated yet.")
 
 
 def _signals(tx: Tx[Store], caller: Caller, step: ResourceStep) -> dict[str, str]:
@@ -224,9 +228,9 @@ def _signals(tx: Tx[Store], caller: Caller, step: ResourceStep) -> dict[str, str
 
 
 def signals_of(step: ResourceStep, found: list[Instance]) -> dict[str, str]:
-    """Return a SUCCESS signal for each instance that has joined its cluster, or that needs no cluster.
+    """Return a SUCCESS signal for each running instance that has joined its cluster, or whose user data names no cluster.
 
-    Write one note for each instance.
+    Add a note to the step when an instance is in the result for the first time.
     """
     signals: dict[str, str] = {}
     noted: list[str] = step.memory.setdefault("signalled", [])
@@ -238,7 +242,7 @@ def signals_of(step: ResourceStep, found: list[Instance]) -> dict[str, str]:
         if name not in noted:
             noted.append(name)
             how = f"joined cluster {instance.cluster}" if instance.cluster else "runs, and its user data names no cluster"
-            step.notes.append(f"Instance {name} {how}: counts as signalled.")
+            step.notes.append(f"Instance {name} {how}: it counts as signalled.")
     return signals
 
 

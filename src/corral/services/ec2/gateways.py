@@ -12,6 +12,7 @@ from corral.services.ec2.errors import (
     DependencyViolation,
     GatewayNotAttached,
     IncorrectState,
+    InsufficientFreeAddressesInSubnet,
     InvalidParameterValue,
     InvalidVpnGatewayAttachment,
     ResourceAlreadyAssociated,
@@ -23,7 +24,7 @@ from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
-FIRST_HOST = 4  # EC2 reserves the addresses before this one in every subnet
+FIRST_HOST = 4  # the index of the first usable address of a subnet; EC2 reserves the four addresses before it
 
 
 def _check_detached(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
@@ -143,7 +144,7 @@ def detach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if params.get("AvailabilityMode", "zonal") != "zonal":
-        raise UnsupportedOperation("Corral has no regional NAT gateways: specify a SubnetId.")
+        raise UnsupportedOperation("Corral has no regional NAT gateways: omit AvailabilityMode, and specify a SubnetId.")
     subnet = existing(tx, caller, "subnet", required(params, "SubnetId"))
     is_public = params.get("ConnectivityType", "public") == "public"
     address: Document = {
@@ -181,7 +182,10 @@ def _private_ip(tx: Tx[Store], caller: Caller, subnet: Document, params: Params)
         if given in taken or given not in map(str, block):
             raise InvalidParameterValue(f"Address {given} is not a free address of subnet {subnet['SubnetId']}.")
         return given
-    return next(address for at in range(FIRST_HOST, block.num_addresses - 1) if (address := str(block[at])) not in taken)
+    free = (address for at in range(FIRST_HOST, block.num_addresses - 1) if (address := str(block[at])) not in taken)
+    if (found := next(free, None)) is None:
+        raise InsufficientFreeAddressesInSubnet(f"The subnet {subnet['SubnetId']} has no free addresses: use another subnet.")
+    return found
 
 
 NAT_GATEWAY = ResourceType(

@@ -19,7 +19,7 @@ from corral.services.ec2.errors import (
 from corral.services.ec2.images import is_on_record
 from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance, find_instances
 from corral.services.ec2.instance_types import size_of
-from corral.services.ec2.launch_specs import METADATA_OPTIONS, agent_settings
+from corral.services.ec2.launch_specs import METADATA_OPTIONS, agent_settings, cluster_to_join
 from corral.services.ec2.resources import existing
 from corral.services.stored_resources import Document, Params
 from corral.store import HOLD_PREFIX, Store
@@ -95,7 +95,7 @@ def modify_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> 
         _require_stopped(instance, "userData")
         details["_user_data"] = value
         settings = agent_settings({"UserData": value, "_init": details.get("_init")})
-        instance = instance.but(joins=settings.cluster)
+        instance = instance.but(joins=cluster_to_join(caller.region, details["ImageId"], settings))
         _replace_attributes(tx, instance, settings.attributes)
     else:
         details[member] = value  # stored without effect
@@ -104,7 +104,7 @@ def modify_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def _given(params: Params) -> Document:
-    """Return the attribute and its new value.
+    """Return the attributes that a request changes, and their new values.
 
     A request has a member with the name of the attribute, or has the members Attribute and Value.
     """
@@ -128,7 +128,9 @@ def _given(params: Params) -> Document:
                 raise invalid_value(value, params["Attribute"], "Valid values: true, false.")
             value = BOOLEANS[value.lower()]
         elif member not in ("InstanceType", "UserData", "InstanceInitiatedShutdownBehavior", "KernelId", "RamdiskId"):
-            raise InvalidParameterValue(f"The attribute {params['Attribute']} cannot be modified by Attribute and Value.")
+            raise InvalidParameterValue(
+                f"The parameters Attribute and Value cannot modify the attribute {params['Attribute']}: use the parameter for it."
+            )
         found[member] = value
     return found
 
@@ -150,7 +152,7 @@ def _replace_attributes(tx: Tx[Store], instance: Instance, attributes: dict[str,
 
 
 def modify_instance_metadata_options(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Store the metadata options. They have no effect, because instances have no metadata service here."""
+    """Store the metadata options. They have no effect, because the instances of Corral have no metadata service."""
     instance = find_instance(tx, caller, params["InstanceId"])
     changes = {member: params[member] for member in METADATA_OPTIONS if member in params}
     options = {**METADATA_OPTIONS, **instance.details.get("MetadataOptions", {}), **changes}
@@ -167,7 +169,7 @@ def unmonitor_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[s
 
 
 def _set_monitoring(tx: Tx[Store], params: Params, caller: Caller, state: str) -> dict[str, Any]:
-    """Store whether detailed monitoring is on. It has no effect."""
+    """Store whether detailed monitoring is on. This setting has no effect."""
     found = find_instances(tx, caller, params["InstanceIds"])
     for instance in found:
         instances.put_details(tx, instance, {**instance.details, "Monitoring": {"State": state}})
@@ -178,7 +180,7 @@ def _set_monitoring(tx: Tx[Store], params: Params, caller: Caller, state: str) -
 
 
 def get_console_output(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Return a report about the launch, with the lines of the user data that Corral understood and skipped."""
+    """Return a report about the launch. It lists the lines of the user data that Corral understood, and those that it skipped."""
     instance = find_instance(tx, caller, params["InstanceId"])
     text = "".join(f"{line}\n" for line in _console(tx, caller, instance))
     at_s = instance.launched_at_s or instance.created_at_s
@@ -189,8 +191,8 @@ def _console(tx: Tx[Store], caller: Caller, instance: Instance) -> list[str]:
     details = instance.details
     gpus = f"{instance.gpus} GPU{'s' * (instance.gpus != 1)}"
     lines = [
-        f"Corral: {ec2_id(instance.id)} is a {instance.type} with {gpus}, {instance.cpu_units} CPU units and "
-        f"{instance.memory_mib} MiB; it is {instance.state.value}.",
+        f"Corral: {ec2_id(instance.id)} has the type {instance.type}, {gpus}, {instance.cpu_units} CPU units and "
+        f"{instance.memory_mib} MiB. It is {instance.state.value}.",
     ]
     if instance.launch_reason:
         lines.append(f"Launched: {instance.launch_reason}")

@@ -84,11 +84,16 @@ def _no_room(tx: Tx[Store], request: InstanceRequest, why: Unplaceable, count: i
     never = instances.fits_ever(tx, request)
     if never is not None:
         return f"There is not enough capacity for {request.type}: {never}"
-    several = f"{count} instances of {request.type}" if count > 1 else request.type
+    several, subject = (f"{count} instances of {request.type}", "each") if count > 1 else (request.type, "it")
     return (
-        f"There is not enough capacity for {several} now: each {why.detail}. Stop tasks or terminate instances that hold GPUs, "
-        "launch fewer instances, or use an Auto Scaling group, which waits for free GPUs."
+        f"There is not enough capacity for {several} now: {_clause(subject, why)}. Stop tasks or terminate instances that hold "
+        "GPUs, launch fewer instances, or use an Auto Scaling group, which waits for free GPUs."
     )
+
+
+def _clause(subject: str, why: Unplaceable) -> str:
+    """Return the detail of `why` as a clause for an error text. If the detail begins with `needs`, put `subject` before it."""
+    return f"{subject} {why.detail}" if why.detail.startswith("needs ") else why.detail
 
 
 # Describe
@@ -107,7 +112,7 @@ def describe_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 def _candidates(
     tx: Tx[Store], params: Params, caller: Caller, view: Callable[[Instance], Document], chosen: Callable[[Document], bool]
 ) -> Candidates[Document]:
-    """Return the instances that a request names or selects, sorted by id."""
+    """Return a function that reads the instances that a request names or selects, sorted by id."""
     if given := params.get("InstanceIds"):
         if params.get("MaxResults") is not None:
             raise InvalidParameterCombination("The parameter instancesSet cannot be used with the parameter maxResults")
@@ -141,7 +146,7 @@ SELECTS_STATUS = filtered(
 def describe_instance_status(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Describe the status of running instances. With IncludeAllInstances, describe all instances.
 
-    An instance is impaired while its host does not report.
+    An instance is impaired while the agent of its host is not connected.
     """
     every_state, selects = params.get("IncludeAllInstances", False), SELECTS_STATUS(tx, caller, params)
 
@@ -206,8 +211,8 @@ def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
             room = place_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
             if isinstance(room, Unplaceable):
                 raise InsufficientInstanceCapacity(
-                    f"There is not enough capacity to start {ec2_id(instance.id)} ({instance.type}) now: it {room.detail}. Stop "
-                    "tasks or terminate instances that hold GPUs, and try again."
+                    f"There is not enough capacity to start {ec2_id(instance.id)} ({instance.type}) now: {_clause('it', room)}. "
+                    "Stop tasks or terminate instances that hold GPUs, and try again."
                 )
             instances.start(tx, instance, "Started by StartInstances")
 

@@ -1,4 +1,4 @@
-"""Key pairs. Their RSA and ED25519 keys are real. CreateKeyPair returns the private key, and Corral does not store it."""
+"""Key pairs with real RSA and ED25519 keys. CreateKeyPair returns the private key, and Corral does not store it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ PrivateKey = RSAPrivateKey | Ed25519PrivateKey
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     name, public = params["KeyName"], params["_public"]
     if not (1 <= len(name) <= NAME_MAX_CHARACTERS and name.isascii() and name.isprintable() and name == name.strip()):
-        raise invalid_value(name, "KeyName", f"It must have 1 to {NAME_MAX_CHARACTERS} ASCII characters.")
+        rule = f"It must have 1 to {NAME_MAX_CHARACTERS} printable ASCII characters, and no space at its beginning or end."
+        raise invalid_value(name, "KeyName", rule)
     if every(tx, caller, "key-pair", KeyName=name):
         raise InvalidKeyPairDuplicate(f"The keypair '{name}' already exists")
     openssh = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

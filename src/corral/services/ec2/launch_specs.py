@@ -1,8 +1,8 @@
 """Makes an `InstanceRequest` from the parameters of a launch.
 
-RunInstances, launch templates and launch configurations describe an instance by the same members (RequestLaunchTemplateData).
-Corral itself adds members that begin with "_": `_tags` contains tags that callers may not set (aws:…), `_init` the metadata with
-AWS::CloudFormation::Init, and `_template` the launch template.
+The parameters have the members of EC2's structure RequestLaunchTemplateData. RunInstances and launch templates use these members,
+and Auto Scaling translates launch configurations into them. Corral itself adds members that begin with "_": `_tags` contains tags
+that callers may not set (aws:…), `_init` the metadata with AWS::CloudFormation::Init, and `_template` the launch template.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
         details["InstanceLifecycle"] = "spot"
     return InstanceRequest(
         region=caller.region,
-        cluster=settings.cluster or (DEFAULT_CLUSTER if is_ecs_optimized(caller.region, image_id) else ""),
+        cluster=cluster_to_join(caller.region, image_id, settings),
         type=type_,
         gpus=size.gpus,
         cpu_units=size.cpu_units,
@@ -116,15 +116,20 @@ def with_next_address(tx: Tx[Store], caller: Caller, request: InstanceRequest) -
     return {**request.details, **_address(tx, caller, subnet, None)}
 
 
+def cluster_to_join(region: str, image_id: str, settings: AgentSettings) -> str:
+    """Return the ECS cluster that an instance joins, or an empty text. With an ECS-optimized image, the default is `default`."""
+    return settings.cluster or (DEFAULT_CLUSTER if is_ecs_optimized(region, image_id) else "")
+
+
 def agent_settings(data: Params) -> AgentSettings:
-    """Read the settings of the ECS agent from the user data of a launch, which is in base64."""
+    """Read the settings of the ECS agent from the user data of a launch, which is in base64, and from its metadata for cfn-init."""
     text = data.get("UserData") or ""
     try:
         raw = b64decode(text, validate=False)
     except (NotBase64, ValueError):
         raise InvalidUserData("Invalid BASE64 encoding of user data.") from None
     if len(raw) > USER_DATA_MAX_BYTES:
-        raise InvalidParameterValue(f"User data is limited to {USER_DATA_MAX_BYTES} bytes: this has {len(raw)}.")
+        raise InvalidParameterValue(f"User data is limited to {USER_DATA_MAX_BYTES} bytes: this user data has {len(raw)}.")
     return _read(raw, orjson.dumps(data["_init"]) if data.get("_init") else b"")
 
 
@@ -136,7 +141,7 @@ def _read(raw: bytes, init: bytes) -> AgentSettings:
 def merged(template: LaunchTemplateVersion, given: Params) -> Params:
     """Merge a launch template with a request.
 
-    Members of the request replace members of the template, and tags are merged by type.
+    A member of the request replaces the same member of the template. Only tags are merged, for each type of resource.
     """
     specifications: dict[str, Tags] = {}
     for each in (*template.data.get("TagSpecifications", ()), *given.get("TagSpecifications", ())):
@@ -168,7 +173,7 @@ def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> D
         return existing(tx, caller, "subnet", given)
     vpc = default_vpc.find_default(tx, caller)
     if vpc is None:
-        raise VPCIdNotSpecified("No default VPC for this user: name a SubnetId, or create one with CreateDefaultVpc.")
+        raise VPCIdNotSpecified("No default VPC for this user: name a SubnetId, or create a default VPC with CreateDefaultVpc.")
     zone = data.get("Placement", {}).get("AvailabilityZone")
     if zone:
         check_zone(caller.region, {"AvailabilityZone": zone})
@@ -176,7 +181,7 @@ def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> D
     found = next((each for each in subnets if each["DefaultForAz"] and zone in (None, each["AvailabilityZone"])), None)
     if found is None:
         place = f"the zone {zone}" if zone else f"the default VPC {vpc['VpcId']}"
-        raise MissingParameter(f"There is no default subnet in {place}: name a SubnetId, or create one with CreateDefaultSubnet.")
+        raise MissingParameter(f"No default subnet in {place}: name a SubnetId, or create a default one with CreateDefaultSubnet.")
     return found
 
 

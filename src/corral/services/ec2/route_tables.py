@@ -54,7 +54,8 @@ def _check_delete(tx: Tx[Store], caller: Caller, table: Document) -> None:
 def _view(tx: Tx[Store], caller: Caller, table: Document) -> Document:
     """Return a table with the routes of gateway endpoints, and the state of each route.
 
-    The state of a route is `blackhole` if its target does not exist any more.
+    The state of a route is `blackhole` if its NAT gateway does not exist any more, or if its internet gateway is not attached to
+    the VPC.
     """
     routes = [{**route, "State": "active" if _has_target(tx, caller, table, route) else "blackhole"} for route in table["Routes"]]
     routes += [
@@ -130,11 +131,12 @@ def create_route(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
 
 def replace_route(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     table, (member, value) = find(tx, caller, ROUTE_TABLE, params), destination(params)
-    if not any(route.get(member) == value for route in table["Routes"]):
+    before = next((route for route in table["Routes"] if route.get(member) == value), None)
+    if before is None:
         raise InvalidParameterValue(f"There is no route defined for '{value}' in the route table. Use CreateRoute instead.")
     target = {"GatewayId": "local"} if params.get("LocalTarget") else _target(tx, caller, table, params)
-    replaced = {member: value, **target, "Origin": "CreateRoute", "State": "active"}
-    routes = [replaced if route.get(member) == value else route for route in table["Routes"]]
+    replaced = {member: value, **target, "Origin": before["Origin"], "State": "active"}
+    routes = [replaced if route is before else route for route in table["Routes"]]
     put(tx, caller, ROUTE_TABLE, {**table, "Routes": routes})
     return {}
 

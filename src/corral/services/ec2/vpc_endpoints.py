@@ -1,4 +1,4 @@
-"""VPC endpoints. They are stored only: programs use the address of Corral."""
+"""VPC endpoints. They are stored only, because programs connect to the address of Corral without them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def modify_vpc_endpoint(tx: Tx[Store], params: Params, caller: Caller) -> dict[s
         for member, new in added.items()
     }
     groups = [group for group in endpoint["Groups"] if group["GroupId"] not in params.get("RemoveSecurityGroupIds", ())]
-    if "AddSecurityGroupIds" in params:
+    if params.get("AddSecurityGroupIds"):
         added_groups = _groups(tx, caller, endpoint["VpcId"], {"SecurityGroupIds": params["AddSecurityGroupIds"]})
         groups += [group for group in added_groups if group not in groups]
     for member in ("PrivateDnsEnabled", "IpAddressType", "DnsOptions"):

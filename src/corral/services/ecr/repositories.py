@@ -150,8 +150,8 @@ def _mutability(params: dict[str, Any]) -> dict[str, Any]:
     """Return the tag mutability in a request, after checking it by ECR's rules."""
     mutability, filters = params[MUTABILITY], params.get(FILTERS)
     if (filters is not None) != mutability.endswith(WITH_EXCLUSION):
-        both = f"IMMUTABLE{WITH_EXCLUSION} and MUTABLE{WITH_EXCLUSION}"
-        raise violated(FILTERS, f"is required with {both}, and not allowed with other values")
+        values = f"IMMUTABLE{WITH_EXCLUSION} or MUTABLE{WITH_EXCLUSION}"
+        raise violated(FILTERS, f"is required if {MUTABILITY} is {values}, and otherwise not allowed")
     if filters is None:
         return {MUTABILITY: mutability}
     if any(each["filter"].count("*") > WILDCARDS_MAX for each in filters):

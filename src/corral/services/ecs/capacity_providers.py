@@ -1,4 +1,4 @@
-"""Capacity providers, and the capacity of a request to run tasks: a launch type or a capacity provider strategy.
+"""Capacity providers, and the capacity for the tasks of a request, which chooses a launch type or a capacity provider strategy.
 
 The tasks of a capacity provider run on the instances of its Auto Scaling group. `services/ecs/managed_scaling.py` describes how the
 group is scaled.
@@ -6,10 +6,9 @@ group is scaled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
@@ -37,6 +36,7 @@ from corral.services.ecs.lookup import (
 )
 from corral.services.ecs.managed_scaling import group_name, provider_of_group, unprotect_members
 from corral.services.ecs.tags import check_tags
+from corral.services.ecs.task_capacity import Capacity
 from corral.services.pagination import among
 from corral.store import Store
 
@@ -60,25 +60,6 @@ GROUP_IN_USE = (
 NO_SUCH_PROVIDER = "The specified capacity provider does not exist. Specify a valid name or ARN and try again."
 PROVIDER_IN_USE = "The specified capacity provider is in use and cannot be removed."
 NO_INSTANCES = "No Container Instances were found in your cluster."
-
-
-class Capacity(Struct, frozen=True):
-    """The pools (sets of instances) in which the tasks of a request are placed, and whether the tasks wait for free capacity."""
-
-    launch_type: str  # EC2 or FARGATE
-    pools: tuple[str, ...]  # tried in this order; a task without free capacity waits in one of them
-    waits: bool  # False: a task that does not fit now fails
-    providers: tuple[str, ...] = ()  # the capacity provider of each task; empty if the request has a launch type
-    pool_of: Mapping[str, str] = field(default_factory=dict)  # provider → its pool, which its tasks use instead of `pools`
-    group_of: Mapping[str, str] = field(default_factory=dict)  # provider → the Auto Scaling group whose instances its tasks use
-
-    def pools_of_task(self, at: int) -> tuple[str, ...]:
-        """The pools that the task with this number may use."""
-        return (self.pool_of[self.providers[at]],) if self.pool_of else self.pools
-
-    def group_of_task(self, at: int) -> str:
-        """The Auto Scaling group whose instances the task with this number must use; empty: it may use all instances."""
-        return self.group_of.get(self.providers[at], "") if self.group_of else ""
 
 
 def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -224,7 +205,7 @@ def _without_failure(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group_settings(before: dict[str, Any], given: dict[str, Any], of_group: Group | None) -> dict[str, Any]:
-    """Return an Auto Scaling group provider. Members that are not in `given` come from `before`, and then from AWS's defaults."""
+    """Return an Auto Scaling group provider. A member that is not in `given` comes from `before`, or else from AWS's defaults."""
     scaling = {**MANAGED_SCALING, **before.get("managedScaling", {}), **given.get("managedScaling", {})}
     if scaling["minimumScalingStepSize"] > scaling["maximumScalingStepSize"]:
         raise ClientException("The managed scaling minimumScalingStepSize is larger than the maximumScalingStepSize.")
@@ -283,7 +264,7 @@ def capacity_of(
 ) -> Capacity:
     """Return the capacity for a request. If the request has no launch type and no strategy, use the cluster's default strategy.
 
-    With the launch type EC2, a task that does not fit now fails. With a capacity provider or on Fargate, the task waits.
+    With the launch type EC2, a task fails if it does not fit at once. With a capacity provider or on Fargate, it waits.
     """
     if launch_type and strategy:
         raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")

@@ -31,7 +31,7 @@ from corral.services.ecs.tags import instance_tags
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
-ATTRIBUTES_MAX = 10  # the maximum number of custom attributes, without the attributes that reserve GPUs
+ATTRIBUTES_MAX = 10  # custom attributes of one instance; attributes that reserve GPUs do not count
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
 HOLD_REASON = re.compile(r"[^\x00-\x1f]{0,128}")
 BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")
@@ -72,7 +72,7 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
 
     def update(slot: Slot) -> dict[str, Any]:
         instance = tx.store.instances.get(slot.id)
-        if instance is not None and instance.status != "INACTIVE":  # a deregistered instance leaves when its tasks have ended
+        if instance is not None and instance.status != "INACTIVE":  # a deregistered instance stays INACTIVE until it leaves
             instances.set_status(tx, instance, status)
         _, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
         return _description(tx, caller, cluster, renewed, ())
@@ -143,7 +143,7 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:
-    """Return a handler for an operation that only the agents of ECS call. It raises an error with the text `instead`."""
+    """Return a handler for an operation that only the agents of ECS call. The handler raises an error that ends with `instead`."""
 
     def refused(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> NoReturn:
         raise ClientException(f"Corral does not serve {operation}: {instead}")
@@ -189,7 +189,7 @@ def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tupl
 def _check_attribute(name: str, value: str) -> None:
     if name.startswith(HOLD_PREFIX):
         if not HOLD_REASON.fullmatch(value):
-            raise InvalidParameterException(f"The value of {name} can have up to 128 characters.")
+            raise InvalidParameterException(f"The value of {name} can have up to 128 characters, and no control characters.")
     elif name.startswith(BUILT_IN_PREFIXES):
         raise InvalidParameterException(
             f"The attribute {name} is built in: choose a name that does not begin with {', '.join(BUILT_IN_PREFIXES)}."
@@ -238,7 +238,7 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
 
 
 def _gpu_device(gpu: GpuDevice, containers: int, allocated_mib: int) -> dict[str, Any]:
-    """Describe who has a GPU. `allocated_mib` is the memory that containers have on a GPU which they share."""
+    """Describe a GPU that `containers` containers use. If they share it, `allocated_mib` is the sum of their memory, else 0."""
     mode = "NVIDIA_MPS" if allocated_mib else "DEDICATED" if containers else "IDLE"
     return {
         "gpuId": gpu.gpu_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from corral.core import Tx
 from corral.decide.gpu_choice import split_gpus
 from corral.decide.placement import spare_gpus
@@ -14,18 +16,20 @@ from corral.store import Store
 
 
 def assign_gpus(
-    tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None
-) -> tuple[Run, ...]:
+    tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None,
+    kept: Collection[str] = (),
+) -> tuple[Run, ...]:  # fmt: skip
     """Assign the GPUs of a placement to the runs of a task, before the task is stored as placed.
 
-    `claim` is None for a task that did not wait.
+    `claim` is None for a task that did not wait. Containers that take free GPUs get none of the GPUs in `kept`.
     """
     pool = tx.store.fleet.pool(pool_name)
     runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
-    if any(run.gpus == FREE_GPUS for run in runs):
+    if FREE_GPUS in [run.gpus for run in runs]:
         indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(placement.slot_id)}
         visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
-        runs = _share_spare_gpus(runs, spare_gpus(pool, placement, claim), visible, indexes)
+        spare = tuple(gpu_id for gpu_id in spare_gpus(pool, placement, claim) if gpu_id not in kept)
+        runs = _share_spare_gpus(runs, spare, visible, indexes)
     return runs
 
 
@@ -34,13 +38,11 @@ def assign_free_gpus(
 ) -> tuple[Run, ...]:
     """Assign free GPUs to the runs of a Batch job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
 
-    A container whose environment sets the variable gets the GPUs that the variable names. If no environment sets the variable, an
-    image sets it, and the first container gets all GPUs.
+    `gpu_ids` are the free GPUs. A container gets those that the variable in its environment names: `job_specs.py` copies the value
+    of an image to the environment.
     """
     visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
-    if not any(visible.values()):
-        visible = {runs[0].id: "all"}
-    runs = tuple(run.but(gpus=FREE_GPUS) if visible.get(run.id) else run for run in runs)
+    runs = tuple(run.but(gpus=FREE_GPUS) if visible[run.id] else run for run in runs)
     indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(slot_id)}
     return _share_spare_gpus(runs, gpu_ids, visible, indexes)
 
@@ -88,7 +90,7 @@ def _share_spare_gpus(
 ) -> tuple[Run, ...]:
     """Assign each free GPU to the first container whose NVIDIA_VISIBLE_DEVICES contains it.
 
-    The value of a privileged container contains all GPUs.
+    A privileged container without this variable counts as if the variable contained all GPUs.
     """
     shared, left = [], list(spare)
     for run in runs:

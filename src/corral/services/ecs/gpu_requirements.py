@@ -1,7 +1,8 @@
 """GPU requirements: which GPUs the containers of a task need, according to their definitions.
 
-A container requires whole GPUs (`value`), or memory of one GPU that it shares with other containers (`sharingStrategy`). A
-container without a requirement gets GPUs that are free if it is privileged or sets NVIDIA_VISIBLE_DEVICES.
+A container requires whole GPUs (`value`), or memory of one GPU that it shares with other containers (`sharingStrategy`). If a
+container without a requirement is privileged or sets NVIDIA_VISIBLE_DEVICES, it gets the free GPUs that the variable
+allows.
 
 The sharing strategy is NVIDIA's Multi-Process Service (MPS). Two environment variables tell MPS the limits of a container. Without
 an MPS daemon on the host, the processes still share the GPU, but the driver does not enforce these limits.
@@ -79,22 +80,20 @@ def sharing_strategy(container: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def gpu_memory_of_run(container: dict[str, Any]) -> int:
-    """The memory in MiB of the GPU that a container shares. 0: the container does not share a GPU."""
+    """The memory in MiB that a container requires of a shared GPU. 0: the container does not share a GPU."""
     strategy = sharing_strategy(container)
     return int(strategy["nvidiaMps"]["memory"]) if strategy is not None else 0
 
 
 def gpus_required(containers: Collection[dict[str, Any]]) -> tuple[int, int]:
-    """How many GPUs the containers of a task require together, or ALL_GPUS; and the memory in MiB of the one that they share.
+    """How many GPUs the containers of a task require together, or ALL_GPUS; and how much memory in MiB of a shared GPU.
 
     Containers that share a GPU get the same GPU. The memory is 0 if they get whole GPUs.
     """
     counts = [count for container in containers if (count := gpu_count(container))]
     shares = [memory_mib for container in containers if (memory_mib := gpu_memory_of_run(container))]
     if shares and len(shares) != len(counts):
-        raise ClientException(
-            "The containers of a task that require GPUs must all use value, or all use sharingStrategy. Give each of them the same."
-        )
+        raise ClientException("The containers of a task that require GPUs must all use value, or must all use sharingStrategy.")
     if shares:
         if sum(shares) > GPU_MEMORY_MAX_MIB:
             raise ClientException(f"The containers of a task can share at most {GPU_MEMORY_MAX_MIB} MiB of a GPU together.")
@@ -109,7 +108,7 @@ def gpus_required(containers: Collection[dict[str, Any]]) -> tuple[int, int]:
 def sharing_environment(container: dict[str, Any]) -> dict[str, str]:
     """The variables that ECS sets in a container that shares a GPU. MPS reads them.
 
-    The GPU is the first and only one that the container sees, so its number is 0.
+    The GPU is the only one that the container sees, so its index is 0.
     """
     strategy = sharing_strategy(container)
     if strategy is None:
@@ -124,8 +123,8 @@ def sharing_environment(container: dict[str, Any]) -> dict[str, str]:
 def gpus_of_run(container: dict[str, Any]) -> int:
     """The GPUs of a run: the required number, ALL_GPUS or FREE_GPUS.
 
-    FREE_GPUS is for containers that require no GPU but are `privileged` or set NVIDIA_VISIBLE_DEVICES. They get GPUs that are
-    free.
+    FREE_GPUS is for containers that require no GPU but are `privileged` or set NVIDIA_VISIBLE_DEVICES. They get
+    the free GPUs that the variable allows.
     """
     return gpu_count(container) or (FREE_GPUS if visible_gpus(container) else 0)
 

@@ -6,7 +6,7 @@ and Batch build a `LaunchRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -28,7 +28,6 @@ from corral.model.queued_run import QueueState
 from corral.model.run_options import NO_OPTIONS, RunOptions
 from corral.model.task import Demand, PlacementRules, Task, TaskState
 from corral.services.ecs import fargate
-from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
 from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
@@ -36,6 +35,7 @@ from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.run_queue import open_queue
+from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import mark_provider, start_runs
 from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
@@ -91,7 +91,7 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
         if tx.store.fleet.pool(pool).lines_depending_on_tasks:
-            tx.mark(f"pool:{pool}")  # a waiting task may have a placement constraint that refers to this group
+            tx.mark(f"pool:{pool}")  # a waiting task may have a placement constraint that depends on the new tasks
     return launched
 
 
@@ -103,21 +103,25 @@ def launch_placed(
     claim: Claim,
     *,
     free_gpus: tuple[str, ...] | None = None,
+    kept_gpus: Collection[str] = (),
 ) -> Task:
     """Launch one task at a placement that the scheduler has found for a claim.
 
-    `free_gpus` are the GPUs for containers whose image sets NVIDIA_VISIBLE_DEVICES. It is None if no image sets this variable.
+    `free_gpus` are the GPUs for the containers of a job whose image or environment sets NVIDIA_VISIBLE_DEVICES. For other jobs, it
+    is None. `kept_gpus` are the GPUs of all nodes of a multi-node job: of these, the task gets only the GPUs of its placement.
     """
     spec = task_spec(request.definition, request.overrides)
     check_spec(tx, spec)
     check_network(request.definition, request.network_configuration)
     slot, demand = tx.store.fleet.pool(pool).slot(placement.slot_id), spec.demand
     if slot.cpu_units < demand.cpu_units or slot.memory_mib < demand.memory_mib or len(slot.gpus) < demand.gpus:
-        raise ClientException(f"The task needs more than was reserved for it: {amounts(demand)}.")
+        raise ClientException(f"The task needs {amounts(demand)}, which is more than was reserved for it.")
     task = _prototype(tx, request, spec)
     if pool != task.pool:
         task = task.but(pool=pool)
-    task = _add_task(tx, task, spec, placement, claim=claim, free_gpus=free_gpus)
+    if demand.gpus:  # a node that requires GPUs gets exactly these, even if another node of its job sets the variable
+        free_gpus = None
+    task = _add_task(tx, task, spec, placement, claim=claim, free_gpus=free_gpus, kept_gpus=kept_gpus)
     if tx.store.fleet.pool(pool).lines_depending_on_tasks:
         tx.mark(f"pool:{pool}")
     return task
@@ -183,9 +187,9 @@ def _restricted(prototype: Task, scope: str, group: str) -> Task:
 def _find_placement(
     tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, longest_s: float | None, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
-    """Return the pool and the placement. If no slot has room and the task can wait, return None instead of the placement.
+    """Return the pool and the placement. If no slot has room and the task waits, return None instead of the placement.
 
-    If the task cannot wait, return the reason from the first pool that has slots instead.
+    If no slot has room and the task does not wait, return why the first pool that has slots has no room.
     """
     first = pools[0]
     if waits:
@@ -206,9 +210,10 @@ def _find_placement(
 
 
 def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
-    """Return why no host could ever hold a task, even without other tasks. Return None if a host could hold it, or is not known.
+    """Return why no slot of the pools could ever hold a task, even without other tasks. Return None if one could, or if there are
+    no slots.
 
-    A capacity provider with an Auto Scaling group can launch instances, so its tasks are never refused.
+    Also return None if the task has a capacity provider with an Auto Scaling group, because the group can launch instances.
     """
     if demand.rules is not None and demand.rules.instance_group:
         return None
@@ -217,7 +222,7 @@ def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplace
 
 
 def _waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
-    """Return the pool in which a task waits: the first that could hold it."""
+    """Return the pool in which a task waits: the first that could hold it, or else the last."""
     return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1])
 
 
@@ -250,6 +255,7 @@ def _add_task(
     roams: bool = False,
     claim: Claim | None = None,
     free_gpus: tuple[str, ...] | None = None,
+    kept_gpus: Collection[str] = (),
     longest_s: float | None = None,
 ) -> Task:
     """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim with this rank.
@@ -268,7 +274,7 @@ def _add_task(
                 tx.mark(f"pool:{task.pool}")  # its priority puts it before a claim that may have reserved a slot
         return task
     if free_gpus is None:
-        runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim)
+        runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim, kept_gpus)
     else:
         runs = assign_free_gpus(tx, runs, found.slot_id, free_gpus, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
@@ -290,7 +296,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
-    wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # refuses other values of the tag
+    wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # raises an error if the value of the tag is not valid
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)

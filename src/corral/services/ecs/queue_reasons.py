@@ -14,7 +14,7 @@ from corral.model.run_options import AFTER_TAG, ARRAY_PREFIX
 from corral.model.task import Task
 from corral.store import Store
 
-NAMED_MAX = 3  # tasks and arrays that a reason names
+NAMED_MAX = 3  # a reason names at most this many tasks and arrays
 SHORT = 8  # digits of a task id that the command line shows
 
 
@@ -30,7 +30,7 @@ def why_queued(tx: Tx[Store], task: Task) -> str:
         reasons.append(f"waits until {datetime.fromtimestamp(run.not_before_s, UTC):%Y-%m-%d %H:%M:%S} UTC{requeued}")
     array = tx.store.run_waits.array(run.array) if run.state is QueueState.READY else None
     if array is not None:
-        reasons.append(f"{array.admitted} of {array.limit} tasks of the array run")
+        reasons.append(f"the array runs at most {array.limit} {'task' if array.limit == 1 else 'tasks'} at a time")
     return "; ".join(reasons) or "waits for its place in line"
 
 

@@ -77,12 +77,12 @@ class LaunchQueue(Struct):
     """The queue options of the tasks of one request."""
 
     options: RunOptions
-    needs: dict[str, bool]  # chain or array:KEY that has not ended → whether any end counts
+    needs: dict[str, bool]  # unfinished chain or array:KEY → whether the tasks also start if it fails
     not_before_s: float | None
     array: RunArray | None  # its counts include the tasks of this request that were added
 
     def entry(self, at: int, now_s: float, *, roams: bool) -> QueuedRun:
-        """Return the task with the number `at` of the request as an element of the queue, without its id."""
+        """Return the queue entry of the task with the index `at` in the request. The task has no id yet."""
         options, array = self.options, self.array
         run = QueuedRun(
             task_id="",
@@ -108,7 +108,7 @@ class LaunchQueue(Struct):
         return {**details, "tags": tags, "jobEnvironment": variables}
 
     def add(self, tx: Tx[Store], entry: QueuedRun, task_id: str) -> None:
-        """Store a launched task in the queue, if its options matter later."""
+        """Store a launched task in the queue, if something holds it back or its options matter after its start."""
         if entry.state is QueueState.ADMITTED and not entry.array and not entry.requeues:
             return
         tx.store.run_waits.add(entry.but(task_id=task_id, chain=task_id), self.needs.items())
@@ -127,7 +127,7 @@ class LaunchQueue(Struct):
 def open_queue(tx: Tx[Store], region: str, options: RunOptions, *, may_wait: bool) -> LaunchQueue | None:
     """Check the options of a request, and find out which tasks and arrays its tasks wait for. Return None without options.
 
-    Refuse the request if one of them is unknown, or has already failed.
+    Refuse the request if such a task or array is unknown, or if it has failed and must succeed.
     """
     if options is NO_OPTIONS:
         return None
@@ -170,7 +170,10 @@ def _array(tx: Tx[Store], region: str, options: RunOptions, needs: Mapping[str, 
 
 
 def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> str | None:
-    """Return the name of an array in the dependencies. Return None if the array has already ended in a way that counts."""
+    """Return array:KEY of an array in the dependencies. Return None if the array has ended.
+
+    Raise an error if the array is unknown. Unless `any_end`, also raise an error if a task of the array has failed.
+    """
     array_id = given.removeprefix(ARRAY_PREFIX)
     array = tx.store.run_waits.array(array_key(region, array_id))
     if array is None:
@@ -186,10 +189,10 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
 
 
 def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
-    """Return the id of a task's chain. Return None if the chain has already ended in a way that counts.
+    """Return the id of a task's chain. Return None if the chain has ended. Unless `any_end`, raise an error if it has failed.
 
-    Recorded tasks name their successors in a tag, which users can also set. So each task is read once, because the tags of two
-    tasks can name each other.
+    A task in the history names the task that replaced it in a tag. Users can also set this tag, so two tasks can name each other.
+    Therefore each task is read only once.
     """
     following: str | None = task_id
     seen = set[str]()
@@ -228,8 +231,8 @@ def _tag(any_end: bool) -> str:
 
 def _already_failed(name: str, how: str) -> ApiError:
     return InvalidParameterException(
-        f"The task would never start: {name}, which the tag {AFTER_TAG} names, {how}. Use the tag {AFTER_ANY_TAG} to start after "
-        "any end, or remove the name."
+        f"The task would never start: {name}, which the tag {AFTER_TAG} names, {how}. Use the tag {AFTER_ANY_TAG} to start "
+        "even after a failure, or remove the name."
     )
 
 
@@ -282,7 +285,7 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
     """Apply changed queue options to a task that has not ended. `before` has the earlier tags."""
     run = tx.store.run_waits.get(task.id)
     is_started_by_corral = (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH))
-    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # RunTask accepts any startedBy, too
+    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # a task of RunTask can have such a startedBy
         return
     old, new = ({tag["key"]: tag["value"] for tag in tags} for tags in (before, task.details.get("tags", ())))
     changed = {key for key in old.keys() | new.keys() if key.startswith(PREFIX) and old.get(key) != new.get(key)}

@@ -31,7 +31,7 @@ from corral.store import Store
 
 SERVICE_PAGES = Pagination(InvalidParameterException, default=10, largest=100)
 DESCRIBED_MAX = 10
-# Members of requests that are stored and described. The members in the second tuple have no effect.
+# Members of requests that are stored. The members in STORED_ONLY have no effect on tasks.
 EFFECTIVE = (
     "placementConstraints", "placementStrategy", "deploymentConfiguration", "enableECSManagedTags", "propagateTags",
     "enableExecuteCommand", "healthCheckGracePeriodSeconds",
@@ -46,7 +46,7 @@ DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
 }
-FIXED_MEMBERS = ("alarms", "lifecycleHooks")  # of a deployment configuration: a rollout in progress keeps them
+FIXED_MEMBERS = ("alarms", "lifecycleHooks")  # of a deployment configuration: UpdateService does not change them in a rollout
 PAUSE_STAGES = ("PRE_SCALE_UP", "POST_SCALE_UP")
 BAKE_MINUTES_MAX = 1440
 NOT_IDEMPOTENT = "Creation of service was not idempotent."
@@ -219,7 +219,7 @@ def deployment_settings(
 ) -> dict[str, Any]:  # fmt: skip
     """Check the deployment settings of a request and return them.
 
-    Without a launch type and a strategy, a new service gets the default strategy of its cluster.
+    Without a launch type and a strategy, a new service gets the default strategy of its cluster, or else the launch type EC2.
     """
     settings = {key: params[key] for key in DEPLOYED if key in params}
     strategy = settings.get("capacityProviderStrategy")
@@ -273,7 +273,7 @@ def _is_fargate(settings: dict[str, Any]) -> bool:
 
 
 def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], *, unchanged: bool = False) -> str:
-    """Check the task definition and return its ARN with the revision. A service may keep a definition that became inactive."""
+    """Check the task definition and return its ARN with the revision. If it is `unchanged`, it can be inactive."""
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
         raise ClientException("TaskDefinition is inactive")
@@ -286,7 +286,7 @@ def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[
 
 
 def _deployment_configuration(params: dict[str, Any], strategy: str, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Add the defaults to a deployment configuration and check it."""
+    """Check and return the deployment configuration of a request. Other members come from `before`, or else from the defaults."""
     previous = (before or {}).get("deploymentConfiguration") or DEFAULT_PERCENTAGES[strategy]
     given = params.get("deploymentConfiguration") or {}
     full: dict[str, Any] = {**previous, **given}
@@ -295,11 +295,14 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
     _check_hooks(full.get("lifecycleHooks") or ())
     _check_failure_detection(full)
     least, most = full["minimumHealthyPercent"], full["maximumPercent"]
-    if least < 0 or most < 0 or (strategy == REPLICA and most < 100):
+    if least < 0 or most < 100:
         raise InvalidParameterException("maximumPercent must be at least 100, and minimumHealthyPercent at least 0.")
-    if strategy == DAEMON and most != 100:
-        raise InvalidParameterException("The daemon scheduling strategy supports no maximumPercent other than 100.")
-    if strategy == REPLICA and least > 100:
+    if strategy == DAEMON and most > 100:
+        raise InvalidParameterException(
+            "The daemon scheduling strategy does not support values above 100 for maximumPercent on a deployment configuration. "
+            "Change the maximumPercent value to 100, and try again"
+        )
+    if least > 100:
         raise InvalidParameterException("minimumHealthyPercent must be at most 100.")
     if least == most:
         raise InvalidParameterException(
@@ -322,7 +325,7 @@ def _check_failure_detection(configuration: dict[str, Any]) -> None:
 
 
 def _check_hooks(hooks: Sequence[dict[str, Any]]) -> None:
-    """Refuse lifecycle hooks that have no meaning for a rolling update without a load balancer."""
+    """Refuse lifecycle hooks that Corral does not implement."""
     for hook in hooks:
         if hook.get("targetType", "AWS_LAMBDA") != "PAUSE":
             raise UnsupportedFeatureException("Corral does not serve lifecycle hooks of the type AWS_LAMBDA: use PAUSE.")

@@ -16,7 +16,7 @@ from corral.services.ecs.errors import (
     InvalidParameterException,
     ResourceNotFoundException,
 )
-from corral.services.ecs.lookup import REVISION_REQUIRED, exists_without_row, split_definition
+from corral.services.ecs.lookup import REVISION_REQUIRED, arn, exists_without_row, find_slot, split_definition
 from corral.services.ecs.run_queue import tags_changed
 from corral.services.tags import TagRules
 from corral.store import Store
@@ -99,6 +99,7 @@ def instance_tags(tx: Tx[Store], region: str, instance_id: str) -> list[Tag]:
 
 
 def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiError]) -> TaggedResource:
+    """Find a resource by its ARN. No other spelling of the ARN is accepted: policies are checked for the ARN in the request."""
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "ecs":
         raise InvalidParameterException(f"Invalid resource ARN: {resource_arn}")
@@ -106,9 +107,10 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiErr
     finder = FINDERS.get(kind)
     if finder is None:
         raise InvalidParameterException(
-            f"Corral does not serve tags for this kind of resource: {resource_arn}. Use the ARN of a {', '.join(FINDERS)}."
+            f"Corral does not serve tags for this kind of resource: {resource_arn}. Use one of these kinds: {', '.join(FINDERS)}."
         )
-    found = finder(tx, caller.region, name) if parts[3:5] == [caller.region, caller.account] else None
+    is_here = resource_arn == arn(caller.account, caller.region, f"{kind}/{name}")
+    found = finder(tx, caller.region, name) if is_here else None
     if found is None:
         if kind == "cluster":
             raise ClusterNotFoundException("Cluster not found.")
@@ -131,7 +133,7 @@ def _definition(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     if revision is None:
         raise ClientException(REVISION_REQUIRED)
     found = tx.store.definitions.get(region, family, revision)
-    if found is None:
+    if found is None or name != f"{family}:{revision}":
         return None
     _, status, document = found
     return TaggedResource(
@@ -142,7 +144,7 @@ def _definition(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
 def _task(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     cluster, _, task_id = name.rpartition("/")
     task = tx.store.tasks.get(task_id)
-    if task is None or (task.region, task.cluster) != (region, cluster or task.cluster):
+    if task is None or (task.region, task.cluster) != (region, cluster):
         return None
 
     before: list[Tag] = task.details.get("tags", [])
@@ -166,8 +168,8 @@ def _service(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
 
 
 def _instance(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
-    instance_id = name.rpartition("/")[2]
-    if tx.store.instances.get(instance_id) is None:
+    cluster, _, instance_id = name.rpartition("/")
+    if not cluster or find_slot(tx, region, cluster, instance_id) is None:
         return None
 
     def put(tags: list[Tag]) -> None:

@@ -14,7 +14,6 @@ from corral.model.placement import TASK, Claim
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
-from corral.services.ecs.managed_scaling import why_provider_waits
 from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
@@ -59,6 +58,8 @@ class WaitReasons:
             if holders:
                 text += f"; held by {' and '.join(holders)}"
         if claim.demand.rules is not None and claim.demand.rules.instance_group:
+            from corral.services.ecs.managed_scaling import why_provider_waits  # imported here, because few servers have providers
+
             text += f"; {why_provider_waits(tx, pool_name, claim.demand)}"
         return text
 
@@ -241,7 +242,7 @@ def _ended_at_s(task: Task) -> float | None:
 
 
 def _overrides(task: Task) -> dict[str, Any]:
-    """The overrides of a task. As on ECS, the list has an entry for every container."""
+    """The overrides of a task. As on ECS, `containerOverrides` has an entry for every container."""
     given = task.details.get("overrides")
     if not given:
         return {"inferenceAcceleratorOverrides": [], "containerOverrides": [{"name": run.container} for run in task.runs]}

@@ -62,8 +62,7 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     runs = assign_gpus(tx, task.pool, task.runs, placement, spec, claim)
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
-    mark_service(tx, task)
-    mark_job(tx, task)
+    mark_starter(tx, task)
     mark_provider(tx, task, placement.slot_id)
 
 
@@ -76,8 +75,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     mark_leaving(tx, before.id)
     tx.store.tasks.change(before, progress.task)
     tx.changed(f"task:{before.id}")
-    mark_service(tx, before)
-    mark_job(tx, before)
+    mark_starter(tx, before)
     for run in progress.start:
         start_run(tx, progress.task, run, spec_of(tx, before))
     if progress.stop:
@@ -86,13 +84,14 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         tx.due(f"task:{before.id}", progress.next_check_at_s)
     pool, stopped = tx.store.fleet.pool(before.pool), progress.task.state is TaskState.STOPPED
     if stopped:
-        mark_queued(tx, before)  # before the pool, because the next member of its array may get in line
+        mark_queued(tx, before)  # before the pool is marked, because the next member of the task's array may get a claim
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
-    # The time limit of a task counts from its start, so the time at which the oldest claim can start becomes later. Until then,
-    # younger claims may use the capacity that is reserved for the oldest claim.
-    extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
-    if (pool.has_line() or tx.store.claims.roaming) and (pool.lines_depending_on_tasks or frees or extends):
-        tx.mark(f"pool:{before.pool}")
+    if pool.has_line() or tx.store.claims.roaming:
+        # When a task starts, its time limit begins to count, so the latest end of the task becomes later. The slot that is reserved
+        # for the oldest claim then has room later, and more of the younger claims can end before that time.
+        extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
+        if pool.lines_depending_on_tasks or frees or extends:
+            tx.mark(f"pool:{before.pool}")
     if stopped and before.state is not TaskState.STOPPED:
         release_private_objects(tx, before)
     if stopped and before.pool != HOST_POOL:
@@ -101,9 +100,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if frees and before.instance_id is not None and before.instance_id in pool:
         slot = pool.slot(before.instance_id)
         if slot.draining or slot.withheld:
-            # Run the DAEMON services for two reasons. On a draining instance, a daemon task stops when it is the last task. And if
-            # a process outside Corral uses the GPU of an ended run, tasks do not get this GPU, so a daemon task may not fit any
-            # more.
+            # Check the DAEMON services for two reasons. On a draining instance, a daemon task stops when it is the last task. If a
+            # process outside Corral uses the GPU of an ended run, tasks do not get this GPU, so a daemon task may not fit any more.
             tx.mark(f"daemons:{before.pool}")
 
 
@@ -124,8 +122,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         mark_queued(tx, task)
         if in_line:
             tx.mark(f"pool:{task.pool}")  # run the scheduler, because other claims may use a slot that was reserved for this task
-        mark_service(tx, task)
-        mark_job(tx, task)
+        mark_starter(tx, task)
         mark_provider(tx, task)
     else:
         apply_progress(tx, task, stopping, task.runs)
@@ -147,19 +144,22 @@ def mark_queued(tx: Tx[Store], task: Task) -> None:
 def mark_provider(tx: Tx[Store], task: Task, instance_id: str | None = None) -> None:
     """Reconcile the capacity provider of a waiting task, or of the Auto Scaling group of a task's instance."""
     group = task.demand.rules.instance_group if task.demand.rules is not None else ""
-    if instance_id is not None and instance_id in tx.store.fleet.pool(task.pool):
-        group = tx.store.fleet.pool(task.pool).slot(instance_id).instance_group
+    pool = tx.store.fleet.pool(task.pool)
+    if instance_id is not None and instance_id in pool:
+        group = pool.slot(instance_id).instance_group
     if group:
         tx.mark(provider_key(task.region, group))
+
+
+def mark_starter(tx: Tx[Store], task: Task) -> None:
+    """Reconcile the service or the Batch job of a task that has changed."""
+    if task.started_by is not None:
+        mark_service(tx, task)
+        if task.started_by.startswith(STARTED_BY_BATCH):
+            tx.mark(f"job:{task.started_by.removeprefix(STARTED_BY_BATCH)}")
 
 
 def mark_service(tx: Tx[Store], task: Task) -> None:
     """Reconcile the service of a task that has changed."""
     if task.started_by is not None and task.started_by.startswith(STARTED_BY):
         tx.mark(f"service:{service_key(task.region, task.cluster, task.group.removeprefix('service:'))}")
-
-
-def mark_job(tx: Tx[Store], task: Task) -> None:
-    """Reconcile the Batch job of a task that has changed."""
-    if task.started_by is not None and task.started_by.startswith(STARTED_BY_BATCH):
-        tx.mark(f"job:{task.started_by.removeprefix(STARTED_BY_BATCH)}")

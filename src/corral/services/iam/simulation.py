@@ -13,6 +13,7 @@ from corral.decide.policy import (
     PolicyDecision,
     PolicyError,
     Principal,
+    evaluate,
     evaluate_identity,
     read_policy,
 )
@@ -34,7 +35,7 @@ DECISIONS = {
 
 
 def simulate_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    from corral.services.authorization import policies_of_role  # imported only here, because `authorization` imports other services
+    from corral.services.authorization import policies_of_role  # here, because `authorization` imports many services
 
     source = params["PolicySourceArn"]
     kind, _, path = source.rpartition(":")[2].partition("/")
@@ -64,10 +65,11 @@ def _simulate(params: Params, identity: IdentityPolicies, given: Context) -> dic
     results: dict[str, dict[str, Any]] = {}
     for action in params["ActionNames"]:
         for resource in params.get("ResourceArns") or [NO_RESOURCE]:
-            decision = evaluate_identity(identity, AccessRequest(Principal("AWS", ()), action, resource, context))
+            request = AccessRequest(Principal("AWS", ()), action, resource, context)
+            decision = evaluate_identity(identity, request)
             result = {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": DECISIONS[decision]}
             if identity.boundary is not None:
-                allowed = decision is PolicyDecision.ALLOWED
+                allowed = evaluate(identity.boundary, request) is PolicyDecision.ALLOWED
                 result["PermissionsBoundaryDecisionDetail"] = {"AllowedByPermissionsBoundary": allowed}
             results[f"{len(results):06d}"] = result | {"MatchedStatements": [], "MissingContextValues": []}
     found, token = PAGES.page(params, among(results))

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Point
@@ -158,7 +159,7 @@ def _order(tx: Tx[Store], row: Invocation, document: Document) -> InvocationOrde
 
 
 def _environment(tx: Tx[Store], row: Invocation, document: Document) -> dict[str, str]:
-    """The environment variables that Lambda sets, with the credentials of the function's role."""
+    """The environment variables of a function: its own, and those that Lambda sets, such as the credentials of the role."""
     settings, role = tx.settings, str(document["Role"]).rpartition("/")[2]
     credentials = sessions.issue(
         settings.session_key,

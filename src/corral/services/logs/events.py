@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.model.durations import DAY_MS, HOUR_MS
 from corral.services.caller import Caller
 from corral.services.logs.common import existing_stream, now_ms, requested_group_name, retention_start_ms
@@ -48,7 +49,7 @@ def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
 
 
 def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Return one page of a stream. If the page is empty and X-Corral-Wait is given, wait for new events."""
+    """Return one page of a stream. If the page is empty and the request has X-Corral-Wait, wait for new events."""
     stream = existing_stream(tx, caller, requested_group_name(params), params["logStreamName"])
     reply = _page(tx, stream, params)
     if caller.wait_s and not tx.final and not reply["events"]:

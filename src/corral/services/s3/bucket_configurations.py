@@ -55,7 +55,7 @@ class BucketConfiguration(Struct, frozen=True):
 
 
 def current_document(tx: Tx[Store], bucket: Bucket, configuration: BucketConfiguration) -> Any:
-    """The bucket's configuration of this kind, or the default; None if it has neither."""
+    """The bucket's configuration of this kind, or the default. None if there is no default, or if a request has deleted it."""
     found = tx.store.bucket_documents.get(bucket.id, configuration.name)
     return configuration.default if found is None else found[0]
 
@@ -112,7 +112,7 @@ def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, H
             )
         stored = tx.store.bucket_documents.named(bucket.id, kind)
         if len(stored) >= NAMED_MAX and name not in dict(stored):
-            raise InvalidArgument(f"The bucket already has {NAMED_MAX} of {member}, the maximum: delete one first.")
+            raise InvalidArgument(f"The bucket already has {NAMED_MAX} {member}s, which is the maximum: delete one first.")
         tx.store.bucket_documents.put(bucket.id, kind, document, tx.now_s, name)
         return {}
 

@@ -21,7 +21,8 @@ PAGE_MAX = 1_000
 def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, puts_object: bool = False) -> Bucket:
     """The bucket that a request names. If the request has an `ExpectedBucketOwner`, the caller's account must match.
 
-    The bucket with the variables of runs is private: all callers may put objects, but only the root user may do anything else.
+    The bucket BUCKET is private. It has the environment variables that `corral run` stores. Every caller may put an object there,
+    but only the root user may do anything else.
     """
     bucket = tx.store.buckets.get(params["Bucket"])
     if bucket is None:
@@ -41,10 +42,7 @@ def is_root(caller: Caller) -> bool:
 def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> ObjectVersion:
     """The version with this id, or the latest version. Raises an error if the version is a delete marker."""
     if version_id is None:
-        latest = tx.store.objects.latest(bucket.id, key)
-        if latest is None or latest.is_marker:
-            raise _with_marker_headers(no_such_key(key), latest)
-        return latest
+        return _existing(tx.store.objects.latest(bucket.id, key), key)
     found = tx.store.objects.version(bucket.id, key, version_id)
     if found is None:
         raise NoSuchVersion("The specified version does not exist.", Key=key, VersionId=version_id)
@@ -52,6 +50,20 @@ def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | 
         message = "The specified method is not allowed against this resource."
         raise _with_marker_headers(MethodNotAllowed(message, ResourceType="DeleteMarker"), found)
     return found
+
+
+def existing_version_with_blob(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> tuple[ObjectVersion, str | None]:
+    """Return the same as `existing_version`, and the blob that has all bytes of the version, if it is known."""
+    if version_id is not None:
+        return existing_version(tx, bucket, key, version_id), None
+    version, blob = tx.store.objects.latest_with_blob(bucket.id, key) or (None, None)
+    return _existing(version, key), blob
+
+
+def _existing(latest: ObjectVersion | None, key: str) -> ObjectVersion:
+    if latest is None or latest.is_marker:
+        raise _with_marker_headers(no_such_key(key), latest)
+    return latest
 
 
 def check_key(key: str) -> None:

@@ -9,7 +9,7 @@ from corral.core import Tx
 from corral.decide.byte_range import Unsatisfiable, span_of
 from corral.decide.preconditions import Conditions, etag_matches, failed_condition
 from corral.errors import ApiError
-from corral.model.blob import Admission, StoredBlob
+from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.model.run_environment import BUCKET
 from corral.services.caller import Caller
@@ -28,7 +28,16 @@ from corral.services.s3.errors import (
     precondition_failed,
 )
 from corral.services.s3.lifecycle import expiration_member
-from corral.services.s3.lookup import check_key, existing_bucket, existing_version, is_root, page_limit, quoted, version_id_member
+from corral.services.s3.lookup import (
+    check_key,
+    existing_bucket,
+    existing_version,
+    existing_version_with_blob,
+    is_root,
+    page_limit,
+    quoted,
+    version_id_member,
+)
 from corral.services.s3.object_checksums import (
     FULL_OBJECT,
     announced_algorithms,
@@ -120,11 +129,20 @@ def check_size(params: dict[str, Any]) -> None:
 
 
 def get_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Return an object. This function runs without a snapshot (see `CallRunner.run`).
+
+    The parts of an object never change, and the event loop, which runs this function, also begins each removal of garbage. So the
+    parts that belong to the version still exist.
+    """
     bucket = existing_bucket(tx, params, caller)
-    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
+    version, blob = existing_version_with_blob(tx, bucket, params["Key"], params.get("VersionId"))
     first, size, response = _response(tx, bucket, version, params)
     assert version.content is not None
-    return response | {"Body": tx.store.objects.slices(version.content, first, size) or b""}
+    if blob is not None and size:
+        response["Body"] = (Slice(blob, first, size),)
+    else:
+        response["Body"] = tx.store.objects.slices(version.content, first, size) or b""
+    return response
 
 
 def head_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -185,11 +203,13 @@ def _response(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, params: dic
     if span is None:
         if params.get("ChecksumMode") == "ENABLED":
             response |= stored_checksums(version.details)
-        return 0, version.size, response | {"ContentLength": version.size}
+        response["ContentLength"] = version.size
+        return 0, version.size, response
     first, size = span
     if size:
         response["ContentRange"] = f"bytes {first}-{first + size - 1}/{version.size}"
-    return first, size, response | {"ContentLength": size}
+    response["ContentLength"] = size
+    return first, size, response
 
 
 def _span(tx: Tx[Store], version: ObjectVersion, params: dict[str, Any], response: dict[str, Any]) -> tuple[int, int] | None:
@@ -249,7 +269,7 @@ def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 def delete_batches(params: dict[str, Any]) -> list[dict[str, Any]]:
     """Split a DeleteObjects request into smaller ones, because a command with 1000 keys would delay other commands.
 
-    S3 does not promise that DeleteObjects is atomic.
+    The split is allowed, because S3 does not promise that DeleteObjects is atomic.
     """
     requested = params["Delete"]["Objects"]
     batches = (requested[at : at + DELETE_BATCH_KEYS] for at in range(0, len(requested), DELETE_BATCH_KEYS))
@@ -280,9 +300,9 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: Caller) -> None:
-    """Raise AccessDenied if the policies of the caller's role do not allow it to delete this key.
+    """Raise AccessDenied if a policy of the caller's role denies the deletion of this key.
 
-    DeleteObjects has its keys in the body, so they cannot be checked together with the head of the request.
+    The body of DeleteObjects has the keys. So they cannot be checked before the body arrives, unlike the key of DeleteObject.
     """
     from corral.services.authorization import policies_of_role, refusal, role_name  # imported only here: few callers need it
     from corral.services.permissions import permissions

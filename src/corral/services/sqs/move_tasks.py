@@ -53,15 +53,7 @@ def start_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 
 def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    try:
-        handle = read_json(urlsafe_b64decode(params["TaskHandle"].encode()))
-        task_id, source_arn = str(handle["taskId"]), str(handle["sourceArn"])
-    except (ValueError, KeyError, TypeError):
-        raise InvalidParameterValue("Value for parameter TaskHandle is invalid.") from None
-    _queue(tx, source_arn, "SourceArn")
-    task = tx.store.queues.move_task(task_id)
-    if task is None:
-        raise ResourceNotFoundException("Task does not exist.")
+    task = task_with_handle(tx, params["TaskHandle"])
     if task.status != RUNNING:
         raise UnsupportedOperation(f"Only a task with status {RUNNING} can be cancelled: this task has status {task.status}.")
     tx.store.queues.change_move_task(replace(task, status="CANCELLED"))
@@ -72,6 +64,20 @@ def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Calle
     source, limit = _queue(tx, params["SourceArn"], "SourceArn"), params.get("MaxResults", 1)
     tasks = tx.store.queues.move_tasks(source, limit)
     return {"Results": [_description(task) for task in tasks]} if tasks else {}
+
+
+def task_with_handle(tx: Tx[Store], given: str) -> MoveTask:
+    """Return the task with this handle. Raise an error if it does not exist."""
+    try:
+        handle = read_json(urlsafe_b64decode(given.encode()))
+        task_id, source_arn = str(handle["taskId"]), str(handle["sourceArn"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidParameterValue("Value for parameter TaskHandle is invalid.") from None
+    _queue(tx, source_arn, "SourceArn")
+    task = tx.store.queues.move_task(task_id)
+    if task is None or task.source_arn != source_arn:
+        raise ResourceNotFoundException("Task does not exist.")
+    return task
 
 
 def _queue(tx: Tx[Store], arn: str, parameter: str) -> Queue:

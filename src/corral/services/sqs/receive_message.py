@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import md5
 from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx, Wait
+from corral.commands import Wait
+from corral.core import Tx
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
 from corral.model.queue_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
 from corral.services import leaving_tasks
 from corral.services.caller import Caller
 from corral.services.leaving_tasks import messages_gone
 from corral.services.sqs.errors import NOT_FOR_THIS_TYPE, OverLimit, invalid
-from corral.services.sqs.message_content import digest, load_attributes, select_attributes
+from corral.services.sqs.message_content import body_digest, digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of
 from corral.services.sqs.queue_names import arn_of, now_ms, queue_at, queue_with_arn, wait_key
 from corral.services.sqs.send_message import sequence_number
@@ -23,7 +23,7 @@ from corral.store import Store
 from corral.store.messages import RECEIVE_MAX_BYTES
 
 SystemAttribute = Callable[[Queue, QueueMessage], str | None]  # returns the value, or None if the message does not have it
-CLEARED_MAX = 100  # expired messages and dead letters that one call removes, in about 5 ms; then other commands run
+CLEARED_MAX = 100  # the most expired messages and dead letters that one call removes, in about 5 ms; then other commands run
 
 
 class ReceiveRequest(Struct, frozen=True):
@@ -185,7 +185,7 @@ def _response_of(
     response: dict[str, Any] = {
         "MessageId": message.message_id,
         "ReceiptHandle": handle_of(queue, message.id, message.receives),
-        "MD5OfBody": md5(message.body.encode(), usedforsecurity=False).hexdigest(),
+        "MD5OfBody": body_digest(message.body.encode()),
         "Body": message.body,
     }
     if system and (attributes := {name: value for name, read in system if (value := read(queue, message)) is not None}):

@@ -1,4 +1,4 @@
-"""SendMessage and SendMessageBatch, and the functions that add every new message to a queue.
+"""SendMessage and SendMessageBatch, and functions that add messages to a queue.
 
 Other services, such as S3's notifications, send messages with `deliver`. Message move tasks use `put_all`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from hashlib import md5, sha256
+from hashlib import sha256
 from typing import Any
 
 from corral.core import Tx
@@ -29,6 +29,7 @@ from corral.services.sqs.message_content import (
     TRACE_HEADER,
     MessageAttributes,
     attributes_size,
+    body_digest,
     check_attributes,
     check_body,
     digest,
@@ -77,7 +78,7 @@ def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> 
     system_attributes = params.get("MessageSystemAttributes")
     check_body(body)
     data = body.encode()
-    response, size, stored, trace = {"MD5OfMessageBody": md5(data, usedforsecurity=False).hexdigest()}, len(data), None, None
+    response, size, stored, trace = {"MD5OfMessageBody": body_digest(data)}, len(data), None, None
     if attributes:
         check_attributes(attributes)
         size += attributes_size(attributes)
@@ -136,7 +137,7 @@ def service_may_send(queue: Queue, arn: str, service: str, source_arn: str, acco
     context = {"aws:sourcearn": (source_arn,), "aws:sourceaccount": (account,)}
     try:
         policy = read_policy(queue.attributes.get("Policy", ""))
-    except PolicyError:  # the queue has no policy
+    except PolicyError:  # the queue has no policy, or the policy is not valid
         return False
     return evaluate(policy, AccessRequest(service_principal(service), "sqs:SendMessage", arn, context)) is PolicyDecision.ALLOWED
 
@@ -187,9 +188,9 @@ def deduplication_id_for(queue: Queue, body: str, given: str | None, group_id: s
 
 
 def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tuple[str, int]]:
-    """Add messages to a queue in the given order. Returns (message id, id) for each message.
+    """Add messages to a queue in the given order. Returns (MessageId, id in the store) for each message.
 
-    If a message on a FIFO queue is a duplicate, it is not added. The result has the ids of the earlier message.
+    A duplicate on a FIFO queue is not added: the result has the ids of the earlier message.
     """
     ids = tx.store.queues.new_ids(tx.now_s, len(drafts))
     if not queue.is_fifo:

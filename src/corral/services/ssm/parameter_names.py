@@ -79,10 +79,10 @@ def parse_reference(caller: Caller, given: str) -> ParameterReference:
 
 
 def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
-    """The version that a name or an ARN refers to, and the selector: the version or label after the colon."""
+    """The version that a name or an ARN refers to, and the selector, such as `:3` or `:stable`."""
     region, name, selector = parse_reference(caller, given)
     found = _latest(tx, region, name)
-    if found is None and given.startswith("arn:"):  # the parameters `/name` and `name` have the same ARN
+    if found is None and given.startswith("arn:") and name.count("/") == 1:  # the parameters `/name` and `name` have the same ARN
         found = _latest(tx, region, name.removeprefix("/"))
     if found is None:
         raise ParameterNotFound(f"Parameter {given} not found.")
