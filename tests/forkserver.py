@@ -6,7 +6,8 @@ and models. A fork costs a tenth of that.
 - `program` is a small script that stands for `aws` or `corral`: it hands its arguments, environment, folder and standard
   streams over, passes signals on, and ends as the fork ends. The fork runs the installed entry point.
 - `Popen` takes the place of `subprocess.Popen` in tests (`conftest.py`). It starts `python -m corral.server`, `corral.node` and so
-  on as forks. Forks use it for their own processes too: so the server starts its agent, and the agent its spawner.
+  on as forks, and `program` without the script. Forks use it for their own processes too: so the server starts its agent, and the
+  agent its spawner.
 
 A fork has another parent process and no controlling terminal: tests of terminals start the real command, and so do the commands of
 the README (tests/test_docs.py).
@@ -30,12 +31,14 @@ from typing import Any, ClassVar
 
 from eventually import eventually
 
+PREFIX = "corral-forkserver-"  # of the folder
 INTERPRETERS = ("server", "node", "aws", "corral")
 NEEDED = {"aws": ["aws"], "corral": ["corral", "server", "node"]}  # `corral up` starts a server
 SHARED = "CORRAL_TEST_FORKSERVER"  # names the folder of the controller's
 STARTED_S = 60.0
 FAILED = ".failed"  # of a file in that folder
 NUMBER_BYTES = 4
+AWS = str(Path(sys.executable).with_name("aws"))
 PADDING = "-" * 8192  # room for the command line of a fork
 MODULES = {  # the interpreter for a module
     "corral.server": "server", "corral.backup": "server", "corral.node": "node", "corral.node.spawner": "node",
@@ -86,7 +89,7 @@ class Forkserver:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="corral-forkserver-")
+        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX)
         self.folder = Path(self._folder.name)
         self._interpreters: dict[str, subprocess.Popen[bytes]] = {}
         self._starting = threading.Lock()
@@ -153,28 +156,44 @@ class Popen(subprocess.Popen):
     def _execute_child(self, *arguments: Any) -> None:
         given = self._given.bind(self, *arguments).arguments
         command, environment = [os.fspath(word) for word in given["args"]], given["env"]
-        if command[:2] != [sys.executable, "-m"] or command[2] not in MODULES or given["preexec_fn"]:
+        path = None if given["preexec_fn"] else self._socket_of(command)
+        if path is None:
             super()._execute_child(*arguments)
             return
+        is_script = command[1:2] != ["-m"]
         files = [number if at == -1 else at for number, at in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))]
         umask = os.umask(0)
         os.umask(umask)
         ignores = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         message = marshal.dumps((
-            command,
+            [os.path.basename(command[0]), *command[1:]] if is_script else command,
             {os.fsencode(name): os.fsencode(value) for name, value in (os.environ if environment is None else environment).items()},
-            os.fspath(given["cwd"] or os.getcwd()), umask, ignores, bool(given["start_new_session"]), False,
+            os.fspath(given["cwd"] or os.getcwd()), umask, ignores, bool(given["start_new_session"]), is_script,
             [0, 1, 2, *given["pass_fds"]],
         ))  # fmt: skip
         message = len(message).to_bytes(NUMBER_BYTES, "big") + message
         self._forks = socket.socket(socket.AF_UNIX)
-        self._forks.connect(os.fspath((self.folder or folder_of("server", "node")) / f"{MODULES[command[2]]}.socket"))
+        self._forks.connect(path)
         sent = socket.send_fds(self._forks, [message], [*files, *given["pass_fds"]])
         self._forks.sendall(message[sent:])
         self.pid = int.from_bytes(self._forks.recv(NUMBER_BYTES), "big")
         assert self.pid, "the fork server does not answer"
         self._child_created = True
         self._close_pipe_fds(*(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
+
+    def _socket_of(self, command: list[str]) -> str | None:
+        """Return the socket of the interpreter that runs this command, or None: the scripts of `program` need not be run first."""
+        if command[:2] == [sys.executable, "-m"] and command[2] in MODULES:
+            return f"{self.folder or folder_of('server', 'node')}/{MODULES[command[2]]}.socket"
+        if self.folder and command[0] == AWS and (self.folder / "aws.socket").exists():  # `corral doctor` runs it
+            return f"{self.folder}/aws.socket"
+        folder, name = os.path.split(command[0])
+        return f"{command[0]}.socket" if name in NEEDED and os.path.basename(folder).startswith(PREFIX) else None
+
+    def __del__(self, *arguments: Any) -> None:
+        """Keep no fork for a later wait: its interpreter waits for it. The garbage collector may have closed the socket already."""
+        if self._forks is None:
+            super().__del__(*arguments)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._forks is None:
