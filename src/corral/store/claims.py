@@ -18,10 +18,10 @@ from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
 
 CLAIMS = (  # every claim with the resources that it needs
-    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
+    "SELECT claim.number, claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
     "task.gpu_memory_mib, roams, longest "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, 0, NULL "
+    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, 0, NULL "
     "FROM claim JOIN instance ON instance.id = claim.id WHERE kind = 'instance'"
 )
 
@@ -32,37 +32,39 @@ class Claims:
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._database = database
         self._fleet = fleet
-        self._waiting: dict[tuple[str, str], tuple[str, Claim]] = {}  # kind and id → pool and claim
+        self._waiting: dict[tuple[str, str], tuple[int, str, Claim]] = {}  # kind and id → number of the row, pool, claim
         self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, sorted by rank
 
     def rebuild(self) -> None:
         for row in self._database.execute(CLAIMS).fetchall():
-            pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s = row
+            number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s = row
             demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
             claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s)
             self._fleet.join_line(pool, claim)
-            self._waiting[kind, id] = pool, claim
+            self._waiting[kind, id] = number, pool, claim
             if roams:
                 insort(self.roaming, claim)
 
     def add(self, pool: str, claim: Claim, *, roams: bool = False) -> None:
-        self._database.execute(
+        key = claim.kind, claim.id
+        assert key not in self._waiting, f"{claim.kind} {claim.id} has a claim already"
+        number = self._database.execute(
             "INSERT INTO claim (kind, id, pool, rank, roams, longest) VALUES (?, ?, ?, ?, ?, ?)",
-            (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s),
-        )
+            (*key, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s),
+        ).lastrowid
+        assert number is not None
         if roams:
             insort(self.roaming, claim)
             self._database.journal.on_rollback(partial(self._stop_roaming, claim))
         self._fleet.join_line(pool, claim)
-        key = claim.kind, claim.id
-        self._waiting[key] = pool, claim
+        self._waiting[key] = number, pool, claim
         self._database.journal.on_rollback(partial(self._waiting.pop, key))
 
     def remove(self, kind: str, id: str) -> None:
         """Delete a claim that was granted or withdrawn."""
         key = kind, id
-        pool, claim = waiting = self._waiting.pop(key)
-        self._database.execute("DELETE FROM claim WHERE kind = ? AND id = ?", key)
+        number, pool, claim = waiting = self._waiting.pop(key)
+        self._database.execute("DELETE FROM claim WHERE number = ?", (number,))
         if self._stop_roaming(claim):
             self._database.journal.on_rollback(partial(insort, self.roaming, claim))
         self._fleet.leave_line(pool, claim)
@@ -70,7 +72,7 @@ class Claims:
 
     def change_rank(self, claim: Claim, rank: Rank) -> None:
         """Change the rank of a claim, so that it is served earlier or later."""
-        pool, roams = self._waiting[claim.kind, claim.id][0], self.roams(claim.kind, claim.id)
+        pool, roams = self._waiting[claim.kind, claim.id][1], self.roams(claim.kind, claim.id)
         self.remove(claim.kind, claim.id)
         self.add(pool, claim._replace(rank=rank), roams=roams)
 
@@ -89,4 +91,4 @@ class Claims:
 
     def get(self, kind: str, id: str) -> Claim | None:
         found = self._waiting.get((kind, id))
-        return None if found is None else found[1]
+        return None if found is None else found[2]

@@ -10,7 +10,7 @@ CREATE TABLE invocation (
     region     TEXT NOT NULL,
     function   TEXT NOT NULL,
     is_async   INTEGER NOT NULL CHECK (is_async IN (0, 1)),
-    state      TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed')),
+    state      TEXT NOT NULL CHECK (state IN ('queued', 'running') OR state IN ('succeeded', 'failed')),
     payload    BLOB NOT NULL,
     context    TEXT NOT NULL,         -- the ClientContext of the request
     attempts   INTEGER NOT NULL,      -- attempts that have ended

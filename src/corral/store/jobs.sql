@@ -13,8 +13,10 @@ CREATE TABLE job (
     region        TEXT NOT NULL,
     queue         TEXT NOT NULL,
     name          TEXT NOT NULL,
-    kind          TEXT NOT NULL CHECK (kind IN ('single', 'array', 'multi-node')),
-    state         TEXT NOT NULL CHECK (state IN ('SUBMITTED', 'PENDING', 'RUNNABLE', 'STARTING', 'RUNNING', 'SUCCEEDED', 'FAILED')),
+    kind          TEXT NOT NULL CHECK (kind IN ('single', 'array') OR kind = 'multi-node'),
+    state         TEXT NOT NULL
+        CHECK (state IN ('SUBMITTED', 'PENDING') OR state IN ('RUNNABLE', 'STARTING') OR state = 'RUNNING'
+               OR state IN ('SUCCEEDED', 'FAILED')),
     spec          INTEGER NOT NULL REFERENCES job_spec (number),
     created_at    REAL NOT NULL,
     size          INTEGER NOT NULL,
@@ -48,7 +50,8 @@ CREATE INDEX job_stopped ON job (stopped_at) WHERE stopped_at IS NOT NULL;
 CREATE TABLE job_child (
     job           INTEGER NOT NULL REFERENCES job (number),
     position      INTEGER NOT NULL,         -- its index in the array, or among the nodes
-    state         TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING', 'SUCCEEDED', 'FAILED')),
+    state         TEXT NOT NULL
+        CHECK (state IN ('PENDING', 'RUNNABLE') OR state IN ('STARTING', 'RUNNING') OR state IN ('SUCCEEDED', 'FAILED')),
     created_at    REAL NOT NULL,
     started_at    REAL,
     stopped_at    REAL,

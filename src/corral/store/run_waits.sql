@@ -3,7 +3,7 @@
 CREATE TABLE run_wait (
     task_id    TEXT PRIMARY KEY,
     chain      TEXT NOT NULL,               -- the id of the first task of the chain
-    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
+    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready') OR state = 'admitted'),
     held       INTEGER NOT NULL CHECK (held IN (0, 1)),
     not_before REAL,                        -- the earliest time of the start; NULL: none, or it has passed
     unmet      INTEGER NOT NULL CHECK (unmet >= 0),  -- the number of its rows in run_dependency

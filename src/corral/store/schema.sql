@@ -54,13 +54,14 @@ CREATE TABLE instance (
     region        TEXT NOT NULL,            -- empty: a host's own instance; its cluster has the same name in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
-    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'shutting-down', 'terminated')),
+    state         TEXT NOT NULL
+        CHECK (state IN ('pending', 'running') OR state IN ('stopping', 'stopped') OR state IN ('shutting-down', 'terminated')),
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     cpu_units     INTEGER NOT NULL,
     memory_mib    INTEGER NOT NULL,
     created_at    REAL NOT NULL,
     host_id       TEXT REFERENCES host (id),
-    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING') OR status = 'INACTIVE'),
     terminated_at REAL,
     details       TEXT NOT NULL,            -- JSON: from the request, for Describe operations
     group_name    TEXT NOT NULL DEFAULT '', -- its Auto Scaling group; empty: none
@@ -69,7 +70,7 @@ CREATE TABLE instance (
     launch_reason TEXT NOT NULL DEFAULT '',
     end_reason    TEXT NOT NULL DEFAULT '',
     CHECK ((state IN ('pending', 'stopped')) <= (host_id IS NULL)),
-    CHECK ((state IN ('running', 'stopping', 'shutting-down')) <= (host_id IS NOT NULL)),
+    CHECK ((state IN ('running', 'stopping') OR state = 'shutting-down') <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
 ) WITHOUT ROWID;
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
@@ -108,6 +109,8 @@ CREATE INDEX gpu_of_host ON gpu (host_id, position);
 CREATE INDEX gpu_of_owner ON gpu (owner, position);
 CREATE INDEX gpu_failed ON gpu (owner) WHERE fault != '';
 
+-- If IN has three or more values, SQLite creates a temporary table for each write that checks them. So the CHECK constraints of
+-- tables with many writes have at most two values in IN.
 CREATE TABLE task (
     id             TEXT PRIMARY KEY,
     region         TEXT NOT NULL,
@@ -115,7 +118,7 @@ CREATE TABLE task (
     definition_arn TEXT NOT NULL,
     family         TEXT NOT NULL,
     pool           TEXT NOT NULL,
-    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
+    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING') OR state IN ('RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
     instance_id    TEXT,                    -- no foreign key is needed: an instance is deleted later than its tasks
     gpus           INTEGER NOT NULL,
@@ -165,7 +168,7 @@ CREATE TABLE run (
     container  TEXT NOT NULL,
     essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
     gpus       INTEGER NOT NULL,
-    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
+    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING') OR state = 'STOPPED'),
     gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that the run got; the value stays after the end of the run
     pid        INTEGER,
     exit_code  INTEGER,
@@ -207,14 +210,14 @@ END;
 
 -- A PROVISIONING task or a pending instance that waits for capacity of a pool. `job_line.pools` has the claims of Batch jobs.
 CREATE TABLE claim (
-    kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
-    id   TEXT NOT NULL,
-    pool TEXT NOT NULL,
-    rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
-    roams INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)),   -- 1: the task may also get capacity of its cluster's other pool
-    longest REAL,                           -- the longest time from placement to release in seconds; NULL: there is no time limit
-    PRIMARY KEY (kind, id)
-) WITHOUT ROWID;
+    number  INTEGER PRIMARY KEY,            -- the store finds the number of a claim in memory, so there is no index on the id
+    kind    TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
+    id      TEXT NOT NULL,
+    pool    TEXT NOT NULL,
+    rank    TEXT NOT NULL,                  -- JSON: a list of numbers; the smallest list is served first
+    roams   INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)), -- 1: the task may also get capacity of its cluster's other pool
+    longest REAL                            -- the longest time from placement to release in seconds; NULL: there is no time limit
+);
 
 -- Responses of idempotent requests: a repeated request gets the same response.
 CREATE TABLE client_token (

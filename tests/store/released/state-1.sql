@@ -32,15 +32,15 @@ CREATE TABLE change_set (
     UNIQUE (stack_id, name)
 ) WITHOUT ROWID;
 CREATE TABLE claim (
-    kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
-    id   TEXT NOT NULL,
-    pool TEXT NOT NULL,
-    rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
-    roams INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)),   -- 1: the task may also get capacity of its cluster's other pool
-    longest REAL,                           -- the longest time from placement to release in seconds; NULL: there is no time limit
-    PRIMARY KEY (kind, id)
-) WITHOUT ROWID;
-INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]',0,NULL);
+    number  INTEGER PRIMARY KEY,            -- the store finds the number of a claim in memory, so there is no index on the id
+    kind    TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
+    id      TEXT NOT NULL,
+    pool    TEXT NOT NULL,
+    rank    TEXT NOT NULL,                  -- JSON: a list of numbers; the smallest list is served first
+    roams   INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)), -- 1: the task may also get capacity of its cluster's other pool
+    longest REAL                            -- the longest time from placement to release in seconds; NULL: there is no time limit
+);
+INSERT INTO "claim" VALUES(2,'task','waiting','hosts','[0,1.0]',0,NULL);
 CREATE TABLE client_token (
     scope      TEXT NOT NULL,               -- account, region and operation
     token      TEXT NOT NULL,
@@ -198,13 +198,14 @@ CREATE TABLE instance (
     region        TEXT NOT NULL,            -- empty: a host's own instance; its cluster has the same name in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
-    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'shutting-down', 'terminated')),
+    state         TEXT NOT NULL
+        CHECK (state IN ('pending', 'running') OR state IN ('stopping', 'stopped') OR state IN ('shutting-down', 'terminated')),
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     cpu_units     INTEGER NOT NULL,
     memory_mib    INTEGER NOT NULL,
     created_at    REAL NOT NULL,
     host_id       TEXT REFERENCES host (id),
-    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING') OR status = 'INACTIVE'),
     terminated_at REAL,
     details       TEXT NOT NULL,            -- JSON: from the request, for Describe operations
     group_name    TEXT NOT NULL DEFAULT '', -- its Auto Scaling group; empty: none
@@ -213,7 +214,7 @@ CREATE TABLE instance (
     launch_reason TEXT NOT NULL DEFAULT '',
     end_reason    TEXT NOT NULL DEFAULT '',
     CHECK ((state IN ('pending', 'stopped')) <= (host_id IS NULL)),
-    CHECK ((state IN ('running', 'stopping', 'shutting-down')) <= (host_id IS NOT NULL)),
+    CHECK ((state IN ('running', 'stopping') OR state = 'shutting-down') <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
 ) WITHOUT ROWID;
 INSERT INTO "instance" VALUES('2bedac7ce67e4d63efd5fba049d3c507','','default','corral.host','running',4,4096,4096,1.0,'h','ACTIVE',NULL,'{}','','',NULL,'','');
@@ -249,7 +250,7 @@ CREATE TABLE invocation (
     region     TEXT NOT NULL,
     function   TEXT NOT NULL,
     is_async   INTEGER NOT NULL CHECK (is_async IN (0, 1)),
-    state      TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed')),
+    state      TEXT NOT NULL CHECK (state IN ('queued', 'running') OR state IN ('succeeded', 'failed')),
     payload    BLOB NOT NULL,
     context    TEXT NOT NULL,         -- the ClientContext of the request
     attempts   INTEGER NOT NULL,      -- attempts that have ended
@@ -264,8 +265,10 @@ CREATE TABLE job (
     region        TEXT NOT NULL,
     queue         TEXT NOT NULL,
     name          TEXT NOT NULL,
-    kind          TEXT NOT NULL CHECK (kind IN ('single', 'array', 'multi-node')),
-    state         TEXT NOT NULL CHECK (state IN ('SUBMITTED', 'PENDING', 'RUNNABLE', 'STARTING', 'RUNNING', 'SUCCEEDED', 'FAILED')),
+    kind          TEXT NOT NULL CHECK (kind IN ('single', 'array') OR kind = 'multi-node'),
+    state         TEXT NOT NULL
+        CHECK (state IN ('SUBMITTED', 'PENDING') OR state IN ('RUNNABLE', 'STARTING') OR state = 'RUNNING'
+               OR state IN ('SUCCEEDED', 'FAILED')),
     spec          INTEGER NOT NULL REFERENCES job_spec (number),
     created_at    REAL NOT NULL,
     size          INTEGER NOT NULL,
@@ -290,7 +293,8 @@ CREATE TABLE job (
 CREATE TABLE job_child (
     job           INTEGER NOT NULL REFERENCES job (number),
     position      INTEGER NOT NULL,         -- its index in the array, or among the nodes
-    state         TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING', 'SUCCEEDED', 'FAILED')),
+    state         TEXT NOT NULL
+        CHECK (state IN ('PENDING', 'RUNNABLE') OR state IN ('STARTING', 'RUNNING') OR state IN ('SUCCEEDED', 'FAILED')),
     created_at    REAL NOT NULL,
     started_at    REAL,
     stopped_at    REAL,
@@ -529,7 +533,7 @@ CREATE TABLE run (
     container  TEXT NOT NULL,
     essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
     gpus       INTEGER NOT NULL,
-    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
+    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING') OR state = 'STOPPED'),
     gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that the run got; the value stays after the end of the run
     pid        INTEGER,
     exit_code  INTEGER,
@@ -575,7 +579,7 @@ CREATE TABLE run_environment (
 CREATE TABLE run_wait (
     task_id    TEXT PRIMARY KEY,
     chain      TEXT NOT NULL,               -- the id of the first task of the chain
-    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'admitted')),
+    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready') OR state = 'admitted'),
     held       INTEGER NOT NULL CHECK (held IN (0, 1)),
     not_before REAL,                        -- the earliest time of the start; NULL: none, or it has passed
     unmet      INTEGER NOT NULL CHECK (unmet >= 0),  -- the number of its rows in run_dependency
@@ -691,7 +695,7 @@ CREATE TABLE task (
     definition_arn TEXT NOT NULL,
     family         TEXT NOT NULL,
     pool           TEXT NOT NULL,
-    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
+    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING') OR state IN ('RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
     instance_id    TEXT,                    -- no foreign key is needed: an instance is deleted later than its tasks
     gpus           INTEGER NOT NULL,
