@@ -14,7 +14,8 @@ from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint, all_of, any
 
 OPERATOR = re.compile(r"!=|<=|>=|=|<|>")
 UNQUOTED = re.compile(r"[A-Za-z0-9_.*:/#+-]+")
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?")  # an integer has none of the three groups
+INTEGER_MAX_CHARACTERS = 4300  # int() accepts no longer text
 LOOKS_LIKE_A_NUMBER = re.compile(r"[0-9.eE+-]*")
 KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON encoders usually do not escape
 REGEXES_MAX = 2  # per pattern
@@ -152,12 +153,10 @@ def read_comparison(reader: Reader) -> Comparison | None:
 
 
 def as_number(text: str) -> int | float | None:
-    if not NUMBER.fullmatch(text):
+    found = NUMBER.fullmatch(text)
+    if found is None:
         return None
-    try:
-        return int(text)
-    except ValueError:  # a fraction, or more digits than int() accepts
-        return float(text)
+    return int(text) if found.lastindex is None and len(text) <= INTEGER_MAX_CHARACTERS else float(text)
 
 
 def as_text(value: Scalar) -> str:

@@ -34,7 +34,10 @@ class Field(Struct, frozen=True):
     condition: FieldTree | None = None
 
     def fits(self, text: str) -> bool:
-        return self.condition is None or holds(self.condition, lambda comparison: comparison.holds(text))
+        condition = self.condition
+        if type(condition) is Comparison:
+            return condition.holds(text)
+        return condition is None or holds(condition, lambda comparison: comparison.holds(text))
 
     @property
     def hint(self) -> Hint:
@@ -62,11 +65,11 @@ class Fields(Struct, frozen=True):
         over = len(texts) - len(self.before) - len(self.after)
         if over < 0 or (over and not self.gap):
             return False
-        return all(
-            field.condition is None or field.fits(texts[at])
-            for fields, start in ((self.before, 0), (self.after, len(self.before) + over))
-            for at, field in enumerate(fields, start)
-        )
+        for fields, start in ((self.before, 0), (self.after, len(self.before) + over)):
+            for at, field in enumerate(fields, start):
+                if field.condition is not None and not field.fits(texts[at]):
+                    return False
+        return True
 
     def extract(self, message: str) -> Mapping[str, str]:
         """Return name → text. The name of a field without a name is its position, such as `$1`."""
