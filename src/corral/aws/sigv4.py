@@ -307,7 +307,7 @@ def _epoch(timestamp: str) -> float:
     if _TIMESTAMP.fullmatch(timestamp) is None:
         raise SignatureRefused("incomplete", "the date must have the form YYYYMMDDTHHMMSSZ")
     try:
-        return datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        return datetime.fromisoformat(timestamp).timestamp()
     except ValueError:
         raise SignatureRefused("incomplete", f"{timestamp} is not a valid date") from None
 
