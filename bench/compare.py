@@ -2,7 +2,9 @@
 
 The benchmarks run alternately for the two checkouts, so that both meet the same load. Both sides run the benchmarks of this
 checkout; only those that use Corral's internals run as each checkout has them. A row is worse beyond its spread if the median of
-each side lies outside the range of the other side, in the wrong direction.
+each side lies outside the range of the other side, in the wrong direction. A row in "×" is the quotient of two other rows, such as
+the cost on 10,000 hosts and the cost on 100. It is shown, and has a budget of its own, but those two rows are compared, not it: it
+also grows if both become better and the second one more so.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from run import NAMES
 
 HERE = Path(__file__).resolve().parent.parent
 USE_INTERNALS = frozenset({"placing", "starting"})
+QUOTIENT = "×"
 PAIRS_MIN = 3  # fewer say nothing of the spread
 BAD = ("worse", "missing")
 HEADINGS = ("what", "base, median", "base, range", "this, median", "this, range", "ratio", "verdict")
@@ -47,6 +50,8 @@ class Compared:
             return "missing" if self.base else "new"
         if min(len(self.base), len(self.this)) < PAIRS_MIN:
             return f"needs {PAIRS_MIN} pairs"
+        if self.unit == QUOTIENT:
+            return "quotient"
         if _is_beyond(self.this, self.base) and _is_beyond(self.base, self.this):
             is_less = median(self.this) < median(self.base)
             return "better" if is_less == (self.unit in LESS_IS_BETTER) else "worse"
