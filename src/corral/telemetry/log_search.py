@@ -30,6 +30,7 @@ STEP_ROWS = 64  # `step` is called once per this number of rows
 ROW_BYTES = 100  # the cost of a row, in addition to the length of its message
 SEEK_BYTES = 2_000  # the cost of starting a chunk
 MATCH_BYTES = 1_500  # the cost of a message that Python must match
+UNLIMITED = 2**63
 CHECK_HITS = 1_000  # after each 1,000 events, the search checks whether the page is complete
 
 
@@ -40,7 +41,7 @@ class SearchBudget(Struct, frozen=True):
     first_share: float = 0.8  # the fraction of the budget that the first chunks of all streams may use
     chunk_min_rows: int = 16
     chunk_max_rows: int = 16_384
-    chunk_max_bytes: int = 4 * 1024 * 1024
+    chunk_max_bytes: int = 1024 * 1024  # SQLite's cache holds it: a chunk is read twice, first to find its end
     held_max_bytes: int = 16 * 1024 * 1024  # messages held in memory; other messages are read again for the page
     listed_at_once: int = 1_000  # number of streams that one query lists
 
@@ -110,6 +111,8 @@ class LogSearch:
         self._budget = budget or SearchBudget()
         self._step = step
         self._hint, self._hint_values = _as_sql(event_filter.hint)
+        self._has_hinted_matches = event_filter.matches is not None and event_filter.hint != EVERY_MESSAGE
+        self._tried_rows, self._dropped_rows = 0, 0  # rows that satisfied the hint, and rows that did not
         self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap, sorted by horizon
         self._listed_to = LOWEST  # all streams up to this horizon have been listed
         self._last_listed: tuple[int, int] | None = None
@@ -230,6 +233,7 @@ class LogSearch:
         budget_bytes, held_max_bytes = self._budget.budget_bytes, self._budget.held_max_bytes
         scan.rows = self._chunk_rows(scan)
         self._spent_bytes += SEEK_BYTES + min(scan.rows, scan.stored) * (ROW_BYTES + scan.event_bytes)
+        tries_max = self._tries_max(scan) if self._has_hinted_matches else UNLIMITED
         edge = None if everything else self._chunk_edge(scan)
         start, end = (edge or scan.start, scan.end) if backwards else (scan.start, edge or scan.end)
         order = "DESC" if backwards else "ASC"
@@ -238,14 +242,14 @@ class LogSearch:
             f"AND (at_ms, number) < (?, ?){self._hint} ORDER BY at_ms {order}, number {order} LIMIT ?",
             (stream_id, *start, *end, *self._hint_values, scan.rows),
         )
-        hits, hit_bytes = 0, 0
-        for read, (at_ms, number, ingested_ms, message) in enumerate(rows):
-            if read % STEP_ROWS == 0:
+        hits, hit_bytes, tried = 0, 0, 0
+        for tried, (at_ms, number, ingested_ms, message) in enumerate(rows, 1):
+            if tried % STEP_ROWS == 0:
                 self._step()
             if matches is not None:
                 self._spent_bytes += MATCH_BYTES
                 if not matches(message):
-                    if self._spent_bytes < budget_bytes:
+                    if self._spent_bytes < budget_bytes and tried < tries_max:
                         continue
                     edge = (at_ms, number) if backwards else (at_ms, number + 1)
                     break
@@ -255,9 +259,13 @@ class LogSearch:
             self._hits.append((key, ingested_ms, size, scan.name, message if hold else None))
             self._held_bytes += size * hold
             hits, hit_bytes = hits + 1, hit_bytes + size
-            if hits >= event_filter.limit or hit_bytes > event_filter.max_bytes or (everything and hits == scan.rows):
-                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # enough events have been read
+            enough = hits >= event_filter.limit or hit_bytes > event_filter.max_bytes or (everything and hits == scan.rows)
+            if enough or tried >= tries_max:
+                edge = (at_ms, number) if backwards else (at_ms, number + 1)
                 break
+        else:
+            self._dropped_rows += max(0, min(scan.rows, scan.stored) - tried)
+        self._tried_rows += tried
         rows.close()
         if edge is None:
             return False
@@ -275,6 +283,8 @@ class LogSearch:
             rows = scan.rows * 2
         else:
             rows = int(scan.events_per_ms * self._window_ms) // (4 if scan.rows else 1)
+            if self._has_hinted_matches:  # the window assumes that no message satisfies the hint
+                rows = int(rows * (ROW_BYTES + scan.event_bytes) / self._planned_cost(scan))
         self._read_last = scan
         return min(
             max(rows, budget.chunk_min_rows), budget.chunk_max_rows, max(1, budget.chunk_max_bytes // (scan.event_bytes + 1))
@@ -287,9 +297,28 @@ class LogSearch:
         if self._filter.everything:
             page_events = min(self._filter.limit, self._filter.max_bytes * len(scans) / sum(scan.event_bytes + 1 for scan in scans))
             return page_events / sum(scan.events_per_ms for scan in scans)
-        each = ROW_BYTES + MATCH_BYTES * (self._filter.matches is not None)
+        each, share = ROW_BYTES, self._budget.first_share
+        if self._has_hinted_matches:
+            share /= 2  # see `_planned_cost`
+        elif self._filter.matches is not None:
+            each += MATCH_BYTES
         per_ms = sum(scan.events_per_ms * (each + scan.event_bytes) for scan in scans)
-        return self._budget.first_share * self._budget.budget_bytes / per_ms
+        return share * self._budget.budget_bytes / per_ms
+
+    def _planned_cost(self, scan: _Scan) -> float:
+        """The cost of a row to plan with, if Python matches only messages that satisfy the hint. A chunk may cost twice as much.
+
+        It is the expected cost, from the rows that satisfied the hint in earlier chunks. But it is at most half of the cost of a
+        row that Python matches, because no row costs more.
+        """
+        tried = self._tried_rows / ((self._tried_rows + self._dropped_rows) or 1)
+        read = ROW_BYTES + scan.event_bytes
+        return min(read + MATCH_BYTES * tried, (read + MATCH_BYTES) / 2)
+
+    def _tries_max(self, scan: _Scan) -> int:
+        """The number of messages of a chunk that Python may match, so that the chunk costs at most twice as much as planned."""
+        match_bytes = scan.rows * (2 * self._planned_cost(scan) - ROW_BYTES - scan.event_bytes)
+        return max(self._budget.chunk_min_rows, int(match_bytes / MATCH_BYTES))
 
     def _chunk_edge(self, scan: _Scan) -> Position | None:
         """The position where the chunk ends and the next chunk starts; None if this is the last chunk."""
