@@ -1,4 +1,4 @@
-"""The folder for databases of tests in which only the process crashes, not the machine: files in memory need no fsync."""
+"""The folder for files of tests in which only processes crash, not the machine: files in memory need no disk."""
 
 from __future__ import annotations
 

@@ -20,9 +20,8 @@ from corral.node.host import kernel_boot_id
 from corral.node.process_engine import ProcessEngine
 from engines.dockerd import SYSTEM, SYSTEM_VOLUMES
 from engines.nodes import NodeFolder
-from eventually import soon
+from eventually import DEADLINE_S, soon
 
-DEADLINE_S = 30.0
 MakeEngine = Callable[[NodeFolder, str, Mapping[str, str]], Engine]
 
 
@@ -83,8 +82,8 @@ class Driver:
         await engine.open(self.history.extend)
         return engine
 
-    def until(self, check: Callable[[], object], what: str = "") -> None:
-        self._loop.run_until_complete(soon(check, what))
+    def until(self, check: Callable[[], object], what: str = "", within_s: float = DEADLINE_S) -> None:
+        self._loop.run_until_complete(soon(check, what, within_s))
 
     def run(self, spec) -> Known:
         """Start a run and wait for its end."""
