@@ -243,7 +243,10 @@ class ProcessEngine:
         return node_folder.lock_owner(self._data / "spawner.lock")
 
     async def _ping(self) -> None:
-        """Check repeatedly whether the spawner responds. A spawner that a signal has stopped accepts orders and does nothing."""
+        """Check repeatedly whether the spawner responds. A spawner that a signal has stopped accepts orders and does nothing.
+
+        If there is no run, the first response is enough, so that pings do not wake a spawner that has nothing to do.
+        """
         while True:
             await asyncio.sleep(PING_S)
             pid, now = self._connected_pid, time.monotonic()
@@ -253,7 +256,7 @@ class ProcessEngine:
                 self._set_problem(f"does not respond{procfs.why_silent(pid)}")
             elif self._pinged_at is None:
                 self._set_problem("")
-            if self._pinged_at is None and self._lines is not None:
+            if self._pinged_at is None and self._lines is not None and (self._known or not self._answers_pings):
                 self._pinged_at = now
                 self._send([{"ping": True}])
 
