@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -68,12 +69,21 @@ def test_killed_while_they_start(own_docker_corral, dockerd: Dockerd):
         assert run.printed(task) == ["once"]
 
 
-def test_an_engine_that_restarts(run: Containers, dockerd: Dockerd):
-    """With live restore its containers continue; ends are reported afterwards, and pending orders are carried out."""
+def test_an_engine_that_restarts(run: Containers, dockerd: Dockerd, tmp_path: Path):
+    """With live restore its containers continue; ends are reported afterwards, and pending orders are carried out.
+
+    One ends while the engine is down. It has printed before: Docker loses what a container prints between the two.
+    """
     [lives] = run.start(shell("sleep 3000"))
-    [ends] = run.start(shell("echo first; sleep 1; echo last; exit 4"))
+    waits = shell(
+        "echo first; echo last; while [ ! -e /gate/open ]; do sleep 0.05; done; exit 4",
+        mountPoints=[{"sourceVolume": "gate", "containerPath": "/gate"}],
+    )
+    [ends] = run.start(waits, volumes=[{"name": "gate", "host": {"sourcePath": str(tmp_path)}}])
     run.until(lives), run.until(ends)
+    eventually(lambda: run.printed(ends) == ["first", "last"], "the output")
     dockerd.stop()
+    (tmp_path / "open").touch()
     [asked] = run.start(shell("echo hello"))
     dockerd.start()
     task = run.until(ends, "STOPPED")
