@@ -8,8 +8,9 @@ import signal
 def main() -> None:
     """Import the command line, and run it.
 
-    During the imports, Ctrl-C ends the process at once. A KeyboardInterrupt would print a traceback, and in some callbacks Python
-    ignores it. `Commands.resolve_command` enables KeyboardInterrupt again.
+    During the imports, Ctrl-C ends the process at once. A KeyboardInterrupt would print a traceback. Python would even ignore one
+    that is raised in a destructor or in a weakref callback. After the imports, `Commands.resolve_command` in `cli/` makes Ctrl-C
+    raise KeyboardInterrupt again.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

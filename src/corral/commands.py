@@ -1,6 +1,7 @@
-"""Commands: functions that a core runs in a transaction, for example the handlers of requests.
+"""Commands: functions that the core (`core.Core`) runs in a transaction, for example the handlers of requests.
 
-A command that has no response yet raises `Wait`. Then the core parks it, and runs it again when a key changes, or at its deadline.
+A command that has no response yet raises `Wait` with some keys. A key names a thing that can change, for example `stack:ID`. The
+core parks the command. It runs the command again when one of these keys changes (`Tx.changed`), and at the command's deadline.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from msgspec import Struct
 
 
 class Wait(Exception):
-    """Raised by a handler that has no response yet. The core runs it again when one of `keys` changes, and for the last time at
-    `until_s`.
+    """Raised by a handler that has no response yet. The core runs the handler again when one of `keys` changes, and for the last
+    time at `until_s`.
 
     If `again_s` is set, the core also runs the handler again at that time. If `in_turn` is True and several commands wait for the
     same key, the core runs them one after the other: a command runs only after the previous command has a response. So one new
-    message does not wake a thousand idle workers. If `keep` is True, the rows that the handler has written are committed although
-    it has no response yet.
+    message of a queue does not wake a thousand idle workers. If `keep` is True, the core commits the rows that the handler has
+    written, although the handler has no response yet.
     """
 
     def __init__(
@@ -40,10 +41,10 @@ class Command(Struct, eq=False):
 
     run: Callable[[Any], Any]  # its argument is the transaction (`core.Tx`)
     done: Callable[[Any], None]  # called with the result, or with an exception
-    gone: Callable[[], bool] = lambda: False  # returns True if the client has disconnected; then the command is not run again
+    gone: Callable[[], bool] = lambda: False  # returns True if the client has disconnected; then the core does not run it again
     on_wait: Callable[[], None] | None = None  # called when the command begins to wait
     read_only: bool = False  # True if the command changes nothing
-    waits_until_s: float | None = None  # set when the command raises Wait for the first time
+    waits_until_s: float | None = None  # the deadline; set when the command raises Wait for the first time
     keys: tuple[str, ...] = ()  # the keys for which the command waits
     in_turn: bool = False  # see `Wait`
 
@@ -56,15 +57,15 @@ class ParkedCommands:
         self._by_key: dict[str, dict[Command, None]] = {}
         self._expiries: list[tuple[float, int, Command]] = []  # a heap; its entries for commands that no longer wait are ignored
         self._numbers = count()
-        # Timers are times at which a key counts as changed. A timer exists only while a command waits for the key.
+        # A timer is a time at which a key counts as changed. A timer can only be set while a command waits for the key.
         self._timers: list[tuple[float, str]] = []  # a heap
-        self._timer_s: dict[str, float] = {}  # the next time of each key; all other entries of the heap are ignored
+        self._timer_s: dict[str, float] = {}  # key → time of its next timer; all other entries of `_timers` are ignored
 
     def __contains__(self, command: Command) -> bool:
         return command in self._commands
 
     def next_s(self) -> float:
-        """Return the time of the next deadline or timer."""
+        """Return the time of the next deadline or timer. Return infinity if there is none."""
         while self._expiries and self._expiries[0][2] not in self._commands:
             heappop(self._expiries)
         return min((heap[0][0] for heap in (self._expiries, self._timers) if heap), default=inf)
@@ -88,7 +89,7 @@ class ParkedCommands:
         return command
 
     def take_changed(self, keys: Iterable[str]) -> list[Command]:
-        """Remove and return the commands that wait for these keys. Of the commands that wait in turn for a key, only the first."""
+        """Remove and return the commands that wait for these keys. If commands wait in turn for a key, take only the first."""
         woken: dict[Command, None] = {}
         for key in keys:
             gone = []

@@ -1,11 +1,16 @@
-"""Runs commands on a store. `Core.batch` runs all queued commands in one transaction and commits it.
+"""Runs commands on a store, which is a SQLite database. `Core.batch` runs several commands in one transaction and commits it.
 
-A command is a function, for example the handler of a request. A key is a text such as `pool:hosts`. A reconciler is a function
-that runs when its key is marked (`Tx.mark`), or at a set time (`Tx.due`). The part of the key before the colon is the name of the
-reconciler. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics. A run is one
-container of a task on a host. After the commit, `batch` returns the responses to clients and the orders to hosts, and the caller
-sends them. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
-directly, with a virtual clock.
+A command is a function, for example the handler of a request. A reconciler is a function that compares one thing, for example a
+pool, with what it should be, and changes it. The key of a reconciler is a text such as `pool:hosts`: the name of the reconciler and
+the name of the thing. A reconciler runs when its key is marked (`Tx.mark`), or at a set time (`Tx.due`). The key of a change, such
+as `stack:ID`, names a thing that has changed (`Tx.changed`). Commands and reconcilers can wait for a change.
+
+A host is a machine that runs tasks. Its agent is the process that starts and stops the runs there. A run is one container of a
+task. An order is a message from the server to an agent. A lane is a store with the thread that owns it: there is one lane each for
+state, logs and metrics.
+
+After the commit, `batch` returns the responses to clients and the orders to hosts, and the caller sends them. `Core` has no thread:
+`server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call `batch` directly, with a virtual clock.
 """
 
 from __future__ import annotations
@@ -30,10 +35,11 @@ from corral.ids import Ids
 from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 
-MARKS_MAX_PER_BATCH = 1_000  # further reconcilers run in the next batch, so that requests do not wait for all of them
-TOGETHER_MAX = 100  # reconcilers that share a savepoint
+# The number of keys that one batch reconciles. The next batch reconciles the others, so that requests do not wait for all of them.
+MARKS_MAX_PER_BATCH = 1_000
+TOGETHER_MAX = 100  # the maximum number of keys that share a savepoint (see `Together`)
 HANDOVER_MAX_BYTES = 16 * 1024  # payloads share a row of `outbox` up to this size; a larger payload gets its own row
-INSTANT_S = 1e-6  # the difference between the times of two commands that the clock does not distinguish
+INSTANT_S = 1e-6  # if the clock returns the same time for two commands, their times differ by this
 CLOCK_STEP_S = 1.0  # see `Core._instant`
 RETRY_S = 5.0  # a reconciler that raised an exception is run again after this time
 
@@ -69,7 +75,7 @@ class OwnedStore(Protocol):
 
 S = TypeVar("S", bound=OwnedStore)
 R = TypeVar("R")
-# StartOrder starts a run, an id stops a run, RunSpec checks a run's health, and None discards earlier orders.
+# A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, and None discards earlier orders.
 Order = StartOrder | str | RunSpec | None
 Sizes = tuple[int, int, int, int, int, int]
 
@@ -81,7 +87,8 @@ def _no_step() -> None:
 class Tx(Struct, Generic[S]):
     """The transaction that handlers and reconcilers use.
 
-    It has the store and the time, and collects what happens after the commit.
+    It has the store and the time. It collects what the core does next: reconcilers and commands to run before the commit, and
+    orders and hand-overs to send after the commit.
     """
 
     store: S
@@ -94,7 +101,7 @@ class Tx(Struct, Generic[S]):
     _marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run after each command
     _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
     _late_kinds: Collection[str] = ()  # the names of the reconcilers that run once per batch
-    _changed: dict[str, None] = field(default_factory=dict)  # the keys of `changed`
+    _changed: dict[str, None] = field(default_factory=dict)  # the keys with which `changed` was called
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)  # the keys and times of `changes_at`
     _handed: list[NewHandover] = field(default_factory=list)
@@ -104,29 +111,30 @@ class Tx(Struct, Generic[S]):
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
 
         The reconciler runs before the next command. A reconciler that is `OncePerBatch` runs after the last command of the batch.
+        If this batch has already reconciled MARKS_MAX_PER_BATCH keys, the reconciler runs in the next batch.
         """
         marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
         marks[key] = None
 
     def due(self, key: str, at_s: float) -> None:
-        """Run the reconciler of `key` at the time `at_s`."""
+        """Run the reconciler of `key` at the time `at_s`. If an earlier time is already set, keep the earlier time."""
         self.store.set_due(key, at_s)
 
     def changed(self, key: str) -> None:
-        """Wake the commands and the reconcilers that wait for `key`: run them in this transaction."""
+        """Run the commands that wait for `key` (`Wait`) and the reconcilers that watch it (`watch`) in this transaction."""
         self._changed[key] = None
         for reconciler in self.store.watchers(key):
             self.mark(reconciler)
 
     def watch(self, key: str, changed: Iterable[str]) -> None:
-        """Run the reconciler of `key` whenever `Tx.changed` is called with one of these keys, also after a restart.
+        """Run the reconciler of `key` whenever `Tx.changed` is called with one of the keys in `changed`, also after a restart.
 
-        They replace the keys of an earlier call. Without keys, the reconciler no longer watches anything.
+        The keys in `changed` replace the keys of an earlier call. If `changed` is empty, the reconciler watches nothing any more.
         """
         self.store.watch(key, changed)
 
     def attempt(self, function: Callable[[], R]) -> R:
-        """Call a function. If it raises an exception, undo all its effects before the exception is raised again."""
+        """Call a function. If it raises an exception, undo all its effects, and raise the exception again."""
         sizes, position = self._sizes(), self.store.begin_attempt()
         try:
             result = function()
@@ -140,17 +148,17 @@ class Tx(Struct, Generic[S]):
         return result
 
     def changes_at(self, key: str, at_s: float) -> None:
-        """At the time `at_s`, wake the commands that already wait for `key`. Commands that begin to wait later must pass `again_s`
-        to Wait.
+        """At the time `at_s`, run the commands that wait for `key`. A command that begins to wait after this transaction must pass
+        `again_s` to Wait instead.
         """
         self._changes_later.append((key, at_s))
 
     def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
         """Send a payload to another lane after this transaction is committed. `kind` is the name of the receiving function.
 
-        The receiver gets the payload exactly once, even after a crash. Usually this happens before the client gets the response to
-        this command. `payload` is stored as JSON. If `key` is given, the payload replaces an earlier payload with the same lane,
-        kind and key that was not received yet.
+        The receiver gets the payload exactly once, even after a crash. The client gets the response to this command after the first
+        attempt to deliver the payload, even if this attempt fails. `payload` is stored as JSON. If `key` is given, the payload
+        replaces an earlier payload with the same lane, kind and key that has not been received yet.
         """
         self._handed.append((lane, kind, key, orjson.dumps(payload), self._command))
 
@@ -161,13 +169,16 @@ class Tx(Struct, Generic[S]):
         self._orders.append((host_id, run_id))
 
     def check(self, host_id: str, spec: RunSpec) -> None:
-        """Order a host to check the health of a run. A restarted agent needs this order for each run, because it keeps no state."""
+        """Order the agent of a host to check the health of a run.
+
+        After a restart, the agent needs this order for each run with a health check, because it stores no health checks.
+        """
         self._orders.append((host_id, spec))
 
     def reset_orders(self, host_id: str) -> None:
         """Discard the earlier orders for this host.
 
-        The host has reported all its runs, and this transaction creates all orders again.
+        Call this when the host has reported all its runs. The same transaction must create all orders again that are still needed.
         """
         self._orders.append((host_id, None))
 
@@ -176,7 +187,7 @@ class Tx(Struct, Generic[S]):
         return *marks, len(self._orders), len(self._changes_later), len(self._handed)
 
     def _truncate(self, sizes: Sizes) -> None:
-        """Discard the effects of a failed command, reconciler or attempt. `sizes` is what `_sizes` returned before it began."""
+        """Discard the effects of a failed command, reconciler or attempt. `_sizes` returned `sizes` before it began."""
         for collected, size in zip((self._marks, self._late_marks, self._changed), sizes):
             while len(collected) > size:
                 collected.popitem()
@@ -191,8 +202,8 @@ Reconciler = Callable[[Tx[Any], str], None]
 class OncePerBatch(Struct, frozen=True):
     """A reconciler that runs after the last command of a batch, and not after each command that marks its key.
 
-    Many commands of a batch can mark the same key, for example the reports about the tasks of a service. The reconciler of a large
-    service costs more than such a command.
+    Many commands of a batch can mark the same key, for example the reports about the tasks of a service. To reconcile a large
+    service takes longer than such a command.
     """
 
     run: Reconciler
@@ -202,10 +213,10 @@ class OncePerBatch(Struct, frozen=True):
 
 
 class Together(Struct, frozen=True):
-    """A reconciler that handles several marked keys inside one savepoint, because each savepoint costs time.
+    """A reconciler whose marked keys share one savepoint, because each savepoint costs time.
 
-    If it raises an exception for one key, the changes for all these keys are undone. Then it runs again for each key, with one
-    savepoint per key.
+    If the reconciler raises an exception for one key, the core undoes the changes for all these keys. Then it runs the reconciler
+    for each key again, with one savepoint per key.
     """
 
     run: Reconciler
@@ -224,15 +235,16 @@ class HostOrders(Struct):
     start: list[StartOrder] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
     check: list[RunSpec] = field(default_factory=list)
-    replaces_earlier: bool = False  # True: do not send earlier orders that are still queued, because they may be obsolete
+    replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
 
 
 class Outcome(Struct):
-    """The result of a batch. The caller sends the responses, orders and hand-overs after the commit."""
+    """The result of a batch. The caller sends the responses, orders and hand-overs."""
 
-    answers: list[tuple[Command, Any]] = field(default_factory=list)
-    orders: dict[str, HostOrders] = field(default_factory=dict)
-    # Hand-overs, and the command that sent each. The response of the command waits until the delivery was tried once.
+    answers: list[tuple[Command, Any]] = field(default_factory=list)  # commands, and the response or exception of each
+    orders: dict[str, HostOrders] = field(default_factory=dict)  # by host id
+    # Hand-overs, and the command that sent each. The caller sends the response of a command when it has tried once to deliver
+    # each hand-over of the command.
     handed: list[tuple[Handover, Command | None]] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)  # the ids of hand-overs whose rows were deleted
     faults: list[str] = field(default_factory=list)  # the tracebacks of bugs and of failed writes, for the server's log
@@ -261,19 +273,19 @@ class Core(Generic[S]):
         self._parked = ParkedCommands()
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
-        # The ids of received hand-overs, which other threads append; the next batch deletes their rows.
+        # The ids of hand-overs that were received. Other threads append them. The next batch deletes their rows in `outbox`.
         self.delivered: deque[int] = deque()
 
     def next_due_s(self) -> float | None:
-        """Return the time at which `batch` must be called even if no command arrives."""
+        """Return the time at which `batch` must be called even if no command arrives. Return None if there is no such time."""
         parked_s, stored_s = self._parked.next_s(), self.store.next_due_s()
         next_s = parked_s if stored_s is None else min(parked_s, stored_s)
         return None if next_s == inf else next_s
 
     def batch(self, commands: Sequence[Command]) -> Outcome:
-        """Run commands and due reconcilers in one transaction.
+        """Run commands and due reconcilers in one transaction, and commit it.
 
-        Return their effects if the transaction was committed, else errors.
+        If the commit fails, the result has only errors: one for each command.
         """
         outcome = Outcome()
         now_s = self._instant()
@@ -357,8 +369,8 @@ class Core(Generic[S]):
     def _instant(self) -> float:
         """Return the time.
 
-        It is later than the time of the previous call, so that the commands of a batch have different times in the right order. The
-        only exception: if the clock was set back by CLOCK_STEP_S or more, return its time.
+        It is later than the time that the previous call returned, so that the commands of a batch have different times in the right
+        order. The only exception: if the clock was set back by CLOCK_STEP_S or more, return the time of the clock.
         """
         now_s = self._clock.now_s()
         if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:
@@ -367,7 +379,10 @@ class Core(Generic[S]):
         return now_s
 
     def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, *, late: bool = False) -> None:
-        """Run the reconcilers of all marked keys, up to the limit of this batch. `late`: also those that run once per batch."""
+        """Run the reconcilers of all marked keys, up to MARKS_MAX_PER_BATCH. Make the other marked keys due at once.
+
+        If `late` is True, include the reconcilers that run once per batch.
+        """
         while (marks := tx._marks or (late and tx._late_marks)) and tx._reconciles_left:
             keys = self._next_keys(marks, tx._reconciles_left)
             for key in keys:
@@ -386,7 +401,7 @@ class Core(Generic[S]):
             marks.clear()
 
     def _next_keys(self, marks: Mapping[str, None], limit: int) -> list[str]:
-        """Return the keys to handle next in one savepoint: the first key and, if its reconciler is `Together`, more of its keys."""
+        """Return the keys that the next savepoint handles: the first key, and more keys of its reconciler if that is `Together`."""
         first = next(iter(marks))
         kind = first.partition(":")[0]
         if kind not in self._together:
@@ -394,7 +409,9 @@ class Core(Generic[S]):
         return list(islice((key for key in marks if key.partition(":")[0] == kind), min(limit, TOGETHER_MAX)))
 
     def _reconcile(self, tx: Tx[S], keys: Sequence[str]) -> str | None:
-        """Run the reconcilers of keys. If one raises an exception, undo the effects of all, and return the traceback."""
+        """Run the reconcilers of keys in one savepoint. If one raises an exception, undo the effects of all, and return the
+        traceback. Otherwise return None.
+        """
         sizes = tx._sizes()
         self.store.savepoint()
         try:
@@ -410,10 +427,12 @@ class Core(Generic[S]):
         return None
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
-        """Write the hand-overs of this transaction, and delete the rows of `delivered` ones. Return the number of deleted rows.
+        """Write the hand-overs of this transaction, and delete the rows of `delivered` hand-overs. Return how many of `delivered`
+        the caller must remove after the commit.
 
-        A payload with a key has its own row. All other payloads that a command sends to the same receiver share a row. If they are
-        too large, they get several rows. Each row is received in its own transaction, so that other commands can run in between.
+        A payload with a key has its own row. All other payloads that a command sends to the same receiver share a row of at most
+        HANDOVER_MAX_BYTES; if they need more, they get several rows. The receiver handles each row in its own transaction, so that
+        it can run other commands in between.
         """
         outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
         removed = len(outcome.finished)

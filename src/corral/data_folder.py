@@ -33,8 +33,8 @@ FILES = {
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
 }  # fmt: skip
 IGNORED = {"lost+found"}  # the root folder of a file system may contain this
-HOLDER = b"corral, process "
-SHOWN_MAX = 3
+HOLDER = b"corral, process "  # the start of the lock file's text; the id of the process that locked the folder follows
+SHOWN_MAX = 3  # an error message names at most this many files of other programs
 
 
 def validate_folder(data: Path) -> None:
@@ -152,7 +152,7 @@ def _has_data(data: Path) -> bool:
 
 
 def lock_folder(data: Path) -> int:
-    """Create the folder and lock it for this process.
+    """Create the folder and lock it for this process. Return the file descriptor that holds the lock.
 
     Raise Refused if another process has the lock. The message contains the id of that process.
     """
@@ -215,7 +215,7 @@ def _in_use(data: Path, fd: int) -> Refused:
 
 
 def running_original(data: Path) -> Path | None:
-    """Return the path of the original data folder, from whose backup this folder was restored.
+    """Return the path of the original data folder, from whose backup this folder was restored, if a server uses that folder now.
 
     Return None if no server uses the original folder, or if the two folders have different host ids. Also return None if this
     folder was not restored from a backup.

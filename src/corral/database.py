@@ -1,4 +1,10 @@
-"""A SQLite database with one writing connection: opens it safely, manages its transactions, and opens read-only connections."""
+"""A SQLite database with one writing connection: checks and opens it, manages its transactions, and opens read-only connections.
+
+Such a database is a store. It also has four tables that the core (`core.py`) uses: `due` and `watch` say when a reconciler runs,
+and `outbox` and `inbox` have messages to and from other stores. A reconciler is a function that compares one thing, for example a
+pool, with what it should be, and changes it. The key of a reconciler, for example `pool:hosts`, has the name of the reconciler and
+the name of the thing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ from corral.journal import Journal
 
 Migration = str  # a SQL script that changes one schema version to the next; it may rebuild tables
 APPLICATION_ID = 0x636F7272  # the bytes "corr"; they distinguish Corral's files from other SQLite files
-STATEMENTS_MAX = 512
+STATEMENTS_MAX = 512  # compiled SQL statements that the connection caches
 CHECKPOINT_WAIT_MS = 200  # when a database is closed, wait this long for readers of other processes
 CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage at the start, because that takes too long
 
@@ -24,24 +30,25 @@ CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage 
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
-# Schema → an empty database in memory with that schema. To copy it takes a tenth of the time that the SQL of the schema takes.
+# Schema → an empty database in memory with that schema. To copy this database takes a tenth of the time that the SQL of the schema
+# takes.
 _IN_MEMORY: dict[str, sqlite3.Connection] = {}
 
-# The times at which reconcilers run. A key is the name of a reconciler and of the resource that it reconciles.
+# The times at which reconcilers run: the key of a reconciler, and a time in seconds since the epoch.
 DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX due_at ON due (at);
 """
 
-# The reconcilers that run when something changes: `changed` is a key of `Tx.changed`, and `key` is the key of a reconciler.
+# The reconcilers that run when something changes. `changed` is the key of a change (`Tx.changed`), `key` is that of a reconciler.
 WATCH_SCHEMA = """
 CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 """
 
-# Hand-overs to other stores (handovers.py). The sender writes a row of `outbox` in the same transaction as its other changes. The
-# receiver applies the payload and writes the id of the row into `inbox` in one transaction. So a second delivery is a no-op. Then
-# the sender deletes its row. `origin` is a new random id each time a store is opened. It is necessary, because a store that was
-# restored from a backup uses the same ids again for other hand-overs.
+# Messages to other stores, called hand-overs (handovers.py). The sender writes a row of `outbox` in the same transaction as its
+# other changes. The receiver applies the payload and writes the id of the row into `inbox` in one transaction. So a second delivery
+# is a no-op. Then the sender deletes its row. `origin` is a new random id each time a store is opened. The receiver needs it,
+# because after a restart or a restore, the sender can use the same ids again for other hand-overs.
 HANDOVER_SCHEMA = """
 CREATE TABLE outbox (
     id      INTEGER PRIMARY KEY,
@@ -180,7 +187,7 @@ class Database:
         if self.path is None and schema in _IN_MEMORY:
             _IN_MEMORY[schema].backup(self.connection)
             return
-        # A migration may drop and rebuild a table: this must not delete rows that refer to the table.
+        # A migration may drop and rebuild a table. With foreign keys, this would delete the rows that refer to the table.
         self.execute("PRAGMA foreign_keys=OFF")
         self.execute("BEGIN IMMEDIATE")
         for script in [schema + DUE_SCHEMA + WATCH_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
@@ -220,7 +227,7 @@ class Database:
         """Set a savepoint.
 
         If the transaction has written nothing yet, do not set one, because a savepoint costs time. In this case,
-        `rollback_to_savepoint` rolls back the whole transaction.
+        `rollback_to_savepoint` rolls back the whole transaction and begins a new one.
         """
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:
@@ -278,9 +285,9 @@ class Database:
         return [key for (key,) in rows]
 
     def next_due_s(self) -> float | None:
-        """Return the earliest time in `due`.
+        """Return the earliest time in `due`, or None if `due` is empty.
 
-        It is cached, because every transaction needs it three times, and few transactions change it.
+        This time is cached, because every transaction needs it three times, and few transactions change it.
         """
         if self._earliest_due is None:
             (at,) = self.execute("SELECT min(at) FROM due").fetchone()
@@ -290,7 +297,7 @@ class Database:
     # Reconcilers that watch keys
 
     def watch(self, key: str, changed: Iterable[str]) -> None:
-        """Run the reconciler of `key` when one of the keys in `changed` changes. They replace the keys that it watched before."""
+        """Run the reconciler of `key` whenever one of the keys in `changed` changes. These keys replace those of earlier calls."""
         before, after = self._watched.get(key, ()), tuple(dict.fromkeys(changed))
         if before == after:
             return

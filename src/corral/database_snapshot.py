@@ -1,9 +1,9 @@
-"""Takes snapshots of several databases at the same instant, for backups and checks. Other processes can write to them meanwhile.
+"""Takes snapshots of several databases at the same instant, for backups and checks. Other processes may use the databases.
 
-All snapshots must be from the same instant, because the stores send messages (hand-overs) to each other. If the
-snapshot of the receiver were older than the snapshot of the sender, a message could be lost. If it were newer, a message could be
-delivered twice. So all snapshots are taken together within about 50 µs. If a database was written meanwhile, all snapshots are
-taken again. The result is the same as the data folder after a crash at that instant.
+All snapshots must be from the same instant, because messages (hand-overs) are sent from one database to another. If the snapshot of
+the receiver were older than the snapshot of the sender, a message could be lost. If it were newer, a message could be delivered
+twice. So this module takes all snapshots within about 50 µs. If a process has written to a database in this time, the module takes
+all snapshots again. The result is the same as the databases after a crash at that instant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corral.database import DAMAGE, quoted_path
 from corral.errors import Refused
 
 TRIES = 20_000  # all tries together take more than one second
-STEP_PAGES = 2_000
+STEP_PAGES = 2_000  # pages that are copied between two calls of `Progress`
 READ_BYTES = 1024 * 1024
 PROBLEMS_MAX = 20  # the maximum number of reported problems per database
 

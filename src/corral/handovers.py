@@ -8,7 +8,8 @@ hand-over is a message from one lane to another lane:
 3. `receive` makes the second change. In the same transaction it writes the id of the hand-over into the table `inbox`, so that a
    second delivery is a no-op.
 4. The sender deletes the row of its `outbox` in its next transaction.
-5. The receiver deletes the id from its `inbox` when it receives the next hand-over.
+5. With a later hand-over, the sender also sends the ids of the rows that it has deleted. The receiver deletes these ids from its
+   `inbox`.
 
 If Corral crashes, rows are left in an `outbox`. The next start delivers them again. A failed delivery is retried, and does not
 delay other deliveries.
@@ -32,8 +33,8 @@ from corral.commands import Command
 from corral.core import Core, Outcome, OwnedStore, Receiver, Tx
 from corral.database import CommitFailed, Handover
 
-REMOVE_S = 1.0  # if no other transaction deletes the rows of received hand-overs, one is started after this time
-RETRY_MIN_S = 1.0
+REMOVE_S = 1.0  # if no transaction has deleted the outbox rows of received hand-overs in this time, one is started for them
+RETRY_MIN_S = 1.0  # the pause before the first retry of a delivery; each further pause is twice as long, up to RETRY_MAX_S
 RETRY_MAX_S = 60.0
 
 log = logging.getLogger("corral")
@@ -77,7 +78,7 @@ class DelayedResponse(Struct):
     """The response of a command that has hand-overs. It is sent when the first delivery attempt of each hand-over has ended."""
 
     value: Any
-    untried: int
+    untried: int  # the number of hand-overs whose first delivery attempt has not ended
 
 
 class Delivery:
@@ -102,7 +103,7 @@ class Delivery:
         # Receiving lane → hand-overs whose outbox rows are deleted. The lane must still delete their inbox entries.
         self._finished: dict[str, list[Handover]] = {}
         self._responses: dict[Command, DelayedResponse] = {}
-        # Command → its further hand-overs. Each is sent when the delivery of the previous one was tried.
+        # Command → its hand-overs that have not been sent. Each is sent after the first delivery attempt of the previous one.
         self._later_parts: dict[Command, deque[Handover]] = {}
         self._will_wake = False
 

@@ -25,8 +25,8 @@ class Ids(Protocol):
 
 class RandomIds:
     def __init__(self) -> None:
-        # Ids that were not used yet. One system call creates many, because each start of a task needs several. Threads can share
-        # this object: `pop` and `extend` of a list are atomic.
+        # Ids that have not been used yet. One system call creates many ids, because each start of a task needs several. Threads can
+        # share this object: `pop` and `extend` of a list are atomic.
         self._unused: list[str] = []
 
     def hex32(self) -> str:
@@ -81,5 +81,5 @@ def secret_key() -> str:
 
 
 def new_key() -> bytes:
-    """Create a secret key. A data folder has two: Corral derives session credentials from one, and encrypts with the other."""
+    """Create a secret key. A data folder has two: one to derive session credentials, and one to encrypt SecureString parameters."""
     return os.urandom(KEY_BYTES)

@@ -19,10 +19,10 @@ class Journal:
         self._inverses: list[Action] = []
         self._effects: list[Action] = []
         self._mark = (0, 0)
-        self.before_commit: list[Action] = []  # functions that write rows which were collected during the transaction
-        # Call it with a function that undoes a change which was just made in memory. The function may read rows.
+        self.before_commit: list[Action] = []  # functions that write the rows that were collected during the transaction
+        # Call `on_rollback` with a function that undoes the last change of a derived value. The function may read rows.
         self.on_rollback = self._inverses.append
-        self.on_commit = self._effects.append  # call it with a function that must run after the commit
+        self.on_commit = self._effects.append  # call `on_commit` with a function that must run after the commit
 
     def savepoint(self) -> None:
         self._mark = self.position()
@@ -31,7 +31,7 @@ class Journal:
         self.rollback_to(self._mark)
 
     def position(self) -> tuple[int, int]:
-        """Return the present position, for `rollback_to`."""
+        """Return the position of the latest recorded change. `rollback_to` undoes the later changes."""
         return len(self._inverses), len(self._effects)
 
     def rollback_to(self, position: tuple[int, int]) -> None:

@@ -1,6 +1,7 @@
 """The AWS wire protocols: parse requests, verify signatures, serialize results and errors. `services/` implements the operations.
 
-The server handles a request like this:
+The head of a request is the method, the path, the query string and the headers. `lookup` returns the secret of an access key. The
+server handles a request like this:
 
     call = recognise_unless_form(head)             # None if the body is a form; on ApiError respond with serialize_refusal
     pending = begin_verification(head, lookup, now_s)   # afterwards receive the body
@@ -9,8 +10,7 @@ The server handles a request like this:
     result = handler(call.params())                # on ApiError respond with call.serialize_error
     response = call.serialize(result, request_id)
 
-The body of an S3 request may be too large for memory. So the server recognises and verifies an S3 request from its head, which is
-the method, the path, the query string and the headers:
+The body of an S3 request may be too large for memory. So the server recognises and verifies an S3 request from its head:
 
     call = recognise_head(head)                    # None if the request is not for S3: use the steps above
     identity, body = verify_head(head, lookup, now_s)   # PostObject: call verify_post_policy after reading the form

@@ -26,7 +26,7 @@ def canonical_headers(names: Sequence[str], headers: Mapping[str, str]) -> str:
 
 
 def canonical_targets(request: Request, service: str, *, is_presigned: bool) -> Iterator[str]:
-    """Yield path and query in the client's encoding, and then in AWS's encoding if it differs: a client can have signed either."""
+    """Yield path and query in the client's encoding and, if AWS's encoding differs, also in AWS's: a client can sign either."""
     path, query = request.path or "/", request.query
     single = service in _SINGLE_ENCODED
     as_sent = path if single else quote(_normalized(path), safe="/~")

@@ -58,7 +58,7 @@ class FormUpload:
         return self._take_file()
 
     def finish(self) -> dict[str, str]:
-        """Raise an ApiError if the file is not complete. Call this when the body has ended. A form has no trailers to return."""
+        """Raise an ApiError if the file is not complete. Call this when the body has ended. Return no trailers: a form has none."""
         if not self.has_file:
             raise _no_file()
         if not self._file_ended:

@@ -122,7 +122,7 @@ def ec2_name(name: str, member: Shape) -> str:
 
 
 def error_shape(model: ServiceModel, code: str) -> Shape | None:
-    """Return the error shape with this name or this error code. Handlers of some services use names, others use codes."""
+    """Return the error shape with this name or this error code, or None. Handlers of some services use names, others use codes."""
     return _error_shapes(model).get(code)
 
 

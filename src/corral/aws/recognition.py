@@ -48,8 +48,9 @@ _COMPILING = Lock()  # several threads compile shapes; a thread must not use a s
 class OperationCodecs:
     """The parser, the constraint check and the serializer of one operation in one protocol. Each is compiled on first use.
 
-    `wire` is the protocol of the request and the response. It is `protocol`, or `json` if the target has a prefix of Corral's own.
-    Error codes and constraints are always those of `protocol`.
+    `protocol` is a protocol of the service. `wire` is the protocol of the request and the response. The two are equal, except if
+    the X-Amz-Target header has a prefix of Corral's own (`catalogue.SERVICE_BY_OWN_PREFIX`): then `wire` is `json`. Error codes and
+    constraints are always those of `protocol`.
     """
 
     def __init__(self, service: str, name: str, protocol: str, wire: str) -> None:
@@ -100,7 +101,7 @@ class ApiCall(Struct, frozen=True):
 
     service: str  # botocore's name for the service
     operation: str
-    protocol: str  # of the service; with a target of Corral's own, the request and the response are in AWS JSON nevertheless
+    protocol: str  # see `OperationCodecs`
     request: Request  # an S3 request has been converted to path style
     located: LocatedParams  # path labels, or the parameters of a form
     codecs: OperationCodecs
@@ -241,7 +242,7 @@ def presumed_protocol(request: Request) -> str:
 
 
 def scope_service(request: Request) -> str | None:
-    """Return the signing name in the credential scope of the Authorization header or of a presigned URL."""
+    """Return the signing name in the credential scope of the Authorization header or of a presigned URL, or None."""
     authorization = request.headers.get("authorization")
     text = authorization if authorization is not None else request.query
     start = text.find("Credential=")
@@ -256,7 +257,7 @@ def scope_service(request: Request) -> str | None:
 
 
 def _service(request: Request, signed_for: str | None) -> AwsService | None:
-    """Return the service in the signature. Return S3 for the kinds of signatures that only S3 accepts."""
+    """Return the service in the signature. Return S3 for the kinds of signatures that only S3 accepts. Otherwise return None."""
     service = catalogue.SERVICE_BY_SIGNING_NAME.get(signed_for or "")
     if service is None and (_has_signature_v2(request) or _is_form_upload(request)):
         return catalogue.SERVICE_BY_NAME["s3"]

@@ -1,4 +1,4 @@
-"""Read access to the service models: operations, and the shapes of their inputs, outputs and errors.
+"""Read access to the service models: operations, and the shapes (types) of their inputs, outputs and errors.
 
 botocore has such classes, too. But importing them also imports botocore's HTTP client. With this import, the server would take a
 third longer to start.

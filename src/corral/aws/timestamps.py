@@ -1,4 +1,6 @@
-"""Converts timestamps. Corral uses float seconds since the epoch. Requests and responses use three other formats."""
+"""Converts timestamps. Corral uses float seconds since the epoch. In requests and responses, AWS uses three formats, which are
+named unixtimestamp, rfc822 and iso8601.
+"""
 
 from __future__ import annotations
 

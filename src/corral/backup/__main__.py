@@ -1,4 +1,4 @@
-"""`python -m corral.backup save|restore|check`.
+"""The program `python -m corral.backup --do save|restore|check --data FOLDER`.
 
 The commands `corral backup`, `corral restore` and `corral check` run this program.
 """

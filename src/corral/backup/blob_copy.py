@@ -1,4 +1,4 @@
-"""Copies blobs from one blob folder to another. It creates hard links if the disk allows them."""
+"""Copies blobs from one blob folder to another. It creates hard links instead of copies if the disk allows them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_folder(path: Path) -> None:
 class BlobCopier:
     """Adds blobs to a folder.
 
-    A copy gets its final name after it is complete and synced. So an incomplete copy never has this name.
+    A copy gets its final name after it is complete and synced.
     """
 
     def __init__(self, source: Path, target: Path, arriving: Path, *, link: bool = True) -> None:

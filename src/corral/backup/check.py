@@ -86,7 +86,7 @@ def check(folder: Path, clock: Clock, progress: ProgressLines, *, deep: bool) ->
 
 
 def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
-    # List files before reading rows, because a row is committed after its file.
+    # List the files before the rows are read. Otherwise a blob whose row is committed in between would look like an orphan.
     files, before_s = names_in(data / BLOBS), clock.now_s()
     paths = [data / name for name in DATABASES if not is_missing(data / name)]
     unreadable = [finding for path in paths for finding in _unreadable(path)]

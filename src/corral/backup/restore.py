@@ -74,7 +74,9 @@ def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]
 
 
 def _clear(data: Path) -> None:
-    """Delete the files of an incomplete restore. All files belong to it, because a restore requires an empty folder."""
+    """Delete the files of an incomplete restore. All files of the folder belong to that restore, because it began with an empty
+    folder.
+    """
     for name in os.listdir(data):
         if name not in (LOCK, RESTORING, "lost+found"):
             path = data / name

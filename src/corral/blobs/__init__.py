@@ -1,4 +1,4 @@
-"""Blobs are files with the bytes of objects and image layers. A blob is synced and renamed before a database row refers to it."""
+"""Blobs are files with the bytes of S3 objects and image layers. A blob is complete on disk before a database row refers to it."""
 
 from corral.blobs.blob_writer import BlobWriter
 from corral.blobs.files import Blobs, read_slices

@@ -1,7 +1,7 @@
 """A lock that prevents the garbage collection from erasing blobs during a backup or a check of a data folder.
 
-A backup takes the lock before it reads the blob rows of state.db. Then it copies the files of these blobs. The kernel releases the
-lock when the process of the backup ends, even if this process is killed.
+A backup holds the lock while it reads the blob rows of state.db and copies the files of these blobs. The kernel releases the lock
+when the process of the backup ends, even if this process is killed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 def hold_blobs(path: Path) -> int:
     """Take the lock for a backup or a check, and return its descriptor.
 
-    The garbage collection erases no blob until the descriptor is closed. If it is erasing blobs now, wait until it has erased its
-    current batch.
+    The garbage collection erases no blob until the descriptor is closed. If the garbage collection is erasing blobs now, wait until
+    it has erased its current batch.
     """
     fd = _open(path)
     fcntl.flock(fd, fcntl.LOCK_SH)

@@ -45,10 +45,12 @@ def _sync_file_range() -> Callable[[int, int, int, int], int]:
 class BlobWriter:
     """Writes one blob. Call `write` and `digest` with the same pieces. Both calls can run at the same time, in two threads.
 
-    `digest` computes only the slowest digest, and `write` computes all others. If this is MD5, both take about the same time.
+    `digest` computes only the slowest digest, and `write` computes all others. If the slowest digest is MD5, both methods take
+    about the same time.
     """
 
     def __init__(self, blob: str, path: str, final: str, fresh: set[str], algorithms: Iterable[str]) -> None:
+        # `path` is the path until `seal`, and `final` is the path afterwards. `fresh` has the blobs without a committed row.
         self._blob = blob
         self._path = path
         self._final = final
@@ -83,7 +85,7 @@ class BlobWriter:
     def seal(self) -> StoredBlob:
         """Sync the blob and give it its final name. Afterwards the caller must commit a row for the blob, or call `Blobs.erase`."""
         os.fsync(self._fd)
-        # Do this before the rename. Otherwise the garbage collection could find the file without a row and erase it.
+        # Do this before the rename. Otherwise the garbage collection could find the renamed file without a row, and erase it.
         self._fresh.add(self._blob)
         os.rename(self._path, self._final)
         sync_folder(os.path.dirname(self._final))

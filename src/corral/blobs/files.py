@@ -8,8 +8,8 @@ The folders are created when the first blob is stored, because many servers neve
 
 A crash can leave a file without a row, but never an object or a layer without its files. A row is committed only after its file is
 synced and has its final name. A file is deleted only after a commit has removed the last reference to it. The garbage collection
-erases files that have no row, except the blobs in `fresh`: their rows are not committed yet. A small blob is written under its
-final name directly. No reader can find it before its row is committed.
+erases files that have no row, except the blobs in `Blobs.fresh`, whose rows are not committed yet. A small blob is written under
+its final name directly, because no reader can find it before its row is committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class Blobs:
     """The blobs of a data folder.
 
-    Methods that read or change files block, so call them in threads. Call the others in the event loop, and also `reading`.
+    Methods that read or change files block, so call them in threads. Call `reading` and all other methods in the event loop.
     """
 
     def __init__(self, root: Path, ids: Ids) -> None:
@@ -49,7 +49,7 @@ class Blobs:
         self._arriving = f"{self._root}/arriving"
         self._has_folders = os.path.exists(self._arriving)
         self._making = Lock()
-        self._quarantine_counts: dict[str, tuple[int, int]] = {}  # date → when its folder changed, and the number of blobs
+        self._quarantine_counts: dict[str, tuple[int, int]] = {}  # date → when its folder changed (ns), and the number of blobs
         for name in os.listdir(self._arriving) if self._has_folders else ():
             os.unlink(f"{self._arriving}/{name}")
 
@@ -205,7 +205,7 @@ class Blobs:
             yield date, [name for name in os.listdir(f"{self._root}/{QUARANTINE}/{date}") if NAME.fullmatch(name)]
 
     def count_quarantined(self) -> dict[str, int]:
-        """Date → number of blobs in the quarantine folder of this date. A folder is listed again only if it has changed."""
+        """Return date → number of blobs in the quarantine folder of this date. List a folder again only if it has changed."""
         folder, counts = f"{self._root}/{QUARANTINE}", dict[str, tuple[int, int]]()
         with suppress(FileNotFoundError):
             for date in sorted(date for date in os.listdir(folder) if DATE.fullmatch(date)):

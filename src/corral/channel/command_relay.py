@@ -3,17 +3,19 @@
 The relay is a separate process, `python command_relay.py`. This file imports only the standard library, so that the relay starts
 quickly. The relay must be the leader of a Unix session. It has two modes:
 
-For `corral run -i`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies
-the command's output to its own standard output, which becomes the task's log. The relay exits with the command's exit code.
+For `corral run -i`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies the
+command's output to its own standard output, which becomes the task's log. The relay exits with the command's exit code.
 
-For ExecuteCommand (mode `exec`), the agent starts the relay with an open connection to the server. The relay sends the command's
-exit code over this connection. If the connection closes, the relay kills the command after a short grace period.
+For ExecuteCommand (mode `exec`), the agent starts the relay with an open connection to the server, and the server passes all data
+on to the client. The relay sends the command's exit code over this connection. If the connection closes, the relay kills the
+command after a short grace period.
 
-If the client has a terminal, the relay opens a pseudo terminal and makes it the controlling terminal of its session. The command
-then runs in a process group of its own, the foreground group of this terminal. Otherwise the command runs in the relay's process
-group.
+If the client (`corral run`, or the caller of ExecuteCommand) has a terminal, the relay opens a pseudo terminal and makes it the
+controlling terminal of its session. The command then runs in a process group of its own, the foreground group of this terminal.
+Otherwise the command runs in the relay's process group.
 
-Both sides send frames. A frame has one byte for its kind, four bytes for the length of its payload, and the payload. The kinds are:
+Both ends of the connection send frames. A frame has one byte for its kind, four bytes for the length of its payload, and the
+payload. The kinds are:
 
     to the command    i input     e end of input      w window size: rows, columns (the first frame, if there is a terminal)
     to the client     o output    r standard error (without a terminal)       x exit code (mode exec: the last frame)
@@ -324,7 +326,7 @@ class CommandRelay:
 def _exec(command: list[str], stdin: int, stdout: int, stderr: int) -> None:
     """Replace the child process with the command.
 
-    The command also inherits the descriptor of a locked file (`node/lock_files.py`). By this lock, the node finds all processes of
+    The command also inherits the descriptor of a locked file (`node/lock_files.py`). By this lock, the agent finds all processes of
     the run, or of the session in mode exec.
     """
     for number in (signal.SIGHUP, signal.SIGTTOU, *FORWARDED, signal.SIGPIPE, signal.SIGXFSZ):

@@ -37,7 +37,7 @@ _LENGTH_BYTES = 4
 
 
 class PayloadKind(IntEnum):
-    """The kind of a payload."""
+    """The values of the field "kind of the payload"."""
 
     NONE = 0
     DATA = 1

@@ -123,8 +123,8 @@ class Commands(click.Group):
         except click.Abort:
             code = INTERRUPTED
         except BrokenPipeError:
-            # The reader has closed the pipe, as in `corral ps | head -1`. Without this line, Python prints an error when it flushes
-            # stdout.
+            # The reader has closed the pipe, as in `corral ps | head -1`. The next line prevents the error that Python would print
+            # when it flushes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except Exception as error:

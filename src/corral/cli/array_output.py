@@ -1,6 +1,7 @@
-"""Output of the members of an array, which may be thousands of tasks.
+"""Prints the output of an array: of the tasks that `corral run --array` has started, one for each index.
 
-`task_logs.follow` has two threads for each task, so it is not suitable for arrays.
+These tasks are the members of the array. There can be thousands of them. `task_logs.follow` needs a thread for each task and for
+each log, which is too many for an array. This module reads all logs in one thread.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ POLL_S = 0.5
 class ArrayOutput:
     """Prints the output of the members until all have stopped.
 
-    Each round describes the first hundred members that have not stopped, because one call can describe a hundred tasks. Members
-    start in the order of their indexes, so these hundred include all running members, unless more than a hundred run. The output of
-    the other members is printed later.
+    `follow` works in rounds. A round describes the first hundred members that have not stopped, because one call of DescribeTasks
+    can describe a hundred tasks. It prints their new output. Members start in the order of their indexes, so these hundred include
+    all running members, if at most a hundred run. If more run, the output of the others is printed when earlier members have
+    stopped.
     """
 
     def __init__(
@@ -45,11 +47,14 @@ class ArrayOutput:
         self._start = start
         self._tokens: dict[TaskLogStream, str | None] = {}  # log → the token of the next page
         self._reason = ""
-        self.pending = dict(members)  # index → id of the task that has not stopped
-        self.ended: dict[int, dict[str, Any]] = {}
+        self.pending = dict(members)  # index → task id, for the members that have not stopped
+        self.ended: dict[int, dict[str, Any]] = {}  # index → description of the stopped task
 
     def follow(self, pause: Callable[[float], None] = sleep) -> None:
-        """Print the output of all members. `pause` waits some seconds between two rounds. It can raise an exception to end this."""
+        """Print the output of all members. `pause` is called between two rounds, with the seconds to wait.
+
+        If `pause` raises an exception, `follow` ends with this exception.
+        """
         while self.pending:
             window = {task_id: index for index, task_id in islice(self.pending.items(), tasks.DESCRIBE_MAX)}
             described = through_outages(partial(describe_everywhere, self._endpoint, self._cluster, list(window)))
@@ -62,7 +67,7 @@ class ArrayOutput:
                 pause(POLL_S)
 
     def _show(self, index: int, task: dict[str, Any]) -> None:
-        """Print new output of a member. If the member has stopped, record its end, or go on with the task that replaces it."""
+        """Print new output of a member. If its task has stopped, record the end, or continue with the task that replaces it."""
         for stream in log_streams(self._definition, task):
             if stream not in self._tokens:
                 self._tokens[stream] = None
@@ -83,7 +88,7 @@ class ArrayOutput:
             del self.pending[index]
 
     def _report_wait(self, described: list[dict[str, Any]]) -> None:
-        """If no member runs, print why the first one waits."""
+        """If all described members wait, print why the first of them waits. Do not print the same reason twice in a row."""
         if described and all(tasks.state(task) == "WAITING" for task in described):
             reason = shorten_ids(tasks.reason(described[0]))
             if reason != self._reason:

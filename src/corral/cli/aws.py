@@ -53,7 +53,7 @@ def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
 
 
 def aws_program() -> str:
-    """Return the path of the first aws command on PATH."""
+    """Return the path of the first aws command on PATH. Raise a CliError if there is none."""
     found = shutil.which("aws")
     if found is None:
         raise CliError(f"there is no aws command on PATH: {HOW_TO_INSTALL}")
@@ -63,8 +63,8 @@ def aws_program() -> str:
 def _warning(arguments: tuple[str, ...]) -> str | None:
     """Return a warning about what version 1 of aws does differently for these arguments, or None.
 
-    `corral aws sqs` works with version 1, but `aws sqs` does not. The warning about this is shown only in a terminal, because it is
-    of no use to a script.
+    `corral aws sqs` works with version 1, but plain `aws sqs` does not. The warning about SQS is shown only in a terminal: a script
+    that calls `corral aws sqs` works, so it needs no warning.
     """
     if "sqs" in arguments and sys.stderr.isatty():
         return SQS_OF_VERSION_1
@@ -74,7 +74,10 @@ def _warning(arguments: tuple[str, ...]) -> str | None:
 
 
 def aws_version(program: str) -> tuple[int | None, str]:
-    """Run `aws --version`. Return the major version, None if it is unknown, and the text, for example `aws-cli/2.31.0`."""
+    """Run `aws --version`. Return the major version and the text, for example (2, "aws-cli/2.31.0").
+
+    If the version is unknown, return (None, "").
+    """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=VERSION_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -85,7 +88,10 @@ def aws_version(program: str) -> tuple[int | None, str]:
 
 
 def is_version_1(program: str) -> bool:
-    """Whether this aws command is version 1. AWS's installer of version 2 installs a compiled program, version 1 is a script."""
+    """Whether an aws command is version 1. Version 1 is a script, so a compiled program is not version 1.
+
+    Ask a script for its version, because version 2 can be a script, too.
+    """
     try:
         with open(program, "rb") as file:
             if file.read(4) == b"\x7fELF":

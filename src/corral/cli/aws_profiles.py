@@ -63,7 +63,7 @@ def _is_ours(lines: FileLines, name: str, proof: Mapping[str, str]) -> bool:
 def _span(lines: FileLines, name: str) -> tuple[int, int] | None:
     """Return the range of a section: the index of its header, and the index after its last line.
 
-    Blank lines and comments above the next header do not belong to the section.
+    Blank lines and comments above the next header do not belong to the section. Return None if the section does not exist.
     """
     headers = [at for at, line in enumerate(lines) if _HEADER.match(line)]
     for at, following in zip(headers, [*headers[1:], len(lines)]):
@@ -95,7 +95,10 @@ def _lines(path: Path) -> FileLines:
 
 
 def _replace(path: Path, lines: FileLines, mode: int | None) -> None:
-    """Replace a file atomically. If the path is a symbolic link, replace the file that it points to."""
+    """Replace a file atomically. If the path is a symbolic link, replace the file that it points to.
+
+    If `mode` is None, the file keeps its mode. A new file then gets 0600.
+    """
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if mode is None:

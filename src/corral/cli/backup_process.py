@@ -1,4 +1,7 @@
-"""Runs `python -m corral.backup` to save, restore or check a backup. Shows the progress in a terminal."""
+"""Runs `python -m corral.backup`, which saves and restores backups, and checks data folders and backups.
+
+In a terminal, it shows the progress.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from corral.cli.output import format_bytes, print_progress
 
 
 def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
-    """Run the process and return its result.
+    """Run the process and return its result. `do` is `save`, `restore` or `check`.
 
-    If the process fails, raise a CliError with its error message. If `quiet` is True, show no progress.
+    If the process fails, raise a CliError with the error message of the process. If `quiet` is True, show no progress.
     """
     command = [sys.executable, "-m", "corral.backup", "--do", do, "--data", str(data.path), *options]
     shows = not quiet and sys.stderr.isatty()

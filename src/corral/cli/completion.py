@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 COMPLETE_VARIABLE = "_CORRAL_COMPLETE"
 SUGGESTIONS_MAX = 100
-DESIRED = {"RUNNING": {"RUNNING", "WAITING", "HELD"}, "STOPPED": {"STOPPED"}}  # desiredStatus → states of tasks with it
+# desiredStatus of ListTasks → states of the tasks that ListTasks returns
+DESIRED = {"RUNNING": {"RUNNING", "WAITING", "HELD"}, "STOPPED": {"STOPPED"}}
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
@@ -46,7 +47,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 def complete_tasks(*states: str) -> Completer:
     """Return a function that completes names and ids of tasks in these states: RUNNING, WAITING, HELD or STOPPED.
 
-    RUNNING includes tasks that start or stop. HELD tasks are waiting tasks that the user holds back with `--hold`.
+    RUNNING includes tasks that start or stop. HELD tasks are waiting tasks that the user holds back with `corral run --hold`.
     """
 
     def complete(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -78,7 +79,7 @@ class SuggestedTask(NamedTuple):
 def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[SuggestedTask]:
     """Return tasks in these states, at most SUGGESTIONS_MAX waiting and SUGGESTIONS_MAX stopped tasks.
 
-    AWS does not know which tasks wait or are held. With AWS, the result also has other tasks that have not stopped.
+    AWS's ListTasks cannot select waiting or held tasks. So on AWS, the result can have any task that has not stopped.
     """
     from corral.cli import tasks
     from corral.cli.endpoint import client, is_aws, runs_page
@@ -100,7 +101,7 @@ def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[Su
 
 
 def complete_recorded(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
-    """Suggest names of runs in the history."""
+    """Suggest names of runs in Corral's history of ended runs."""
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
@@ -143,7 +144,7 @@ def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix
 
 
 def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
-    """Suggest the stacks with an Auto Scaling group, and the groups."""
+    """Suggest the names of Auto Scaling groups, and of the stacks that have such a group."""
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:

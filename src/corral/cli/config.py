@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from corral.configuration.settings import ConfigurationSetting
 
 DEFAULT, FILE, ENVIRONMENT = "default", "file", "environment"
-READ_BY_COMMANDS = ("run.notify",)  # settings that `corral run` reads itself, so that Corral need not be restarted
-VARIABLES = {"up.port": "CORRAL_PORT"}  # environment variables that `corral up` uses instead of the file
+READ_BY_COMMANDS = ("run.notify",)  # `corral run` reads these settings, so a change needs no restart of the server
+VARIABLES = {"up.port": "CORRAL_PORT"}  # setting → the environment variable that overrides it in `corral up`
 
 
 def _complete_settings(context: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -179,7 +179,7 @@ def _print(shown: list[dict[str, Any]], data: DataFolder) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return a value as `corral config set` accepts it. An empty text is shown as quotation marks."""
+    """Return a value as the user writes it after `corral config set NAME`. An empty text is a pair of quotation marks."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -67,7 +67,7 @@ def keys(data: DataFolder) -> dict[str, str]:
 
 
 def pid_of(data: DataFolder) -> int | None:
-    """Return the process id of the folder's server, or None.
+    """Return the process id of the folder's server, or None if no server runs.
 
     A starting server has no server.json yet, so read the lock file, too.
     """

@@ -73,7 +73,7 @@ def stop_server(data: DataFolder, pid: int, watch: int | None = None) -> None:
 
 
 def _confirm(data: DataFolder) -> None:
-    """Ask whether all data should be deleted. Without a terminal there is no answer, so --yes is needed."""
+    """Ask the user whether all data should be deleted. Without a terminal, the user cannot answer, so raise a CliError."""
     alive = count(_unfinished(data), "task")
     print_message(f"--purge stops {alive}, and deletes stacks, queues, objects, images, logs and keys in {data.path}.")
     if not os.isatty(0):
@@ -82,7 +82,10 @@ def _confirm(data: DataFolder) -> None:
 
 
 def _purge(folder: Path) -> None:
-    """End the agent and the spawner of a server that has stopped. Delete its files, except corral.toml. Keep all other files."""
+    """End the agent and the spawner of a server that has stopped. Then delete the data of Corral, except corral.toml.
+
+    Files in the folder that do not belong to Corral are kept.
+    """
     for name in ("agent.lock", "spawner.lock"):
         _end_holder(folder / "node" / name)
     for name in FOLDERS:
@@ -105,7 +108,7 @@ def _end_holder(lock: Path) -> None:
                 pass
             pid = lock.read_text().strip()
             if not told and pid.isdigit():
-                with suppress(ProcessLookupError):  # it has just ended
+                with suppress(ProcessLookupError):  # the process has just ended
                     os.kill(int(pid), signal.SIGTERM)
                 told = True
             if time.monotonic() > deadline_s:
@@ -132,7 +135,7 @@ def _report(data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended:
 
 
 def _unfinished(data: DataFolder) -> int:
-    """Return how many tasks of all regions have not stopped. Return 0 if the server does not respond."""
+    """Return how many tasks of all regions have not stopped. If the server does not respond, print a message and return 0."""
     try:
         return _alive(endpoint_of_folder(data))
     except Exception as error:
@@ -147,7 +150,7 @@ def _alive(endpoint: Endpoint) -> int:
 def _stop_all(endpoint: Endpoint, *, end_services: bool = False) -> int:
     """Stop all tasks of all regions, wait until they have stopped, and return their number.
 
-    With `end_services`, delete the services first. Otherwise they would start new tasks.
+    With `end_services`, delete the services first, so that they start no new tasks.
     """
     stopped, before = 0, _alive(endpoint)
     deadline_s = time.monotonic() + STOP_TASKS_S
@@ -181,7 +184,7 @@ def _stop_tasks(ecs: Any, cluster: dict[str, Any], deadline_s: float) -> int:
 
 
 def _regions(endpoint: Endpoint) -> list[str | None]:
-    """Return all regions, first the endpoint's own. All are needed, because ListTasks returns only tasks of one region."""
+    """Return all regions, the region of the endpoint first. ListTasks returns only tasks of one region."""
     from botocore.session import get_session
 
     return [endpoint.region, *(name for name in get_session().get_available_regions("ecs") if name != endpoint.region)]
@@ -189,7 +192,7 @@ def _regions(endpoint: Endpoint) -> list[str | None]:
 
 def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
     while ids:
-        with long_poll(LONG_POLL_S):  # a task can take as long as its stopTimeout
+        with long_poll(LONG_POLL_S):  # the server responds when these tasks have stopped, or after LONG_POLL_S
             found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX], cluster)
         ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
         ids = [task_id for task_id in ids if task_id not in ended]

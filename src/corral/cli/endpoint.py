@@ -1,12 +1,13 @@
 """Finds the endpoint that a command uses, and creates clients for it.
 
-If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use that endpoint, so they also work with AWS. Otherwise
-they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: they may be set for other
-programs, and a command must not send requests to AWS by mistake.
+If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use the endpoint that it names, so they also work with
+AWS. Otherwise they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: the user
+may have set them for other programs, and a command must not send requests to AWS by mistake.
 
-The import of botocore takes longer than most commands. So clients at a Corral endpoint are lean clients (`lean_client.py`), except
-those of S3. Clients of S3 and of AWS are those of botocore. Both have the same call syntax. A command that catches errors of both
-uses `client(...).exceptions`, not botocore's exceptions.
+The import of botocore takes longer than most commands. So this module creates lean clients (`lean_client.py`) for Corral endpoints
+that are reached without TLS and without a proxy. For AWS, for other endpoints and for S3, it creates clients of botocore. Both
+kinds of clients have the same call syntax. Commands catch errors with `client(...).exceptions`, which both kinds have, and not with
+botocore's exceptions.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ DEFAULT_CLUSTER = "default"
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
-STATUS_S = 10.0
+STATUS_S = 10.0  # the timeout of `own_page`
 CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
-QUICK_S = 1.0
-ATTEMPTS = 3  # how often a request is sent at most, if the server does not respond or is overloaded
+QUICK_S = 1.0  # the timeout of requests with `quick`
+ATTEMPTS = 3  # a request is sent at most this often, if the server does not respond or is overloaded
 PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,7 +56,7 @@ class NotCorral(CliError):
 
 
 def find_endpoint(data: DataFolder) -> Endpoint:
-    """Return the endpoint in the environment variables, else the server of the data folder.
+    """Return the endpoint that the environment variables name. If they name none, return the server of the data folder.
 
     If --data is given, ignore the variables.
     """
@@ -98,7 +99,10 @@ def cluster_option(text: str, name: str = "cluster") -> Callable[[F], F]:
 
 
 def conflicting_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables that would override `client_environment`: session tokens, and endpoints of single services."""
+    """Return the variables that would override `client_environment`.
+
+    They set a session token or the endpoint of one service, or let clients ignore AWS_ENDPOINT_URL.
+    """
     others = {"AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
     return sorted(name for name in environment if name in others or name.startswith("AWS_ENDPOINT_URL_"))
 
@@ -114,7 +118,7 @@ def _session() -> Any:
 def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
     """Return the URL and the keys of an endpoint that is reached without TLS and without a proxy. Return None for other endpoints.
 
-    None also means that only botocore can find the URL, the region or the keys, because they are in the files of `aws configure`.
+    Also return None if only botocore can find the URL, the region or the keys, for example in the files of `aws configure`.
     """
     from corral.cli.lean_http import SigningKeys, is_supported
 
@@ -132,7 +136,7 @@ def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
 
 
 def _configures_endpoints() -> bool:
-    """Whether the configuration file of `aws` names endpoints of services, which have priority over AWS_ENDPOINT_URL."""
+    """Whether the configuration file of `aws` mentions endpoint URLs. Then botocore decides which endpoint applies."""
     try:
         with open(os.path.expanduser(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"), encoding="utf-8") as file:
             return "endpoint_url" in file.read()
@@ -142,7 +146,7 @@ def _configures_endpoints() -> bool:
 
 @cache
 def _pool(url: str, connect_s: float, read_s: float) -> ConnectionPool:
-    """Return the shared connections to a server. With them, `corral top` uses one connection for all its requests."""
+    """Return the connection pool of a server. Because it is cached, `corral top` uses one connection for all its requests."""
     from corral.cli.lean_http import ConnectionPool
 
     return ConnectionPool(url, connect_s=connect_s, read_s=read_s)
@@ -200,8 +204,9 @@ def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
     """Send long-poll headers with all requests inside this context. The server delays its response until there is something new,
     for at most `seconds`. AWS ignores these headers.
 
-    Each change of a task increments the version of the task. A request that describes a task gets its response when the version is
-    no longer `seen`. Without `seen`, it gets its response when the task has stopped.
+    The server responds to GetLogEvents when the log has new events. Without `seen`, it responds to DescribeTasks when all tasks of
+    the request have stopped. With `seen`, it responds when the version of the task is not `seen`. Each change of a task increments
+    its version.
     """
     headers = {"X-Corral-Wait": f"{seconds:g}"} | ({"X-Corral-Seen": str(seen)} if seen is not None else {})
     token = _wait_headers.set(headers)
@@ -213,7 +218,7 @@ def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def id_prefix(prefix: str) -> Iterator[None]:
-    """Let ListTasks inside this context return only tasks whose ids begin with `prefix`. AWS ignores the header: it returns all."""
+    """Let ListTasks inside this context return only tasks whose ids begin with `prefix`. AWS ignores this and returns all tasks."""
     token = _wait_headers.set({"X-Corral-Prefix": prefix})
     try:
         yield
@@ -236,7 +241,7 @@ def _has_aws_name(url: str) -> bool:
 def status_page(endpoint: Endpoint, *, quick: bool = False, tasks: int | None = None) -> tuple[dict[str, Any], str | None]:
     """Return Corral's status page, and the Date header of the response.
 
-    The page lists at most `tasks` running tasks and `tasks` waiting tasks.
+    If `tasks` is given, the page lists at most `tasks` running tasks and `tasks` waiting tasks.
     """
     return own_page(endpoint, f"/_corral/status?tasks={tasks}" if tasks is not None else "/_corral/status", quick=quick)
 
@@ -264,7 +269,8 @@ def own_page(
 ) -> tuple[dict[str, Any], str | None]:
     """Request a page of Corral that is not part of an AWS API. `path` may have a query.
 
-    If `content` is given, send it with POST. Return the JSON document of the response, and the Date header.
+    If `content` is given, send it with POST. Return the JSON document of the response, and the Date header. Raise CliError if the
+    server refuses the request, and NotCorral if the server has no such page.
     """
     import json
 

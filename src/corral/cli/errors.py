@@ -1,13 +1,13 @@
-"""Converts errors to one line on stderr, and defines the exit codes:
+"""Converts errors to one line on stderr, and defines these exit codes:
 
 0    success
 1    refused or failed; one line on stderr contains the reason
 2    wrong usage (click's exit code)
 3    Corral is not running on this data folder
-124  `corral run --time`: the task was stopped at its time limit
-125  `corral run`: the task has no exit code (it never started, or its host was lost)
-130  interrupted
-141  `corral run`, `corral exec`: the reader of the output closed it, and the task or the command was stopped
+124  `corral run --time`, `corral wait`: the task was stopped at its time limit
+125  `corral run`, `corral wait`: the task has no exit code (it never started, or its host was lost)
+130  interrupted (Ctrl-C)
+141  `corral run`, `corral exec`: the reader of the output closed the pipe, and the task or the command was stopped
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CliError(click.ClickException):
 
 
 class RunNotFound(CliError):
-    """ECS shows no such task. The history of Corral may have it."""
+    """ECS has no such task. Corral's history of ended runs may have it."""
 
 
 class NotRunning(CliError):
@@ -41,7 +41,7 @@ class NotRunning(CliError):
 
 
 def error_line(error: Exception) -> str | None:
-    """Return one line for an error of the operating system or of an AWS client. Return None for any other error: it is a bug."""
+    """Return one line for an error of the operating system or of an AWS client. Return None for other errors: they are bugs."""
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
     refused = sys.modules["corral.cli.lean_client"].ApiRefusal if "corral.cli.lean_client" in sys.modules else ()

@@ -67,7 +67,10 @@ def exec_(
 
 
 def _has_started(ecs: Any, cluster: str, task_id: str) -> bool:
-    """Wait while the task starts, because `corral run -d` returns before its program runs. Return whether the task runs now."""
+    """Wait while the task starts, for at most START_MAX_S. Return whether the task runs now.
+
+    `corral run -d` returns before the program of the task runs, so a user can call `corral exec` too early.
+    """
     until_s = time.monotonic() + START_MAX_S
     task = tasks.describe_one(ecs, cluster, task_id)
     while task["lastStatus"] in STARTING and time.monotonic() < until_s:

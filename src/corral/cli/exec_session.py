@@ -2,7 +2,7 @@
 
 It works like AWS's session-manager-plugin, with three differences. It sends its own client version, so that the server also sends
 exit codes and a separate standard error. It never resends input, because Corral's server receives all messages in order. It
-acknowledges output only after the output was written, so that a slow reader slows the command down.
+acknowledges output only after it has written the output, so that a slow reader slows the command down.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class ExecSession:
         self._frames = FrameReader()
         self._unsent = bytearray()
         self._sequence = 0
-        self._unacknowledged: dict[int, int] = {}  # sequence number -> number of bytes
+        self._unacknowledged: dict[int, int] = {}  # sequence number -> bytes of input that the server has not acknowledged
         self._next_output = 0
         self._code: int | None = None
-        self._closed: str | None = None  # why the session was closed, or an empty text; None: it is open
+        self._closed: str | None = None  # None: the session is open; else why it was closed, or an empty text
         self._wake_reader, self._wake_writer = os.pipe()
 
     def run(self) -> int:
@@ -130,7 +130,7 @@ class ExecSession:
         return part
 
     def _run_once(self) -> None:
-        """Wait until the socket or the terminal is ready, then read and write once."""
+        """Wait until the socket or standard input is ready, or the terminal is resized. Then read and write once."""
         wanted: list[Any] = [self._socket, self._wake_reader]
         if self._reading and sum(self._unacknowledged.values()) < UNACKNOWLEDGED_MAX_BYTES:
             wanted.append(0)

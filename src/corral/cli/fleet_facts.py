@@ -1,5 +1,7 @@
-"""Reads the data for `corral fleet`: an Auto Scaling group, the queue that its alarms watch, its instances and
-their tasks. The number of workers is the number of instances in service.
+"""Reads the data of a fleet for `corral fleet`. A fleet is an Auto Scaling group whose alarm watches an SQS queue.
+
+The data are those of the group, of the queue, and of the tasks in the cluster that the instances join. The number of workers is the
+number of instances in service.
 
 The command uses AWS's APIs, so it also works on AWS. Corral's page `/_corral/fleet` adds facts that AWS does not report: when a
 message arrived in the empty queue, when a task received its first message, and how many messages a task holds.
@@ -31,7 +33,7 @@ QUEUE_METRICS = {
     "oldestS": ("ApproximateAgeOfOldestMessage", "Maximum"),
 }
 WINDOW_S = 600
-STEP_S, AWS_STEP_S = 10, 60  # the time between two values of a graph: of Corral's metrics, and of AWS's
+STEP_S, AWS_STEP_S = 10, 60  # seconds between two values of a graph, on Corral and on AWS
 # A graph repeats the last known value for up to this time. Corral publishes an unchanged value once in each clock minute, so two
 # values can be almost two minutes apart.
 CARRY_S = 120
@@ -191,7 +193,7 @@ def _watched(alarm: dict[str, Any]) -> list[str]:
 
 
 def _workers(endpoint: Endpoint, fleet: QueueFleet) -> tuple[list[dict[str, Any]], int]:
-    """Return the tasks of the cluster, including recently stopped tasks, and the number of GPUs of its instances."""
+    """Return the tasks of the fleet's cluster, including recently stopped tasks, and the number of GPUs in the cluster."""
     if fleet.cluster is None:
         return [], 0
     ecs, arns, gpus, ec2_ids = client(endpoint, "ecs"), list[str](), 0, dict[str, str]()
@@ -270,7 +272,7 @@ def _query(id: str, namespace: str, metric: str, statistic: str, dimensions: lis
 
 
 def _filled(points: dict[int, float], times: range, carry: int) -> list[float | None]:
-    """Return a value for each time. A value is repeated for up to `carry` steps, because unchanged values are published rarely."""
+    """Return a value for each time. A value is repeated for up to `carry` steps: see CARRY_S."""
     found, last, age = list[float | None](), None, 0
     for at in times:
         last, age = (points[at], 0) if at in points else (last, age + 1)
@@ -294,7 +296,7 @@ def _instance_history(activities: list[dict[str, Any]], present: int, now: datet
 
 
 def _waiting_activity(activities: list[dict[str, Any]]) -> str | None:
-    """Return what the newest unfinished activity waits for."""
+    """Return what the newest unfinished activity with a status message waits for. Return None if there is no such activity."""
     unfinished = [each for each in activities if each["StatusCode"] not in ("Successful", "Failed", "Cancelled")]
     return next((f"{each['Description']}: {each['StatusMessage']}" for each in unfinished if each.get("StatusMessage")), None)
 
@@ -305,7 +307,10 @@ def _waiting_activity(activities: list[dict[str, Any]]) -> str | None:
 def _scale_out(
     endpoint: Endpoint, activities: list[dict[str, Any]], tasks: list[dict[str, Any]], wakes: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return the steps of the last scale-out by an alarm, with the milliseconds since the first step."""
+    """Return the steps of the last scale-out by an alarm, with the milliseconds since the first step.
+
+    Return None if `activities` has no scale-out by an alarm.
+    """
     launches = [(each, match) for each in activities if (match := _scale_out_by(each))]
     if not launches:
         return None
@@ -361,7 +366,7 @@ def _is_near(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def _alarm_change(endpoint: Endpoint, alarm: str, state: str, before: datetime) -> datetime | None:
-    """Return when the alarm last entered `state`, at most one second after `before`."""
+    """Return when the alarm last entered `state`, not later than one second after `before`. Return None if that is not known."""
     items = client(endpoint, "cloudwatch").describe_alarm_history(
         AlarmName=alarm, HistoryItemType="StateUpdate", EndDate=before + timedelta(seconds=1), ScanBy="TimestampDescending"
     )["AlarmHistoryItems"]

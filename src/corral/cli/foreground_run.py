@@ -54,7 +54,7 @@ class ForegroundRun(NamedTuple):
 
 def wait_in_foreground(run: ForegroundRun) -> None:
     """Show the task's progress and output until it stops, then exit with its exit code."""
-    current = [run.task_id]  # a task that fails may be requeued: then another task replaces it
+    current = [run.task_id]  # the id of the task that is followed: if a task fails and is requeued, another task replaces it
     reporter = ProgressReporter(run.task_id)
     updates: TaskUpdates = SimpleQueue()
     logged = [defined["name"] for defined in run.definition["containerDefinitions"] if has_log(defined)]
@@ -138,7 +138,10 @@ def wait_in_foreground(run: ForegroundRun) -> None:
 def _wait_with_terminal(
     run: ForegroundRun, terminal: RunTerminal, updates: TaskUpdates, report_progress: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Connect the terminal to the task when the task starts. Wait until the task stops. The server may restart meanwhile."""
+    """Connect the terminal to the task when the task starts. Wait until the task stops, and return its description.
+
+    If the server does not respond while the terminal is connected, continue when the task has disconnected.
+    """
 
     def report(task: dict[str, Any]) -> None:
         if not terminal.started:
@@ -186,8 +189,8 @@ def _exit_code(run: ForegroundRun, ended: dict[str, Any]) -> int:
 class ProgressReporter:
     """Prints to stderr why the task waits, and later which GPUs it uses.
 
-    In a terminal, if `is_live` is true, one line shows the current reason, and disappears when the task starts. Otherwise each new
-    reason is printed once.
+    In a terminal, if `is_live` is true, one line shows the current reason, and disappears when the task starts. Otherwise a reason
+    is printed when it has changed.
     """
 
     def __init__(self, task_id: str, *, is_live: bool = True) -> None:
@@ -227,7 +230,7 @@ class ProgressReporter:
     def _report(self, task: dict[str, Any]) -> None:
         if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
             self._wait(shorten_ids(tasks.reason(task)))
-        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # it may have stopped since
+        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # it may have stopped already
             gpus = tasks.gpu_ids(task)
             self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
 

@@ -18,7 +18,7 @@ NAMESPACE = "Corral/GPU"
 UTILIZATION, MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
 BARS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "·"  # instead of a bar for a period without values
-# (age in seconds, the shortest period that CloudWatch has for values up to this age)
+# (age in seconds, the shortest period in seconds that CloudWatch has for values up to this age)
 KEPT_S = ((3 * 3600, 1), (15 * 86_400, 60), (63 * 86_400, 300), (455 * 86_400, 3600))
 PERIODS_S = (1, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86_400)
 
@@ -26,13 +26,13 @@ PERIODS_S = (1, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 6 * 360
 class GpuLoad(NamedTuple):
     begin: datetime
     period_s: int
-    mean: list[float | None]  # the mean utilization in percent of each period
+    mean: list[float | None]  # the mean utilization of each period in percent; None: no values
     highest: float | None  # percent
     peak_memory_mib: float | None  # of one GPU
 
     @property
     def utilization(self) -> float | None:
-        """The mean over all periods with values."""
+        """The mean of all periods with values, in percent. None: no period has values."""
         known = [value for value in self.mean if value is not None]
         return sum(known) / len(known) if known else None
 
@@ -77,7 +77,9 @@ def gpu_load(
 
 
 def period_of(duration_s: float, age_s: float, columns: int) -> int:
-    """Return the shortest period that CloudWatch still has for this age and that needs at most this many columns."""
+    """Return the length of a period in seconds: the shortest for which CloudWatch still has values of this age, and with which the
+    graph needs at most `columns` columns.
+    """
     least_s = next((period_s for kept_s, period_s in KEPT_S if age_s < kept_s), KEPT_S[-1][1])
     # Each period begins at a multiple of its length, so the graph can need one period more than fit into the duration.
     fitting = (each for each in PERIODS_S if each >= least_s and duration_s / each <= columns - 1)

@@ -108,7 +108,7 @@ def _skew(date: str | None) -> Iterator[Finding]:
         return
     # Compare the wall clock of this machine with the server's clock.
     skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()
-    # The Date header has only whole seconds, so this machine can seem to be up to 2 s ahead. Ignore that.
+    # The Date header has only whole seconds, and the response takes time, so this machine seems to be ahead. Ignore up to 2 s.
     off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0
     found = f"the clock of this machine and the server's clock differ by {off_s:.0f} s"
     if off_s > SKEW_FAIL_S:
@@ -133,7 +133,7 @@ def check_configuration(data: DataFolder) -> Iterator[Finding]:
 
 
 def check_boot(data: DataFolder) -> Iterator[Finding]:
-    """Report whether Corral starts at boot. Warn only if an enabled unit does not start it before the user logs in."""
+    """Report whether Corral starts at boot. Warn only if its unit is enabled, but starts Corral only when the user logs in."""
     unit = installed_unit(data)
     if unit is None:
         yield ok("Corral does not start at boot; `corral service install` changes that")

@@ -146,5 +146,5 @@ def _reason(instance: dict[str, Any]) -> str:
 
 
 def _first_sentence(cause: str) -> str:
-    """Return the first sentence of a reason, without `At TIME`. An Auto Scaling activity has such a sentence for each cause."""
+    """Return the first sentence of a reason, without `At TIME`. The reason of an Auto Scaling activity has several sentences."""
     return _TIME.sub("", cause).partition(".  ")[0].rstrip(".")

@@ -5,9 +5,9 @@
     except client.exceptions.ResourceNotFoundException: ...
 
 It uses the protocol AWS JSON: a request is the JSON of its parameters, and a response is JSON. So the client needs no model of a
-service, except the names of its timestamps. Unlike botocore, it does not check parameters; the server does. On AWS, some of these
-services have another protocol. For them, Corral accepts AWS JSON with a target such as `Corral.ec2.DescribeInstances`. The client
-of S3 is in `lean_s3.py`.
+service, except the names of its timestamps. Unlike botocore, it does not check parameters; the server does. On AWS, some services,
+such as EC2, have another protocol. For these services, Corral also accepts AWS JSON, with a target such as
+`Corral.ec2.DescribeInstances`. The client of S3 is in `lean_s3.py`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class JsonService(NamedTuple):
     timestamps: frozenset[str] = frozenset()  # the names of members that are timestamps
     in_utc: bool = False  # as in botocore, timestamps are in UTC for services with XML, and in the local time zone for others
     tokens: tuple[str, ...] = ()  # the operations whose member clientToken makes a repeated request safe
-    signing_name: str = ""  # if it is not the name of the service
-    version: str = "1.1"  # of the protocol
+    signing_name: str = ""  # the name of the service in signatures; empty: its key in SERVICES
+    version: str = "1.1"  # of the protocol AWS JSON
     page_token: str = "nextToken"  # the member with the token of the next page
     has_query_codes: bool = False  # whether errors have the codes of the protocol AWS Query, which the service had before
 
@@ -91,7 +91,7 @@ SERVICES = {
 
 
 class ApiRefusal(Exception):
-    """The server refused a request. It has the members of botocore's ClientError: `response` and `operation_name`."""
+    """The server refused a request. The exception has the attributes of botocore's ClientError: `response`, `operation_name`."""
 
     def __init__(self, response: dict[str, Any], operation_name: str) -> None:
         details = response["Error"]
@@ -249,7 +249,7 @@ def _is_retried(error: ApiRefusal) -> bool:
 
 
 def _pause(attempt: int) -> None:
-    """Wait before the next attempt: a random time, at most 1, 2, 4 ... seconds."""
+    """Wait a random time after a failed attempt: at most 1 s after the first, 2 s after the second, 4 s after the third ..."""
     import random
 
     time.sleep(min(random.random() * 2 ** (attempt - 1), PAUSE_MAX_S))

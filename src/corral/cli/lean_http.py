@@ -1,8 +1,8 @@
 """Sends HTTP requests to Corral, and signs them with AWS Signature Version 4.
 
-The command line uses this module instead of botocore for the requests of everyday commands, because the import of botocore takes
-longer than the whole command. It uses sockets directly, because `http.client` imports the parser of e-mails and TLS. It supports
-what Corral needs: HTTP/1.1 without TLS, and connections that are kept open between requests.
+The command line uses this module instead of botocore, because the import of botocore takes longer than most commands. The module
+uses sockets directly, because `http.client` imports the parser of e-mails and TLS, which also takes time. It supports what Corral
+needs: HTTP/1.1 without TLS, and connections that are kept open between requests.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class ConnectionPool:
         match = _URL.fullmatch(url)
         assert match is not None, "call is_supported first"
         self.url = url.rstrip("/")
-        # As bytes, because for a text Python imports the encoding of international names, which takes 5 ms.
+        # The host is bytes: for a str, Python imports the codec `idna`, which takes 5 ms.
         self._host, self._port = match["host"].strip("[]").encode("ascii"), int(match["port"] or DEFAULT_PORT)
         self.host_header = self.url.removeprefix("http://").removesuffix(f":{DEFAULT_PORT}")
         self._connect_s, self._read_s = connect_s, read_s
         self._idle: deque[socket.socket] = deque()
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> LeanResponse:
-        """Send a request and return the response. `target` is the path and the query. Raises ConnectionFailed."""
+        """Send a request and return the response. `target` is the path and the query. Raise ConnectionFailed without a response."""
         lines = [f"{method} {target} HTTP/1.1", f"host: {self.host_header}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         request = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
@@ -164,7 +164,7 @@ class _ResponseReader:
 def signed_headers(
     keys: SigningKeys, service: str, host: str, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
 ) -> dict[str, str]:
-    """Return the headers of a request together with those of its signature. `headers` have lower-case names."""
+    """Return the headers of a request, and the headers of its signature. The names in `headers` must be in lower case."""
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     signed = {**headers, "x-amz-date": at}
     if keys.session_token:

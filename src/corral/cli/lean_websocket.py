@@ -1,6 +1,7 @@
-"""The client's side of a websocket (RFC 6455), without extensions. It reads and writes bytes; its caller has the socket.
+"""The client's side of a websocket (RFC 6455), without extensions. It converts between messages and bytes.
 
-`corral exec` uses it instead of wsproto, because the import of wsproto takes longer than most commands.
+The caller sends and receives the bytes. `corral exec` uses this module instead of wsproto, because the import of wsproto takes
+longer than most commands.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hashlib import sha1
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10  # the kinds of frames, which RFC 6455 calls opcodes
 _CONTINUATION = 0
 _LAST = 0x80  # in the first byte: this is the last frame of its message
-_MASKED = 0x80  # in the second byte: the frame is masked. All frames of clients are.
+_MASKED = 0x80  # in the second byte: the frame is masked. Clients must mask all frames.
 _ACCEPTED = 101
 _KEY_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LONG, _VERY_LONG = 126, 127  # in place of a length: the length follows in 2 or in 8 bytes
@@ -35,7 +36,10 @@ class OpeningRequest:
         ).encode("latin-1")
 
     def refused(self, head: bytes) -> int | None:
-        """Return the HTTP status of a response that refuses the websocket, or None. `head` ends before the empty line."""
+        """Return the HTTP status of a response that refuses the websocket, or None if the response accepts it.
+
+        `head` is the part of the response before the empty line. Raise WrongWebSocket if it is not a valid response.
+        """
         first, *lines = head.split(b"\r\n")
         words = first.split(b" ")
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
@@ -64,7 +68,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def close_reason(payload: bytes) -> str:
-    """Return the reason in the payload of a CLOSE frame, which follows a code of two bytes. It may be empty."""
+    """Return the reason in the payload of a CLOSE frame, or an empty text. In the payload, a code of two bytes precedes it."""
     return payload[2:].decode("utf-8", "replace")
 
 
@@ -73,7 +77,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._received = bytearray()
-        self._kind: int | None = None  # of the message whose first frames have arrived
+        self._kind: int | None = None  # the kind of the message whose first frames have arrived; None: there is none
         self._parts = bytearray()
 
     def feed(self, data: bytes) -> None:

@@ -25,7 +25,7 @@ from corral.cli.task_logs import FollowedTask, LogStart, TaskLogStream, follow, 
 
 TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
 TASKS_MAX = 30  # `corral logs -f` has a thread for each task and for each log
-COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of the names before the lines, as SGR numbers; red is for errors
+COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # SGR codes of the colours of the names before the lines, without red
 
 
 class LoggedTask(NamedTuple):
@@ -34,7 +34,7 @@ class LoggedTask(NamedTuple):
     definition: dict[str, Any]
     containers: list[str]  # the names of the containers whose logs are printed
     container: str | None  # the value of --container
-    is_recorded: bool  # True: ECS no longer describes the task, and its description is from the history
+    is_recorded: bool  # True: ECS no longer describes the task, so `task` is from Corral's history of ended runs
 
     def streams(self, task: dict[str, Any]) -> list[TaskLogStream]:
         return log_streams(self.definition, task, self.container)
@@ -123,10 +123,10 @@ def _print_events(
 
 
 def _names(logged: list[LoggedTask]) -> dict[tuple[str, str], str]:
-    """Return the text before the lines of each log: (task id, container) -> name.
+    """Return the name of each log, which is printed before its lines if there are several logs: (task id, container) -> name.
 
-    If there are several tasks, it contains the task's name, and the id if several tasks have the same name. If a task has several
-    containers, it contains the container's name.
+    If there are several tasks, the name of a log contains the name of its task. It also contains the id of the task if several
+    tasks have the same name. If the task has several containers, it contains the name of the container.
     """
     labels = {tasks.id_of(each.task): tasks.label(each.task) for each in logged}
     counts = Counter(labels.values())
@@ -189,7 +189,7 @@ def _since_ms(text: str | None, now: datetime | None) -> int | None:
 
 
 def _check(definition: dict[str, Any], task_id: str, container: str | None) -> list[str]:
-    """Return the names of the containers whose logs are printed."""
+    """Return the names of the containers whose logs are printed. Raise a CliError if there is no such container."""
     names = [defined["name"] for defined in definition["containerDefinitions"]]
     logged = [defined["name"] for defined in definition["containerDefinitions"] if has_log(defined)]
     if container is not None and container not in names:
@@ -242,7 +242,7 @@ class LogPrinter:
 
 
 def colours_of(names: list[str]) -> dict[str, int]:
-    """Return a colour for each name. The colour depends only on the name. If an earlier name has it, use the next free colour."""
+    """Return a colour for each name, derived from the name. If an earlier name has the same colour, use the next free colour."""
     chosen: dict[str, int] = {}
     for name in dict.fromkeys(names):
         first = crc32(name.encode()) % len(COLOURS)

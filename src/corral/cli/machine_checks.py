@@ -20,7 +20,7 @@ from corral.cli.finding import Finding, fail, ok, warn
 from corral.cli.output import count
 
 FILES_MIN = 4096  # the spawner needs about two descriptors per task
-INSTANCES_MIN = 16
+INSTANCES_MIN = 16  # inotify instances
 SOCKET_S = 2.0
 INSIDE_NETWORK = "corral-inside"
 NETWORKS = ("corral", INSIDE_NETWORK)
@@ -63,7 +63,7 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
 
 
 def _mps_text() -> str:
-    """Say whether an MPS daemon enforces the limits of tasks that share a GPU. A daemon removes its pid file when it ends."""
+    """Return a text that says whether an MPS daemon enforces the limits of tasks that share a GPU."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")  # the default of MPS
     try:
         pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())

@@ -7,8 +7,8 @@
     any other text      a shell command, with the variables CORRAL_NAME, CORRAL_TASK, CORRAL_EXIT_CODE, CORRAL_REASON and
                         CORRAL_DURATION (in seconds)
 
-A foreground run sends its notifications itself. For a detached run, another process sends them (`notify_process.py`). If a
-notification fails, the exit code of `corral run` does not change.
+A foreground run sends its notifications itself. If `corral run` exits before the end of the run, for example with --detach, another
+process sends them (`notify_process.py`). If a notification fails, the exit code of `corral run` does not change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from corral.data_folder import CONFIGURATION
 
 COMMAND_MAX_S = 300.0  # a command that runs longer is killed
 REQUEST_MAX_S = 10.0
-ATTEMPT_PAUSES_S = (1.0, 4.0)  # the pauses between the attempts of a webhook that fails
+ATTEMPT_PAUSES_S = (1.0, 4.0)  # the pauses between the attempts to send a webhook
 REASON_MAX = 1_000
 MAIL = "mail:"
 NONE = "none"
@@ -50,7 +50,7 @@ class EndedRun(NamedTuple):
     task_ids: Sequence[str]
     exit_code: int | None  # None: the task never started, or its host was lost
     reason: str
-    duration_s: int  # since the start of the first task; 0 if none has started
+    duration_s: int  # from the first start of a task to the last end; 0 if no task has started
 
     @property
     def title(self) -> str:
@@ -132,7 +132,7 @@ def check_notifications(context: click.Context, parameter: click.Parameter, give
 
 
 def notifications_of(given: Sequence[str], data: DataFolder) -> list[str]:
-    """Return the notifications of the command line, or those of corral.toml if there are none."""
+    """Return the notifications of the command line, or those of corral.toml if the command line has none. Omit `none`."""
     if given:
         return [each for each in given if each != NONE]
     if not _mentions_notify(data.path / CONFIGURATION):
@@ -150,7 +150,10 @@ def notifications_of(given: Sequence[str], data: DataFolder) -> list[str]:
 
 
 def _mentions_notify(path: Path) -> bool:
-    """Whether corral.toml can have the setting. If not, it is not parsed, which would take as long as the rest of the command."""
+    """Whether corral.toml can have the setting `run.notify`. If not, the file is not parsed.
+
+    Parsing the file would take as long as the rest of the command.
+    """
     try:
         return b"notify" in path.read_bytes()
     except OSError:
@@ -230,7 +233,7 @@ def _run(command: list[str], environment: Mapping[str, str], folder: str, text: 
 
     process = subprocess.Popen(
         command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=2, text=True, start_new_session=True
-    )  # its output goes to stderr, because stdout may be JSON
+    )  # the output of the command is written to stderr, because stdout may be JSON
     try:
         process.communicate(text, COMMAND_MAX_S)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,10 @@
-"""The process that sends the notifications of detached runs: `python -m corral.cli.notify_process FOLDER [DATA]`.
+"""The process that sends the notifications of detached runs: `python -m corral.cli.notify_process FOLDER DATA`.
 
-`corral run --detach --notify` stores a record in a folder of the user and starts this process, unless it runs already. So there is
-one such process per user and endpoint, not one per run. It asks the server every few seconds whether the tasks have stopped, and
-ends when it has sent all notifications. It survives restarts of the server.
+FOLDER contains records. A record is a file with the notifications and the tasks of a run. `corral run --detach --notify` stores a
+record, and starts the process unless it already runs. So does a `corral run --notify` that exits before its task has stopped. There
+is one such process per user and endpoint, not one per run. It asks the server every few seconds whether the tasks have stopped, and
+ends when it has sent all notifications. It survives restarts of the server. DATA is the data folder of the server. If DATA is
+empty, the environment names the endpoint.
 
 Neither the server nor its agent sends the notifications, for two reasons. Commands, notify-send and mail need the environment of
 the user (the session bus, the display, the PATH). And commands and URLs can contain secrets, which should not be stored with the
@@ -58,7 +60,7 @@ def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Ma
 
 
 def resume_notifications(data: DataFolder) -> None:
-    """Start the process again if notifications for this server are left, for example after the machine was restarted."""
+    """Start the process again if records for this server are left, for example after a restart of the machine."""
     folder = _folder(str(data.path), {}, os.environ)
     if next(folder.glob("*.json"), None) is not None and _is_unlocked(folder):
         _start(folder, str(data.path), os.environ)
@@ -129,7 +131,7 @@ def serve(folder: Path, data: DataFolder | None) -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         while _records(folder) and (held := _lock(folder)) is not None:
             _send_until_empty(folder, data, threads)
-            os.close(held)  # then read the records again: a client that found the folder locked has started no process
+            os.close(held)  # then read the records again: a client that has stored a record meanwhile has started no process
 
 
 def _send_until_empty(folder: Path, data: DataFolder | None, threads: ThreadPoolExecutor) -> None:
@@ -164,7 +166,11 @@ def _records(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[Path, EndedRun]]:
-    """Wait a few seconds. Yield the records whose tasks have all stopped, or are unknown to the server."""
+    """Yield the path of each record whose tasks have all stopped, and the end of its run.
+
+    Wait a few seconds for each cluster with unfinished tasks. Tasks that the server no longer describes count as stopped. If a task
+    was requeued, store the task that replaces it in the record.
+    """
     for cluster in sorted({record["cluster"] for record in records.values()}):
         of_cluster = {path: record for path, record in records.items() if record["cluster"] == cluster}
         ids = [task_id for record in of_cluster.values() for task_id in record["tasks"]]
@@ -185,7 +191,7 @@ def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[P
 
 
 def _exit_code(ecs: Any, ended: Sequence[dict[str, Any]]) -> int | None:
-    """Return the first exit code that is not 0, as `corral wait` does. Else return 0, or None if a task has no exit code."""
+    """Return the first exit code that is not 0. If there is none, return 0, or None if a task has no exit code."""
     codes = []
     for task in ended:
         definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]

@@ -58,7 +58,10 @@ def print_progress(text: str = "") -> None:
 
 
 def screen_width() -> int | None:
-    """Return the number of columns of the terminal. Return None if the output is not a terminal, so that lines are not cut."""
+    """Return the variable COLUMNS, or else the number of columns of the terminal.
+
+    Return None if the output is not a terminal and COLUMNS is not set: then lines are not cut.
+    """
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return None
     from shutil import get_terminal_size
@@ -99,12 +102,12 @@ def shorten_ids(text: str) -> str:
 
 
 def server_time(reply: Mapping[str, Any]) -> datetime | None:
-    """Return the server's time from the Date header. Commands use it to compute ages."""
+    """Return the server's time from the Date header, or None without this header. Commands compute ages with this time."""
     return parsed_date(reply["ResponseMetadata"]["HTTPHeaders"].get("date"))
 
 
 def parsed_date(header: str | None) -> datetime | None:
-    """Parse a Date header."""
+    """Return the time in a Date header, or None if the header is missing."""
     if not header:
         return None
     match = re.fullmatch(_HTTP_DATE, header)
@@ -118,7 +121,7 @@ def parsed_date(header: str | None) -> datetime | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Parse the value of --since. A value that begins with a year is a time. For other values, return None."""
+    """Parse a value of --since that begins with a year. Without a time zone, it is in UTC. Return None for other values."""
     if not re.match(r"[0-9]{4}-", text):
         return None
     try:

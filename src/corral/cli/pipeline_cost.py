@@ -1,12 +1,12 @@
 """Computes the usage of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
 
-A run is one execution of a pipeline, and a step is one job or one array job of it. The cost of a job is the product of three
+A run is one execution of a pipeline. A step of a pipeline is one job or one array job. The cost of a job is the product of three
 numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
 three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. The prices are those of `corral cost`. On
 AWS, there is no `corral cost`, so the report has only hours.
 
-When a job has ended, `corral pipeline` stores the usage of the job as a tag of the job. So `list` need not read all children again,
-and the type of an instance is read while ECS still describes the instance.
+When a job has ended, `corral pipeline` stores the usage of the job as a tag of the job. So `corral pipeline list` need not read all
+children of array jobs again, and the type of an instance is read while ECS still describes the instance.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _USAGE = re.compile(rf"v2 n={_NUMBER} from={_NUMBER} to={_NUMBER} sum={_NUMBER} 
 class StepUsage(NamedTuple):
     """The usage of one job, or of all jobs of a step."""
 
-    jobs: int  # the number of jobs and children that ran
-    started_s: float  # the first start
+    jobs: int  # the number of plain jobs and of children of arrays that ran
+    started_s: float  # the first start, in seconds since 1970
     stopped_s: float  # the last end
     sum_s: float  # the sum of the times of all jobs
     vcpu_hours: float
@@ -94,7 +94,7 @@ class Prices:
     types: dict[str, str] = field(default_factory=dict)  # container instance ARN -> instance type, empty if it is unknown
 
     def of_job(self, described: Mapping[str, Any], arn: str) -> float | None:
-        """Return the price of one hour of this job, or None if it is not known."""
+        """Return the price of one hour of a job on the container instance `arn`, or None if the price is not known."""
         type_ = self.types.get(arn, "")
         price = self._prices().get(type_)
         size = self._size(type_) if price is not None else None
@@ -123,7 +123,11 @@ class Prices:
         return self.sizes[type_]
 
     def learn_types(self, arns: Sequence[str]) -> None:
-        """Read the instance types of container instances. The type of a terminated instance may be unknown."""
+        """Read the instance types of container instances.
+
+        ECS does not describe a terminated instance any more. If its compute environment has only one instance type, use that type.
+        Otherwise the type is unknown.
+        """
         ecs = client(self.endpoint, "ecs")
         by_cluster: dict[str, list[str]] = {}
         for arn in dict.fromkeys(arns):
@@ -143,7 +147,10 @@ class Prices:
                 self.types |= {arn: only for arn in wanted if not self.types[arn]}
 
     def _only_type(self, cluster: str) -> str:
-        """Return the instance type of the compute environment with this cluster. Return "" if that is not one type."""
+        """Return the only instance type of the compute environment with this cluster.
+
+        Return "" if the compute environment has several types, or a family of types such as `p3`.
+        """
         batch = client(self.endpoint, "batch")
         for page in batch.get_paginator("describe_compute_environments").paginate():
             for each in page["computeEnvironments"]:
@@ -207,7 +214,10 @@ def add_usages(usages: Sequence[StepUsage]) -> StepUsage:
 
 
 def job_usage(endpoint: Endpoint, job: RunJob, prices: Prices) -> StepUsage:
-    """Return the usage of a job and its children. Read it from the tag, or store it there if the job has ended."""
+    """Return the usage of a job and its children.
+
+    Read it from the tag of the job. Without the tag, compute it, and store it as the tag if the job has ended.
+    """
     known = parse_usage(job.tags.get(TAG_USAGE, ""))
     if known is None:
         described = list(_executions(endpoint, job))
@@ -219,7 +229,7 @@ def job_usage(endpoint: Endpoint, job: RunJob, prices: Prices) -> StepUsage:
 
 
 def _execution_usage(described: Mapping[str, Any], prices: Prices) -> StepUsage:
-    """Return the usage of a plain job or of one child: of all its attempts."""
+    """Return the usage of a plain job or of one child: the sum of its attempts that have ended."""
     needs, parts = requirements(described), attempts(described)
     seconds = sum(max(0.0, end_s - start_s) for start_s, end_s, _ in parts)
     known = [
@@ -239,7 +249,7 @@ def _execution_usage(described: Mapping[str, Any], prices: Prices) -> StepUsage:
 
 
 def _executions(endpoint: Endpoint, job: RunJob) -> Iterator[Mapping[str, Any]]:
-    """Yield the descriptions of a plain job, or of the ended children of an array."""
+    """Yield the description of a plain job, or the descriptions of the children of an array that ran and have ended."""
     if not job.is_array:
         yield job.described
         return
@@ -249,7 +259,7 @@ def _executions(endpoint: Endpoint, job: RunJob) -> Iterator[Mapping[str, Any]]:
 
 
 def attempts(described: Mapping[str, Any]) -> list[tuple[float, float, str]]:
-    """Return start, end and container instance of each attempt that has ended, in seconds since 1970."""
+    """Return the start, the end and the container instance of each attempt that has ended. Times are in seconds since 1970."""
     found = [
         (each["startedAt"] / 1000, each["stoppedAt"] / 1000, (each.get("container") or {}).get("containerInstanceArn", ""))
         for each in described.get("attempts", ())

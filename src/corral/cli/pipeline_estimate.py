@@ -1,7 +1,7 @@
 """Estimates when the steps of a pipeline run end. These functions are pure: they call no service.
 
-The estimate uses the mean time of the children that have succeeded in this run. If none has succeeded, it uses the times of the
-last run of the same pipeline. If there is no earlier run, there is no estimate.
+The estimate of a step uses the mean time of its children that have succeeded in this run. If none has succeeded, it uses the times
+of the step in an earlier run of the same pipeline. If there is no earlier run, there is no estimate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ class StepTimes(NamedTuple):
 
 
 def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> PipelineRun:
-    """Return the state with `ends_in_s`. `means` has the mean time of the succeeded children of each step in this run."""
+    """Return the state with the estimates `ends_in_s` of the steps and of the run: the seconds from now to the end.
+
+    `means` has the mean time of the succeeded children of each step in this run. `earlier` has the times of an earlier run.
+    """
     ends: dict[str, float | None] = {}
     for step in state.steps:
         own = _remaining_s(step, now_s, means.get(step.name), earlier.get(step.name))
@@ -35,7 +38,10 @@ def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float],
 
 
 def _remaining_s(step: StepState, now_s: float, mean_s: float | None, earlier: StepTimes | None) -> float | None:
-    """Return how many seconds the step takes from now on. If it has not started, count from the end of the earlier steps."""
+    """Return the seconds until the step ends, or None if there is no estimate.
+
+    If the step has not started, count from the end of the steps before it.
+    """
     if step.ended:
         return 0.0
     mean_s = mean_s if mean_s is not None else earlier.mean_s if earlier is not None else None

@@ -17,7 +17,7 @@ import click
 from corral.cli.output import DURATION
 from corral.cli.pipeline_yaml import Node, Problems, suggestion
 
-NAME_MAX = 50  # of a pipeline and of a step: a job is named PIPELINE-RUN-STEP, and Batch allows 128 characters
+NAME_MAX = 50  # characters of the name of a pipeline or a step: a job is named PIPELINE-RUN-STEP, and Batch allows 128 characters
 AFTER_MAX = 20  # the number of dependencies that Batch allows
 TIMEOUT_MIN_S = 60
 VCPUS_MAX = 1024
@@ -44,7 +44,7 @@ class After(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MaxFailed:
-    """The largest number, or percentage, of failed children with which the steps after a step still start."""
+    """The value of `max_failed`: if at most this number, or percentage, of children fail, the steps after the step still start."""
 
     count: int | None = None
     percent: float | None = None
@@ -57,7 +57,7 @@ class MaxFailed:
 
 
 class FileFields:
-    """The keys of one mapping. It refuses unknown keys, and reads each value with a function that reports problems."""
+    """The keys and values of one mapping. An unknown key is added to the problems."""
 
     def __init__(self, node: Node, owner: str, known: tuple[str, ...], problems: Problems) -> None:
         self.node, self.owner, self.problems = node, owner, problems

@@ -77,7 +77,7 @@ class QueueRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PipelineQueues:
-    """The job queues of a pipeline. `named` has `cpu`, `gpu` and the file's own short names."""
+    """The job queues of a pipeline. `named` has a job queue for each of `cpu`, `gpu` and other short names of the file."""
 
     named: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[QueueRule, ...] = ()

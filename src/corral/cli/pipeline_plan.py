@@ -6,7 +6,8 @@ first, and one more after each `corral pipeline retry`.
 
 In Batch, an array fails when one child fails, and a job fails when a job that it depends on fails. With `max_failed`, some children
 of a step may fail, and the steps after it start anyway. So these later steps cannot use Batch's dependencies. They are
-**deferred**: `corral pipeline` submits them when the earlier step has ended with few enough failures.
+**deferred**: `corral pipeline` submits them when the step with `max_failed` has ended with few enough failures. The steps after a
+deferred step are deferred, too, because a dependency names the id of a job, which exists only when the job has been submitted.
 
 A retry submits only some children of an array. Batch cannot run chosen indexes of an array, so the retry is a smaller array. Its
 environment variable CORRAL_ARRAY_INDEXES has the original indexes, for example `3,7,12-15`. A small shell script in front of the
@@ -30,7 +31,7 @@ TAG_PIPELINE, TAG_RUN, TAG_STEP, TAG_ATTEMPT, TAG_FILE, TAG_RECORD, TAG_STOPPED,
 )
 RECORD_PREFIX = "corral-pipeline-"
 INDEXES_VARIABLE = "CORRAL_ARRAY_INDEXES"
-INDEXES_MAX_CHARS = 8_000  # SubmitJob accepts 30 KiB
+INDEXES_MAX_CHARS = 8_000  # of CORRAL_ARRAY_INDEXES; a request of SubmitJob can have 30 KiB
 ARRAY_MIN = 2  # Batch refuses smaller arrays; a step with one child is a plain job
 # Sets AWS_BATCH_JOB_ARRAY_INDEX and AWS_BATCH_JOB_ARRAY_SIZE to the values of the original array, removes CORRAL_ARRAY_INDEXES, and
 # runs the command.
@@ -47,10 +48,10 @@ class PlannedStep(NamedTuple):
     step: PipelineStep
     size: int  # the number of children; 1 for a plain job
     queue: str
-    gpus: int  # of one child
+    gpus: int  # the number of GPUs of one child
     definition: dict[str, Any] | None  # the request of RegisterJobDefinition; None if the step names an existing definition
     allowed_failed: int  # if at most this many children fail, the steps after this step start anyway
-    deferred_by: tuple[str, ...]  # steps that must end before this step can be submitted; empty: submitted at once
+    deferred_by: tuple[str, ...]  # the steps before this step because of which it is deferred; empty: it is submitted at once
 
     @property
     def name(self) -> str:
@@ -139,9 +140,9 @@ def _requirement(container: Mapping[str, Any], kind: str) -> int:
 
 
 def choose_queue(pipeline: Pipeline, step: PipelineStep, gpus: int) -> str:
-    """Return the job queue of a step: the queue that the step names, or the queue of the first rule that matches its name.
+    """Return the job queue of a step: the queue that the step names, or the queue of the first rule that matches the step's name.
 
-    If there is neither, return the queue `gpu` or `cpu` of `queues:`.
+    If there is neither, return the queue `gpu` or `cpu` of `queues:`. Raise PipelineFileError if that is missing, too.
     """
     queues: PipelineQueues = pipeline.queues
     kind = "gpu" if gpus else "cpu"
@@ -242,9 +243,9 @@ def _parts(
 
 
 def _chunks(indexes: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Split the indexes so that the text of each part fits into a request.
+    """Split the indexes so that the value of CORRAL_ARRAY_INDEXES for each part fits into a request.
 
-    If all indexes of a step are wanted, the request needs no text, and the indexes are not split.
+    If all indexes of a step are wanted, the request does not have this variable, and the indexes are not split.
     """
     if len(indexes) == size or len(format_indexes(indexes)) <= INDEXES_MAX_CHARS:
         yield tuple(indexes)

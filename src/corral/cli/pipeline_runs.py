@@ -1,9 +1,12 @@
 """Finds the runs of pipelines and reads their state from AWS Batch.
 
-A run is one execution of a pipeline. This machine stores nothing about a run. Jobs have the name PIPELINE-RUN-STEP, and their tags
-name the pipeline, the run, the step and the attempt. The **record** of a run is a job definition that contains the pipeline file
-and its parameters. No job is submitted with this job definition. Every machine with the same AWS account can read the tags and the
-record, so it can find a run, continue it and retry it.
+A run is one execution of a pipeline. The machine on which the command runs stores nothing about it. Jobs have the name
+PIPELINE-RUN-STEP, and their tags name the pipeline, the run, the step and the attempt. The **record** of a run is a job definition
+that contains the pipeline file and its parameters. No job is submitted with this job definition. Every machine with the same AWS
+account can read the tags and the record, so it can find a run, continue it and retry it.
+
+A retry of an array is a smaller array with indexes from 0. The **original index** of a child is its index in the first array of the
+step.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from corral.cli.pipeline_plan import RECORD_PREFIX, TAG_PIPELINE, TAG_RECORD, TA
 from corral.cli.pipeline_state import PipelineRun, RunJob, StepState, read_job, run_state, wanted_now
 
 DESCRIBE_MAX = 100
-LISTED_MAX = 5_000  # jobs of one queue that a search reads
+LISTED_MAX = 5_000  # a search stops after about this many jobs of a queue
 KEPT_S = 7 * 86_400.0  # AWS keeps ended jobs for at least seven days
 SAMPLE_MAX = 100  # an estimate uses the mean time of at most this many succeeded children of an array
 RECORD_PLAIN_MAX = 12_000  # characters; a job definition can have 24 KiB, so a longer record is compressed
@@ -33,7 +36,7 @@ _RUN = re.compile(r"(?:(.+)-)?([0-9a-f]{8})")
 
 
 class FoundRun(NamedTuple):
-    """A run and its jobs, as they were found."""
+    """A run, and its jobs that Batch still lists."""
 
     name: str
     run: str
@@ -59,7 +62,7 @@ class FoundRun(NamedTuple):
 def find_runs(endpoint: Endpoint, name: str | None = None, run: str | None = None) -> list[FoundRun]:
     """Return the runs of the pipeline `name`, or only its run `run`, newest first.
 
-    If `name` is None, return the runs of all pipelines that have a job from the last seven days.
+    If `name` is None, return all runs, of any pipeline, that have a job from the last seven days.
     """
     batch = client(endpoint, "batch")
     if name is not None:
@@ -83,7 +86,10 @@ def find_runs(endpoint: Endpoint, name: str | None = None, run: str | None = Non
 
 
 def find_run(endpoint: Endpoint, given: str | None) -> FoundRun:
-    """Return a run by its id (NAME-RUN or RUN), the last run of a pipeline by its name, or the last run of all."""
+    """Return the run with the id `given` (NAME-RUN or RUN), or the last run of the pipeline `given`.
+
+    If `given` is None, return the last run of all pipelines. Raise a CliError if there is no such run.
+    """
     if given is None:
         found = find_runs(endpoint)
         if not found:
@@ -201,7 +207,7 @@ def count_lines(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, int]:
 
 
 def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, StepTimes] | None = None) -> tuple[PipelineRun, float]:
-    """Return the state of a run with reasons and estimates, and the server's time."""
+    """Return the state of a run with reasons and estimates, and the server's time. `earlier` has times of an earlier run."""
     batch = client(endpoint, "batch")
     ids = list(
         dict.fromkeys(each["jobId"] for queue in {step.queue: 0 for step in plan.steps} for each in _list_run(batch, plan, queue))
@@ -225,9 +231,10 @@ def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, 
 
 
 def _with_reason(batch: Any, step: StepState) -> StepState:
-    """Give a step a more exact reason.
+    """Return the step with a more exact reason, if there is one.
 
-    A plain job that failed gets its exit code. An array gets the reason of its first child that waits, or that failed.
+    The reason of a plain job that failed contains its exit code. The reason of an array that has ended is the reason of its first
+    failed child. The reason of an array that waits is the reason of its first waiting child.
     """
     arrays = [job for job in step.jobs if job.is_array]
     if step.state == "FAILED" and not arrays:

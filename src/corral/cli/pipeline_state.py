@@ -4,8 +4,9 @@ A run is one execution of a pipeline, and a step of the pipeline is one job or o
 several jobs of a step ran the same index, only the newest of them counts. The counts of a step are the numbers of children that are
 done, running, failed and waiting. A job without children counts as one child.
 
-Most steps are submitted when the run starts. With `max_failed`, some children of a step may fail. The steps after such a step are
-deferred, and so are the steps after a deferred step. `corral pipeline run` and `corral pipeline watch` submit deferred steps later.
+With `max_failed`, some children of a step may fail. The steps after such a step are deferred, and so are the steps after a deferred
+step. `corral pipeline run` and `corral pipeline watch` submit them later. All other steps are submitted when the run starts.
+
 With `after: {each: X}` in the pipeline file, each child of a step depends only on the child of step X with the same index.
 """
 
@@ -70,7 +71,7 @@ class RunJob:
     size: int  # the number of children; 1 for a plain job
     is_array: bool
     counts: StepCounts
-    indexes: tuple[int, ...] | None  # the original indexes of its children; None: all indexes of the step
+    indexes: tuple[int, ...] | None  # the indexes of the step that the job runs; None: all indexes of the step
     created_s: float
     started_s: float | None
     stopped_s: float | None
@@ -118,7 +119,7 @@ def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
     numbers = {"done": 0, "running": 0, "failed": 0, "waiting": 0}
     for name, number in summary.items():
         numbers[OF_STATUS[name]] += number
-    if status in ENDED_STATES:  # AWS updates the summary late, so the other children get the status of the array
+    if status in ENDED_STATES:  # AWS updates the summary late, so children that have not ended in it get the status of the array
         rest = numbers["running"] + numbers["waiting"] + max(0, size - sum(numbers.values()))
         numbers |= {"running": 0, "waiting": 0, OF_STATUS[status]: numbers[OF_STATUS[status]] + rest}
     else:
@@ -128,7 +129,7 @@ def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
 
 class StepState(NamedTuple):
     name: str
-    state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, TOLERATED, FAILED
+    state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, FAILED, or TOLERATED: children failed, but at most `max_failed`
     counts: StepCounts
     jobs: tuple[RunJob, ...]  # oldest first
     after: tuple[str, ...]
@@ -136,7 +137,7 @@ class StepState(NamedTuple):
     gpus: int
     max_failed: str = ""
     reason: str = ""  # why the step waits or has failed
-    ends_in_s: float | None = None  # estimate
+    ends_in_s: float | None = None  # estimate of the seconds until the end
 
     @property
     def started_s(self) -> float | None:
@@ -263,7 +264,7 @@ def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
 
 
 def _why_not_submitted(planned: PlannedStep, others: Mapping[str, StepState]) -> str:
-    """Explain what a deferred step waits for. `watch` submits it."""
+    """Return why a deferred step has not been submitted."""
     for after in planned.step.after:
         other = others[after.step]
         if other.state == "FAILED":
@@ -292,11 +293,11 @@ def _is_ready(planned: PlannedStep, steps: Mapping[str, StepState]) -> bool:
 def wanted_now(
     plan: PipelinePlan, state: PipelineRun, succeeded: Callable[[str], frozenset[int]]
 ) -> tuple[dict[str, list[int]], dict[str, list[SubmittedJob]]]:
-    """Return two things: for each step that can be submitted now, its indexes; and the unfinished jobs of all steps.
+    """Return two things: the indexes of each step that can be submitted now, and the unfinished jobs of all steps.
 
-    A step usually runs all its indexes. If it depends on `each` child of a step that tolerates failures, it runs only the indexes
-    that have succeeded there, without those that it has already run with success. `succeeded` returns the indexes of a step that
-    have succeeded.
+    If a step depends on `each` child of a step with `max_failed`, its indexes are those that have succeeded in that earlier step,
+    and have not yet succeeded in the step itself. Otherwise the step runs all its indexes. `succeeded` is a function that returns
+    the indexes of a step that have succeeded.
     """
     wanted: dict[str, list[int]] = {}
     for planned in plan.steps:

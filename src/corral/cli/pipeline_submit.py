@@ -1,7 +1,7 @@
 """Submits the jobs of a pipeline run to AWS Batch, and stops a run.
 
 Jobs are submitted at the start of the run, for a retry, and when a deferred step is ready. A deferred step cannot use Batch's
-dependencies (`pipeline_plan.py`), so it is submitted when the earlier steps have ended.
+dependencies for a step with `max_failed` (`pipeline_plan.py`), so it is submitted when that step has ended.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def _check_queues(batch: Any, plan: PipelinePlan) -> None:
 def _submit(
     batch: Any, plan: PipelinePlan, requests: Sequence[JobRequest], attempt: int, record: str, *, wraps: bool = True
 ) -> dict[str, list[str]]:
-    """Submit jobs in their order. If a job is refused, terminate the jobs that were submitted before it."""
+    """Submit jobs in the order of `requests`, and return their ids by step.
+
+    If Batch refuses a job, terminate the jobs that this call has submitted before it.
+    """
     definitions: dict[str, str] = {}
     ids: dict[int, str] = {}
     by_step: dict[str, list[str]] = {}

@@ -24,9 +24,9 @@ from corral.cli.pipeline_submit import advance
 from corral.cli.top import read_keys
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
-FIRST_PAUSE_S = 0.1  # the pause after a change. Each further pause is twice as long, up to the interval of refreshes
+FIRST_PAUSE_S = 0.1  # without a screen: the pause after a change. Each further pause is twice as long, up to (AWS_)REFRESH_S
 EARLIER_MAX = 3  # how many earlier runs are shown next to the result
-LINES_PER_STEP = 10  # output that is not a terminal has at most about this many lines for the progress of one step
+LINES_PER_STEP = 10  # without a screen: print a line when a further tenth of a step's children is done
 
 
 def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> PipelineRun:
@@ -86,9 +86,9 @@ def _follow_in_lines(
 
 
 def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> None:
-    """Store the usage of each job as soon as the job has ended.
+    """Store the usage of each job as soon as the job has ended. `recorded` has the ids of jobs whose usage is stored.
 
-    When the whole run has ended, ECS may no longer describe the instances on which the job ran.
+    At the end of the whole run it would be too late: ECS may no longer describe the instances on which the job ran.
     """
     prices = Prices(endpoint)  # read the prices again, because only instance types that have run have a price
     for job in state.jobs:
@@ -98,7 +98,11 @@ def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> 
 
 
 def _visible(step: StepState) -> tuple[Any, ...]:
-    """Return a value that changes when a new line must be printed: the state, the failures, and each tenth of the children."""
+    """Return a value that changes when a new line must be printed.
+
+    A line is printed when the state, the number of failures or the reason of the step changes, when its first child runs or its
+    last running child ends, and when a further tenth of its children is done.
+    """
     counts = step.counts
     return step.state, counts.failed, counts.running > 0, counts.done * LINES_PER_STEP // max(1, counts.total), step.reason
 
@@ -110,7 +114,7 @@ def _say_that_it_continues(plan: PipelinePlan) -> None:
 
 
 def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes]:
-    """Return the times of the steps in another run of the same pipeline: the last run with usage in the tags of its jobs."""
+    """Return the times of the steps in another run of the same pipeline: in the last run whose jobs have usage in their tags."""
     for found in find_runs(endpoint, plan.pipeline.name):
         if found.run == plan.run:
             continue
@@ -141,7 +145,7 @@ def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -
 
 
 def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUsage]]:
-    """Return the usage of the run, and of the last runs of the same pipeline. Store the usage as tags of jobs."""
+    """Return the usage of the run, and of the last other runs of the same pipeline that have ended. Store it as tags of jobs."""
     prices = Prices(endpoint)
     runs = find_runs(endpoint, state.name)
     own = next(found for found in runs if found.run == state.run)

@@ -34,7 +34,7 @@ class Node:
         return isinstance(self.value, str)
 
     def shown(self) -> str:
-        """Describe the value in a message."""
+        """Return the value, or what kind of value it is, for a message."""
         match self.value:
             case dict():
                 return "a mapping"
@@ -56,7 +56,7 @@ class PipelineFileError(CliError):
 
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.file = file
-        # Remove duplicates: each step reports the same problem of a default.
+        # Remove duplicates: a problem in `defaults:` is found again for each step.
         self.problems = sorted(dict.fromkeys(problems), key=lambda each: each.line)
         super().__init__("; ".join(self.lines()))
 

@@ -33,7 +33,7 @@ from corral.cli.output import (
 from corral.cli.run_names import select
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
-# A task's name has up to WIDE_NAME columns on a screen of WIDE columns, else NARROW_NAME.
+# A task's name has up to WIDE_NAME columns on a screen with at least WIDE columns, else up to NARROW_NAME.
 WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 GPUS_WIDTH = 12
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
@@ -155,7 +155,7 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
 
 
 def _gpus(gpu_ids: list[str], names: Mapping[str, str], *, is_shared: bool) -> str:
-    """Return the numbers of a task's GPUs. A star marks a GPU that the task shares with other tasks."""
+    """Return the indexes of a task's GPUs, or parts of the GPU ids if an index is unknown. A star marks a shared GPU."""
     shared = tasks.SHARED_MARK if gpu_ids and is_shared else ""
     if all(gpu_id in names for gpu_id in gpu_ids):
         return tasks.spans(int(names[gpu_id]) for gpu_id in gpu_ids) + shared

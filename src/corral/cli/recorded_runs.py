@@ -1,7 +1,8 @@
 """Recorded runs: stopped tasks in Corral's history. ECS shows a stopped task for an hour, and the history keeps it for 30 days.
 
-The page `/_corral/history` describes a recorded run in the form of DescribeTasks, so commands treat it as a task of ECS. It also
-has the members `name`, `command`, `folder`, `git`, `exitCode`, `failed`, `waitingSeconds`, `wallSeconds`, `gpus` and `gpuUse`.
+The page `/_corral/history` describes a recorded run in the form of DescribeTasks, so commands treat it as a task of ECS. The
+description also has the members `name`, `command`, `folder`, `git`, `exitCode`, `failed`, `waitingSeconds`, `wallSeconds`, `gpus`
+and `gpuUse`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MEMBERS_MAX = 10_000  # the maximum number of members of an array
 PAGE = 1_000  # the maximum number of tasks in a response
 TIMES = ("createdAt", "startedAt", "stoppingAt", "stoppedAt")
 RELAY = "/corral/channel/command_relay.py"
-RELAY_WORDS = 7  # words of a command before the user's command, if it is relayed: see RunTerminal.wrap
+RELAY_WORDS = 7  # `corral run -i` puts this many words before the user's command (`RunTerminal.wrap`)
 _ID = re.compile(r"[0-9a-f]{1,32}")
 _INDEX = re.compile(r"[0-9]{1,9}")
 
@@ -124,7 +125,7 @@ def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
 
 
 def recorded_runs(endpoint: Endpoint, limit: int, **filters: str) -> tuple[list[dict[str, Any]], bool, datetime | None]:
-    """Return the latest recorded runs, newest first, whether there are more of them, and the server's time."""
+    """Return the latest recorded runs (at most `limit`), newest first, whether there are more of them, and the server's time."""
     found: list[dict[str, Any]] = []
     now: datetime | None = None
     for page, at in _pages(endpoint, min(limit + 1, PAGE), filters):

@@ -1,6 +1,7 @@
 """`corral rerun` runs the command of an earlier run again: in the same folder, with the same options and tags.
 
-The new run gets the environment of the shell that calls `corral rerun`, because Corral does not record environment variables.
+In this module, the earlier run is called the first run. The new run gets the environment of the shell that calls `corral rerun`,
+because Corral does not record environment variables.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from corral.cli.run_environment import variables, with_environment
 from corral.cli.run_options import GIT_TAG, HOST_IMAGE, TIME_LIMIT_TAG
 from corral.cli.submission import Submission
 
-# Tags of the first run that the new run does not get: when the first run was to start, what Corral did with it, and its commit.
+# The new run does not get these tags of the first run: when it may start, its index in an array, which tasks replaced it or were
+# replaced by it, and its git commit.
 NOT_REPEATED = (
     "corral:hold", "corral:not-before", "corral:after", "corral:after-any", tasks.ARRAY_TAG, tasks.REQUEUED_TAG,
     "corral:requeue-of", GIT_TAG,
@@ -116,7 +118,7 @@ def _submission(
 
 
 def _is_command(container: dict[str, Any]) -> bool:
-    """Whether `corral run COMMAND` has made the task definition, and the run is a process with the caller's environment."""
+    """Whether `corral run COMMAND` has registered this container. Then the run is a process with the environment of its caller."""
     group = container.get("logConfiguration", {}).get("options", {}).get("awslogs-group")
     return bool(container["name"] == CONTAINER and container["image"] == HOST_IMAGE and group == LOG_GROUP)
 

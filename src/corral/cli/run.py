@@ -145,7 +145,11 @@ def _names_a_file(command: tuple[str, ...]) -> bool:
 def _prepare(
     endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], git: GitCommit, *, is_file: bool
 ) -> Submission:
-    """Register the task definition, and return it with the other parameters of RunTask. `wanted` is the command of the task."""
+    """Register the task definition, and return it with the other parameters of RunTask.
+
+    `command` is the command of the user. `wanted` is the command of the task: with -i, it begins with a program that relays the
+    terminal.
+    """
     cluster, name = options.cluster or endpoint.cluster, options.name
     folder = options.folder
     for word in (*command, folder or ""):

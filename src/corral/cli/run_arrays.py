@@ -1,7 +1,7 @@
 """Arrays: `corral run --array 0-99%8` starts one task for each index, and waits for all of them.
 
-The tasks are the members of the array. The tag `corral:array` of a member contains the id of the array, the index of the member,
-and how many members may run at the same time. The server sets the variable CORRAL_INDEX, and enforces the limit.
+The tasks are the members of the array. Their tag `corral:array` contains the id of the array, the index of the member, and the
+limit: how many members may run at the same time. The server sets the variable CORRAL_INDEX of each member, and enforces the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ID_BYTES = 6  # 12 hexadecimal digits
 FAILED_SHOWN = 10
 REASONS_SHOWN = 3
-PROGRESS_MIN = 100  # smaller arrays are submitted without a progress bar
+PROGRESS_MIN = 100  # arrays with at most this many members are submitted without a progress bar
 
 
 class SubmittedArray(NamedTuple):
@@ -54,7 +54,7 @@ class ArrayRun(NamedTuple):
 
 
 def submit_array(submission: Submission, spec: ArraySpec, signals: RunSignals) -> SubmittedArray:
-    """Submit the members, at most ten with each call. After a signal, `signals` stops those that are already submitted."""
+    """Submit the members, at most ten with each RunTask call. After a signal, `signals` stops the members already submitted."""
     array = SubmittedArray(os.urandom(ID_BYTES).hex(), spec, {})
     total = len(spec.indexes)
     shows_progress = sys.stderr.isatty() and total > PROGRESS_MIN
@@ -162,7 +162,10 @@ def _follow(output: ArrayOutput, pause: Callable[[float], None], signals: RunSig
 
 
 def _report(array: SubmittedArray, definition: dict[str, Any], ended: dict[int, dict[str, Any]]) -> int:
-    """Print how many members failed, and return the largest exit code. A member without a description has no exit code."""
+    """Print how many members failed, and return the largest exit code.
+
+    A member that neither ECS nor the history describes counts as failed with NO_EXIT_CODE.
+    """
     codes = {index: _code(definition, ended[index]) if index in ended else NO_EXIT_CODE for index in array.members}
     failed = {index: code for index, code in codes.items() if code}
     if failed:

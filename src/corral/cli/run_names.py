@@ -132,7 +132,7 @@ def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> li
     if tasks.is_exact(given):
         return [_Found(*tasks.find(ecs, given, cluster))]
     if (member := _MEMBER.fullmatch(given)) is not None:
-        with suppress(RunNotFound):  # it may also be a glob
+        with suppress(RunNotFound):  # `NAME[17]` may also be a glob
             return [_find_by_id(ecs, f"{member[1]}:{member[2]}", cluster, unfinished=unfinished)]
     if _GLOB.search(given):
         wanted = ["RUNNING"] if unfinished else ["RUNNING", "STOPPED"]
@@ -169,7 +169,7 @@ def _find_by_id(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> _Fou
 
 
 def find_run(ecs: Any, given: str, cluster: str, *, unfinished: bool = False) -> RunId:
-    """Find one run. If a glob or an array means several runs, return the last of them."""
+    """Find one run. If a glob or an array means several runs, return the last run that `find_runs` returns."""
     found = find_runs(ecs, given, cluster, unfinished=unfinished)
     if len(found) > 1:
         print_message(f"{given} means {len(found)} tasks: using the last of them, {tasks.short(found[-1][1])}")

@@ -41,7 +41,7 @@ RESERVED_MIB = 128  # the memory reservation of a task without --memory
 TIME_LIMIT_TAG = "corral:time-limit"  # seconds
 PRIORITY_TAG = "corral:priority"
 NOT_BEFORE_TAG = "corral:not-before"  # seconds since 1970
-AFTER_TAG = "corral:after"  # task ids, or array:ID, separated by spaces; more of them are in corral:after:2, corral:after:3 ...
+AFTER_TAG = "corral:after"  # task ids and array:ID, separated by spaces; a longer list continues in corral:after:2 and so on
 AFTER_ANY_TAG = "corral:after-any"
 REQUEUE_TAG = "corral:requeue"
 GPU_IDS_TAG = "corral:gpu-ids"
@@ -90,7 +90,7 @@ class RunArguments(NamedTuple):
 
     @property
     def folder(self) -> str | None:
-        """The working directory of the task. A container of an image has its own, unless --workdir is given."""
+        """The working directory of the task. None: the container uses the working directory of its image."""
         if self.runs_here:
             try:
                 return os.path.abspath(self.workdir or os.curdir)
@@ -236,7 +236,7 @@ def check_endpoint(endpoint: Endpoint, options: RunArguments, *, is_file: bool) 
 def queue_tags(
     endpoint: Endpoint, options: RunArguments, name: str | None, cluster: str, now: datetime, git: str
 ) -> list[dict[str, str]]:
-    """Return the tags of the task, except the tag of its array. On AWS, these are only the tags of its name.
+    """Return the tags of the task, except the tag of its array. On AWS, return only the tag with the name of the task.
 
     `now` is the server's time.
     """

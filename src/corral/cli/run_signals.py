@@ -2,7 +2,7 @@
 
     SIGINT (Ctrl-C)    the first sends SIGINT to the program, the second SIGTERM, the third SIGKILL; the fourth exits at once.
                        The first stops a task that still waits. `corral run` exits with the exit code of the program.
-                       On AWS, the first stops the task, and the second exits at once.
+                       On AWS, the first Ctrl-C stops the task, and the second exits at once.
     SIGTERM, SIGQUIT   stop the task, wait until it has stopped, and exit with 128 + the number of the signal.
     SIGHUP             the same as SIGTERM, but with --detach-on-hangup the task keeps running. The kernel sends SIGHUP when the
                        terminal closes.
@@ -13,11 +13,11 @@ A signal takes effect at every moment:
     while RunTask is under way   remember the signal, and handle it when the response has arrived
     after that                   a thread handles it at once, even while the main thread cannot write to a full pipe
 
-A response of RunTask may be lost, for example because the server restarts. Then the request is repeated with the same clientToken,
-so that it starts no second task, and the client learns the id of the first one.
+If the response of RunTask is lost, for example because the server restarts, the client repeats the request with the same
+clientToken. So the request starts no second task, and the client learns the id of the first one.
 
-A signal that was ignored when `corral run` started stays ignored, as under nohup. SIGKILL cannot be handled: the task of a client
-that SIGKILL ends keeps running.
+A signal that was ignored when `corral run` started stays ignored, as under nohup. SIGKILL cannot be handled: if SIGKILL ends the
+client, the task keeps running.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STEPS = ("SIGINT", "SIGTERM", "SIGKILL")  # the signals that the first, second and third Ctrl-C send
 # Of several SIGINTs within this time, only the first counts. `timeout -s INT` sends each signal twice, and a pressed key repeats.
 REPEATED_S = 0.25
-LOST_RESPONSE_S = 20.0  # how long RunTask and StopTask are repeated while the server does not respond
+LOST_RESPONSE_S = 20.0  # how long a request is repeated while the server does not respond
 RETRY_S = 0.2
 STOP_TIMEOUT_S = 30  # ECS's default of stopTimeout
 STOP_MARGIN_S = 10.0  # the client waits this much longer than the stop timeout of the task
-SETTLE_S = 0.005
+SETTLE_S = 0.005  # the polling interval of `finished`
 EXIT_S = 2.0  # the main thread exits within this time, unless it cannot write to a full pipe
 
 T = TypeVar("T")
 
 
 class _Phase(Enum):
-    BEFORE = auto()  # no RunTask was sent, or the tasks have stopped
+    BEFORE = auto()  # RunTask has not been sent, or the tasks have stopped
     SENDING = auto()  # RunTask is under way, or its response has just arrived
     FOLLOWING = auto()  # a thread handles signals
-    SUBMITTED = auto()  # a detached task was started, and the command is about to exit
+    SUBMITTED = auto()  # a detached task has been started, and the command is about to exit
 
 
 class _Received(NamedTuple):
@@ -162,7 +162,7 @@ class RunSignals:
         return response
 
     def submitted(self) -> None:
-        """Detached tasks were started: from now on ignore signals. If one was received before, stop the tasks and exit."""
+        """Detached tasks have started: ignore signals from now on. If a signal was received before, stop the tasks and exit."""
         if any(not self._detaches(each.number) for each in self._received):
             self._end_before_following()
         self._phase = _Phase.SUBMITTED
@@ -191,7 +191,7 @@ class RunSignals:
             self._queue.put(received)
 
     def replaced(self, task_id: str) -> None:
-        """Another task has replaced a task that failed. If a signal has arrived meanwhile, stop the new task, too."""
+        """Another task has replaced a task that failed. If a signal has been received before, stop the new task."""
         number = next((each.number for each in self._received if not self._detaches(each.number)), None)
         if number is not None:
             stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, _reason(number))
@@ -207,7 +207,7 @@ class RunSignals:
         self._phase = _Phase.BEFORE
 
     def wait_for_stop(self) -> None:
-        """Wait until the StopTask of a signal was sent, or until it has failed."""
+        """Wait until StopTask has been sent because of a signal, or until it has failed."""
         self._stop_sent.wait(LOST_RESPONSE_S + EXIT_S)
 
     def _serve(self) -> None:
@@ -242,7 +242,7 @@ class RunSignals:
         return False
 
     def _interrupt(self, step: int) -> None:
-        """Send the signal of this Ctrl-C to the tasks. AWS has no such operation, so a task on AWS is stopped."""
+        """Send the signal of this Ctrl-C to the tasks. AWS has no operation that sends a signal, so a task on AWS is stopped."""
         run, name = self._run, STEPS[step - 1]
         following = f"the next Ctrl-C sends {STEPS[step]}" if step < len(STEPS) else "the next Ctrl-C exits without waiting"
         try:

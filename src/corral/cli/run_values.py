@@ -86,7 +86,7 @@ class StartTime(NamedTuple):
 
 
 def _on_day(now: datetime, tomorrow: bool, clock: time) -> datetime:
-    """Return when the clock shows this time today or tomorrow. Then the offset from UTC can differ from now (summer time)."""
+    """Return when the clock shows this time today or tomorrow. The offset from UTC may change until then (summer time)."""
     return datetime.combine(now.date() + timedelta(days=tomorrow), clock).astimezone()
 
 

@@ -20,7 +20,7 @@ from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_co
 from corral.cli.task_logs import has_log
 
 GRAPH_MAX = 60  # columns of the graph
-ARRAY_WORDS = 4  # in the tag of an array: its id, the index, the step and the limit
+ARRAY_WORDS = 4  # the number of words in the tag `tasks.ARRAY_TAG`
 LABEL = 10  # columns of the labels
 GIT_TAG = "corral:git"
 OPTIONS = {  # tag → the option of `corral run` that sets it
@@ -53,9 +53,10 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
 
 
 def _with_facts(endpoint: Endpoint, run: NamedRun) -> NamedRun:
-    """Add the members that only recorded runs have, to a task that ECS describes.
+    """Add the members of recorded runs (`recorded_runs.py`) to a task that ECS describes.
 
-    For a stopped task, read them from the history. For another task, derive some of them from its task definition.
+    For a stopped task, read them from the history. For other tasks, read the command, the folder and the GPUs from the task
+    definition.
     """
     if run.is_recorded:
         return run
@@ -168,7 +169,7 @@ def _use(task: dict[str, Any], load: GpuLoad | None) -> str:
 
 
 def _option(flag: str, value: str) -> str:
-    """Return an option as the user writes it. Its tag contains seconds, or `true` for an option without a value."""
+    """Return an option as the user writes it. `value` is the value of its tag: seconds for --time and --at, `true` for --hold."""
     if flag == "--hold":
         return flag
     if value.isdecimal() and flag == "--time":

@@ -129,7 +129,7 @@ def reserved_for(gpu: dict[str, Any], *, with_ids: bool = True) -> str:
 
 
 def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
-    """Return the reasons why no task is placed on a GPU."""
+    """Return the reasons why no new task is placed on a GPU."""
     why = ["excluded"] if gpu.get("excluded") else []
     why += [f"failed: {gpu['fault']}"] if gpu.get("fault") else []
     why += [f"held: {gpu['held']}"] if gpu.get("held") is not None else []
@@ -138,7 +138,7 @@ def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
 
 
 def overcommitted_line(over: dict[str, Any]) -> str:
-    """`OVERCOMMITTED: its instances and its own tasks may use 64 CPU cores and 488 GiB, and it has 2 CPU cores and 8 GiB. …`"""
+    """Return a line such as `OVERCOMMITTED: its instances and its own tasks may use 64 CPU cores and 488 GiB, and it has ...`."""
     promised, total = (
         f"{over['cpuUnits'][part] / 1024:.4g} CPU cores and {over['memoryMiB'][part] / 1024:.4g} GiB"
         for part in ("promised", "total")
@@ -169,7 +169,7 @@ def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str,
 
 
 def gpu_indexes(page: dict[str, Any]) -> dict[str, int]:
-    """Return the index of each GPU id. If there are several hosts, return nothing, because an index does not identify a GPU."""
+    """Return GPU id → index. If there are several hosts, return an empty dict, because then an index does not identify a GPU."""
     return {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
 
 
@@ -187,7 +187,10 @@ def claimant(claim: dict[str, Any], *, with_ids: bool = True) -> str:
 
 
 def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:
-    """List the claims that are served next (waiting tasks, lines of Batch jobs, instances that wait for GPUs), then held tasks."""
+    """Return a row for each claim that is served next, then for each held task.
+
+    A claim is a waiting task, an instance that waits for GPUs, or a line: the waiting jobs of a Batch queue with the same needs.
+    """
     rows = []
     for claim in page["waiting"]:
         jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""

@@ -8,7 +8,7 @@ from corral.cli.endpoint import Endpoint, client, is_aws
 from corral.cli.errors import CliError
 from corral.cli.run_signals import RunSignals
 
-REFUSE_UNFIT_TAG = "corral:refuse-unfit"  # RunTask fails if no host can ever hold the task
+REFUSE_UNFIT_TAG = "corral:refuse-unfit"  # with this tag, RunTask fails if no host is large enough for the task
 STARTED_BY = "corral-run"  # `startedBy` of tasks that are not members of an array
 
 
@@ -31,7 +31,10 @@ def run_tasks(
     started_by: str = STARTED_BY,
     more_tags: tuple[dict[str, str], ...] = (),
 ) -> list[dict[str, Any]]:
-    """Run equal tasks. Pass no launch type, so that a task waits for free resources instead of failing."""
+    """Start `count` equal tasks and return them. Raise a CliError if RunTask starts fewer.
+
+    The request has no launch type, so that a task waits for free resources instead of failing.
+    """
     endpoint = submission.endpoint
     parameters: dict[str, Any] = {
         "cluster": submission.cluster,

@@ -148,7 +148,7 @@ def capture(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def installed_unit(data: DataFolder) -> Unit | None:
-    """Return the installed unit of a data folder. A user unit comes first."""
+    """Return the installed unit of a data folder, or None. If there is a user unit and a system unit, return the user unit."""
     for unit in (Unit(data.path, system=False), Unit(data.path, system=True)):
         if unit.is_installed():
             return unit

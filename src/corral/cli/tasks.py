@@ -13,8 +13,8 @@ from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import SHORT_ID, count
 
 DESCRIBE_MAX = 100
-NAME_TAG = "corral:name"  # the tag contains the name of a task, if the name is not its family
-ARRAY_TAG = "corral:array"  # the id of the task's array, the index of the task, the step and the limit, separated by spaces
+NAME_TAG = "corral:name"  # contains the name of a task, if the name differs from the family of its task definition
+ARRAY_TAG = "corral:array"  # `ID INDEX STEP LIMIT`: see `model/run_options.py`
 HOLD_TAG = "corral:hold"
 REQUEUED_TAG = "corral:requeued-as"  # this tag of a failed task contains the id of the task that replaces it
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
@@ -51,7 +51,7 @@ def array_id(task: dict[str, Any]) -> str:
 
 
 def array_index(task: dict[str, Any]) -> int | None:
-    """Return the index of a member of an array."""
+    """Return the index of a task in its array, or None if the task does not belong to an array."""
     words = tag_value(task, ARRAY_TAG).split()
     return int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
 
@@ -83,7 +83,7 @@ def list_ids(ecs: Any, desired: str, cluster: str, **filters: str) -> Iterator[s
 
 
 def describe(ecs: Any, ids: Sequence[str], cluster: str) -> list[dict[str, Any]]:
-    """Describe tasks. Omit tasks that were deleted after they were listed."""
+    """Describe tasks, with their tags. Omit tasks that do not exist any more."""
     found = []
     for start in range(0, len(ids), DESCRIBE_MAX):
         found += ecs.describe_tasks(cluster=cluster, tasks=ids[start : start + DESCRIBE_MAX], include=["TAGS"])["tasks"]
@@ -105,7 +105,7 @@ def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     name = cluster["clusterName"]
     found = describe(ecs, [*list_ids(ecs, "RUNNING", name)], name)
     # ListTasks lists stopping tasks together with stopped tasks, and there may be thousands of stopped tasks. So list them only if
-    # necessary.
+    # `found` has fewer tasks than the cluster.
     if len(found) < cluster.get("runningTasksCount", 0) + cluster.get("pendingTasksCount", 0):
         found += describe(ecs, [*list_ids(ecs, "STOPPED", name)], name)
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]

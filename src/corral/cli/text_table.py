@@ -47,7 +47,7 @@ def fold(text: str, width: int) -> list[str]:
 
 
 def painted(text: str, style: str) -> str:
-    """Return a text in a style for a terminal, such as `bold red`. The variable NO_COLOR omits the colour."""
+    """Return a text in a style for a terminal, such as `bold red`. If the variable NO_COLOR is set, omit the colour."""
     words = [word for word in style.split() if word in ("bold", "dim") or not os.environ.get("NO_COLOR")]
     codes = ";".join(str(_CODES[word]) for word in words)
     return f"\x1b[{codes}m{text}\x1b[0m" if text and codes else text
@@ -60,10 +60,10 @@ def table_lines(
 ) -> list[str]:  # fmt: skip
     """Return the header and at least one line for each row. The keys of the first row are the titles of the columns.
 
-    A line needs at most `width` columns of the terminal: cells under the titles in `folded` get several lines, the widest of these
-    columns first. If this is not enough, the last cell of a row is shortened. `widths_max` limits the cells under other titles.
-    Titles in `optional` are omitted if all their cells are empty. Cells under the titles in `right` are aligned to the right.
-    `styles` has functions that return the style of a cell.
+    If a line needs more than `width` columns of the terminal, the cells under the titles in `folded` are folded into several lines,
+    the widest column first. If this is not enough, the cells under the last title are cut, if it is not in `folded`. `widths_max`
+    has the largest width of cells, by title. Titles in `optional` are omitted if all their cells are empty. Cells under the titles
+    in `right` are aligned to the right. `styles` has functions that return the style of a cell.
     """
     titles = [title for title in rows[0] if title not in optional or any(row.get(title) for row in rows)]
     columns = {title: [title, *(" ".join(row.get(title, "").split()) for row in rows)] for title in titles}

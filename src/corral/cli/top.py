@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
-WIDE = 120  # a screen with this many columns has wider tables
+WIDE = 120  # a screen with at least this many columns has wider tables
 MIB_PER_GIB = 1024
 WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the lines are for waiting tasks
 
@@ -194,7 +194,7 @@ def _held_by(gpu: dict[str, Any], *, with_ids: bool) -> SafeText:
 
 
 def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the instances, waiting ones last, as far as there is room."""
+    """List the instances, waiting instances last, in at most `room` rows."""
     indexes = gpu_indexes(page)
     reasons = {claim["instance"]: shorten_ids(claim["reason"]) for claim in page["waiting"] if "instance" in claim}
     rows = page["instances"]
@@ -217,9 +217,9 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the waiting tasks and lines of Batch jobs, the next to start first.
+    """List the oldest running tasks, then the waiting tasks and lines, the next to start first.
 
-    Omit the rows that do not fit on the screen.
+    A line is the waiting jobs of a Batch queue with the same needs. It has one row. Omit the rows that do not fit on the screen.
     """
     indexes, is_wide = gpu_indexes(page), width >= WIDE
     waiting = [task for task in page["waiting"] if "instance" not in task]
@@ -260,7 +260,10 @@ def _unfinished(page: dict[str, Any]) -> dict[str, int]:
 
 
 def _fitting(running: list[Any], waiting: list[Any], room: int | None, total: int) -> tuple[list[Any], list[Any]]:
-    """Return the running and the waiting tasks that fit into `room` rows. If there are too many, both kinds get a part."""
+    """Return the running and the waiting tasks that fit into `room` rows. `total` is the number of unfinished tasks.
+
+    If not all fit, a third of the rows is for waiting tasks, or more if there are few running tasks.
+    """
     if room is None or len(running) + len(waiting) + (total > len(running) + len(waiting)) <= room:
         return running, waiting
     room = max(0, room - 1)  # the last row says how many tasks are not shown

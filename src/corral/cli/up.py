@@ -1,7 +1,7 @@
 """`corral up` starts the server, in the foreground or in the background.
 
 The server stores the options of the command line in corral.toml, after it has accepted them. A later `corral up` without these
-options uses them again. Access keys are never stored there.
+options uses the stored options. Access keys are never stored in corral.toml.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _written_since(log: Path, begin: int) -> bytes:
         return b""
     with open(log, "rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(begin if begin <= end else 0, end - TAIL_MAX_BYTES))  # a file that is shorter than before is a new file
+        file.seek(max(begin if begin <= end else 0, end - TAIL_MAX_BYTES))  # if the file is shorter than `begin`, it is a new file
         return file.read()
 
 
@@ -229,7 +229,7 @@ def _first_line(pipe: int, deadline_s: float) -> bytes | None:
 
 
 def _start_error(output: bytes) -> str:
-    """Return why the server did not start. The reason is the last line of its output that begins with `corral:`."""
+    """Return why the server did not start: the last line of its output that begins with `corral:`, or else the last lines."""
     lines = output[-TAIL_MAX_BYTES:].decode("utf-8", "replace").strip().splitlines()
     refusals = [line.removeprefix("corral: ") for line in lines if line.startswith("corral: ")]
     return refusals[-1] if refusals else "\n".join(lines[-10:])

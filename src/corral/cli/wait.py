@@ -1,4 +1,7 @@
-"""`corral wait` waits until tasks have stopped, and exits with their exit code."""
+"""`corral wait` waits until tasks have stopped. It exits with the exit code of the first task that failed, or with 0.
+
+The first task is the first in the order of the arguments, not in time.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from corral.cli.output import print_json, print_message, shorten_ids
 from corral.cli.recorded_runs import find_everywhere
 from corral.cli.task_logs import wait_until_stopped
 
-SHOWN_MAX = 10  # tasks without an exit code whose reasons are printed
+SHOWN_MAX = 10  # print the reasons of at most this many tasks without an exit code
 
 
 @click.command(short_help="Wait until tasks have stopped.")
@@ -25,11 +28,14 @@ SHOWN_MAX = 10  # tasks without an exit code whose reasons are printed
 @click.option("--json", "as_json", is_flag=True, help="Print the stopped tasks as JSON.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_tasks("RUNNING", "WAITING"))
 def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
-    """Wait until tasks have stopped. Exit with the exit code of the first of them that failed, or with 0.
+    """Wait until tasks have stopped. Exit with the exit code of the first task, in the order of the arguments, that failed.
+
+    If no task failed, exit with 0. If the first failed task reached its time limit, exit with 124. If it has no exit code, exit
+    with 125.
 
     TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means the latest task with this
-    name, or all tasks of the array with this name. If a task is requeued after a failure, wait for the task that replaces it. A
-    task that has stopped is found as long as `corral history` lists it.
+    name, or all tasks of the array with this name. If a task is requeued after a failure, this command waits for the task that
+    replaces it. A task that has stopped is found as long as `corral history` lists it.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
@@ -53,10 +59,10 @@ def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str,
 
 
 def _exit_code(ecs: Any, definitions: dict[str, dict[str, Any]], task: dict[str, Any]) -> int | None:
-    """Return the exit code of a stopped task, or None if it has none. `definitions` caches task definitions by their ARN."""
+    """Return the exit code of a stopped task, or None if the task has none. `definitions` caches task definitions by ARN."""
     if tasks.reached_time_limit(task):
         return TIMED_OUT
-    if "failed" in task:  # from the history, which keeps tasks longer than their definitions
+    if "failed" in task:  # `task` is from the history. Its task definition may be deleted, so do not read it
         code: int | None = task.get("exitCode")
         return code
     arn = task["taskDefinitionArn"]

@@ -59,7 +59,7 @@ class ConfigurationFile:
         return key_line(self.text, setting.table, setting.key)
 
     def error(self, key: str, problem: str, table: str | None = None) -> ConfigurationError:
-        """Return an error that names the line of a key."""
+        """Return an error that names the line of a key, if the line can be found."""
         number = key_line(self.text, table, key) if table else None
         plain = [line.replace('"', "").replace("'", "") for line in self.text.splitlines()]
         for wanted in () if number else (key, key.rpartition(".")[2]):

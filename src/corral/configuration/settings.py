@@ -1,7 +1,8 @@
 """The settings of corral.toml: the options of `corral up`, the times of scaling, and the size of the history.
 
-To add a setting, add a line to SETTINGS. The server gets its value from `Configuration.values`, a command from `read_file`. The
-table [instance-types] is not declared here, because its keys are names of instance types: `server/configuration.py` reads it.
+To add a setting, add it to one of the tuples that make up SETTINGS. The server gets the values of settings from
+`Configuration.values` in `server/configuration.py`. Commands get them from `read_file`. The table [instance-types] is not declared
+here, because its keys are names of instance types: `server/configuration.py` reads it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ConfigurationSetting:
         return None if self.accepts(value) else f"{self.key} is {value!r}, but it must be {self.rule}"
 
     def parse(self, words: Sequence[str]) -> Any:
-        """Convert words of a command line to a value of the setting's type. If this is not possible, return them as text.
+        """Convert words of a command line to a value of the setting's type. If this is not possible, return the words as a text.
 
         For a list, the single word `[]` means an empty list.
         """

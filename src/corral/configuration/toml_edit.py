@@ -84,7 +84,9 @@ def key_line(text: str, table: str, key: str) -> int | None:
 
 
 def _replacements(text: str, table: str, key: str, shown: str | None) -> Iterator[str]:
-    """For each line that looks like the key, yield the text with the new value `shown` in it, or without it if `shown` is None."""
+    """For each line that looks like the key, yield the text with the value `shown` in this line. If `shown` is None, yield the text
+    without this line.
+    """
     lines = _lines(text)
     pattern = re.compile(rf"(\s*(?:{_spelled(table)}\s*\.\s*)?{_spelled(key)}\s*=\s*)(.*)", re.DOTALL)
     candidates = [(at, match) for at, line in enumerate(lines) if (match := pattern.fullmatch(line))]

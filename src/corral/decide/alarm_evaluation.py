@@ -1,11 +1,13 @@
-"""Evaluates alarms as CloudWatch does: M of N windows, and missing data. Also decides whether the actions of a composite alarm are
-suppressed.
+"""Evaluates alarms as CloudWatch does. Also decides whether the actions of a composite alarm are suppressed.
 
-A window is one period of the metric. An alarm has N evaluation periods, and M of them must breach the threshold. The alarm reads a
-few more windows than N. All these windows are its evaluation range. If at least N windows have data, the newest N of them are
-evaluated. Otherwise all windows with data are evaluated, and TreatMissingData defines the values of the missing windows. The state
-is INSUFFICIENT_DATA if TreatMissingData is `missing`, fewer than M windows breach, and no window is within the threshold. There is
-one exception: if the oldest breaching window is at least M windows old, the state is ALARM.
+A window is one period of the metric. An alarm has N evaluation periods. Its state is ALARM if M of them breach the threshold. The
+alarm reads two more windows than N, so that older data can replace missing data. All these windows are its evaluation range. If at
+least N windows have data, the newest N of them are evaluated. Otherwise all windows with data are evaluated, and TreatMissingData
+says how the missing windows count. If it is `missing` or `ignore`, they do not count.
+
+Assume that the missing windows do not count, that fewer than M windows breach, and that no window is within the threshold. Then
+`ignore` keeps the state. With `missing`, the state is ALARM if the oldest breaching window is at least M windows old (the newest
+window is one window old). Otherwise the state is INSUFFICIENT_DATA.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "LessThanThreshold": lt,
     "LessThanOrEqualToThreshold": le,
 }
-SAMPLES_PER_TAIL = 10  # a percentile needs this many samples in the smaller part of the distribution
+SAMPLES_PER_TAIL = 10  # a percentile divides the samples into two parts; the smaller part must have at least this many samples
 
 
 def evaluation_range(periods: int) -> int:
@@ -69,9 +71,9 @@ def is_conclusive(statistic: str, criteria: Criteria, smallest: float) -> bool:
 
 
 def is_level(statistic: str) -> bool:
-    """Return True if an incomplete window can represent the whole window.
+    """Return True if the value of an incomplete window can stand for the value of the whole window.
 
-    This is true for averages and percentiles, but not for sums, minima and maxima.
+    This is true for averages, percentiles (p), trimmed means (tm) and winsorized means (wm), but not for sums, minima and maxima.
     """
     return statistic in ("Average", "p", "tm", "wm")
 
@@ -85,8 +87,8 @@ def samples_needed(percentile: float) -> float:
 def suppress(before: Suppression, *, suppressor_in_alarm: bool, wait_s: float, extension_s: float, now_s: float) -> Suppression:
     """Return the next suppression state of a composite alarm whose actions have not run yet.
 
-    First the alarm waits `wait_s` seconds, because its suppressor may change to ALARM. While the suppressor is in ALARM, and for
-    `extension_s` seconds afterwards, the alarm's actions are suppressed.
+    The alarm waits `wait_s` seconds, because the suppressor can change to ALARM in this time. While the suppressor is in ALARM, and
+    for `extension_s` seconds afterwards, the actions of the composite alarm are suppressed.
     """
     if suppressor_in_alarm:
         return Suppression("Alarm")

@@ -1,9 +1,9 @@
 """Decides which capacity a scaling policy wants after a request of an alarm, and when the policy is applied again.
 
-A request stays while the alarm stays in its state, and the policy is applied again once a minute, as on AWS. An interval of a
-minute begins when the policy changes the capacity. During the interval, a new value of the metric may select another step. This
-step adjusts the capacity that the group had at the beginning of the interval. So several values in the range of one step cause only
-one adjustment.
+An alarm makes a request to a policy when it enters the state that has the policy as an action. The request stays while the alarm
+stays in this state, and the policy is applied again once a minute, as on AWS. An interval of a minute begins when the policy
+changes the capacity. During the interval, a new value of the metric can select another step. This step adjusts the capacity that
+the group had at the beginning of the interval. So several values in the range of one step cause only one adjustment.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Rule(Struct, frozen=True):
 
     wanted: Callable[[int, float | None], int | None]  # (capacity, value) → wanted capacity; None if no step applies
     exact: bool = False  # the wanted capacity does not depend on the current capacity
-    simple: bool = False  # the policy needs no value, and has a cooldown instead of a warm-up
-    aggregate: Callable[[list[float]], float] | None = None  # combines several values into one value; None: use all values
+    simple: bool = False  # a simple scaling policy, which needs no value and has a cooldown instead of a warm-up
+    aggregate: Callable[[list[float]], float] | None = None  # combines several values into one; None: the largest result counts
     tracking: bool = False  # a target tracking policy, which wants nothing while its metric is close to the target
 
 
@@ -139,7 +139,8 @@ def wanted_by_values(request: ScalingRequest, rule: Rule, capacity: GroupCapacit
 def values_of(request: ScalingRequest, rule: Rule) -> list[float | None]:
     """Return the values of the request that a policy uses.
 
-    A capacity that a step sets exactly is kept until no second of the last period needs it.
+    The peak value is one of them if the policy sets an exact capacity or aggregates the values. So an exact capacity is kept until
+    no second of the last period needs it.
     """
     if rule.tracking:
         return [tracked_value(request)]

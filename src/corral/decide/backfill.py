@@ -1,23 +1,30 @@
 """Backfill: decide whether a younger claim can use a reserved slot without delaying the claim that reserves it.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. Claims are sorted by rank: usually the oldest claim is the first, so "older" means a smaller
-rank. The oldest claim that does not fit reserves a slot. If the tasks that hold what this claim lacks have time limits, the time at
-which the slot has room for the claim is known. This time is the opening of the slot.
+job that waits for capacity in a pool. Claims are served in the order of their ranks: higher priorities first, then claims that wait
+longer. "Older" means a smaller rank. In this module, the oldest claim is the oldest one that does not fit now. It reserves a slot.
+Two times are computed from the time limits of the tasks that run on this slot:
+
+- The opening (`Opening.at_s`) is when the slot has room for the oldest claim if each task with a time limit ends at its limit, and
+  no other task ends. It is unknown if tasks without a time limit hold what the oldest claim lacks.
+- The earliest start (`Opening.earliest_s`) is when the slot has room for the oldest claim if, in addition, all tasks without a time
+  limit end now. It is never after the opening.
 
 A younger claim may use the slot now in two cases:
 
-- Its own time limit ends before the opening.
-- The slot has enough for both claims at the opening.
+- The younger claim ends before the earliest start of the oldest claim, or at this time.
+- The earliest start and the opening are the same time, and the slot then has enough for both claims.
 
-So the oldest claim starts at the opening, as it would without the younger claim. This algorithm is known as EASY backfill.
+If all tasks with a time limit end at their limits, the younger claim does not delay the oldest claim. If such a task ends earlier,
+the younger claim can delay the oldest claim, but not beyond the opening. This algorithm is known as EASY backfill.
 
-A task without a time limit can end at any time. So a second time is computed: when would the slot have room for the oldest claim if
-all tasks without a time limit ended now? If this time is before the opening, a younger claim must end before it.
+The estimates favour the oldest claim:
 
-All estimates err in favour of the oldest claim. A running task counts as ended at its time limit, although it may run on until its
-stop timeout ends. The stop timeout of a younger claim, and the time that its start takes, are added to its time limit. A younger
-claim that shares a GPU counts as a claim that needs the whole GPU (`decide/shared_room.py`).
+- A running task counts as ended at its time limit, although it can run on until its stop timeout ends. So the computed times are
+  too early rather than too late. If they are too early, the younger claim must end earlier than necessary.
+- The younger claim counts as ended after its longest time. This is the time for its start, plus its time limit, plus its stop
+  timeout.
+- A younger claim that shares a GPU counts as a claim that needs the whole GPU (`decide/shared_room.py`).
 """
 
 from __future__ import annotations
@@ -33,15 +40,19 @@ from corral.decide.slot_fit import has_gpus
 from corral.model.placement import Ending, Opening, Placement, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
 
-START_S = 5.0  # how long a task may take from its placement to its start, which is when its time limit begins to count
-STEPS_PER_DOUBLING = 16  # longest times are rounded up, so that a pool has few different ones; each is at most 1/16 too long
+START_S = 5.0  # the assumed time from the placement of a task to its start; the time limit counts from the start
+# `longest_time_s` rounds up by at most 1/16, so that claims have few different longest times. The scheduler handles claims with
+# equal demands and equal longest times together.
+STEPS_PER_DOUBLING = 16
 LONGEST_S = 10 * 366 * 86_400.0  # a claim with a longer time limit counts as a claim without a time limit
-Free = tuple[int, int, int] | SharedRoom  # GPUs, CPU and memory; a SharedRoom if tasks share GPUs
+# The free resources of a slot: GPUs, CPU units and memory in MiB. A SharedRoom if tasks share GPUs of the slot, or the demand
+# shares a GPU.
+Free = tuple[int, int, int] | SharedRoom
 SLOTS_MAX = 500  # if more slots have tasks with time limits, no opening is computed, because it would take too long
 
 
 def longest_time_s(limit_s: float | None, stop_timeout_s: float) -> float | None:
-    """Return the longest time from the placement of a task with this time limit until its resources are free again."""
+    """Return the longest time from the placement of a task until its resources are free again. Return None without a limit."""
     if limit_s is None or limit_s > LONGEST_S:
         return None
     total_s = START_S + limit_s + stop_timeout_s
@@ -50,10 +61,10 @@ def longest_time_s(limit_s: float | None, stop_timeout_s: float) -> float | None
 
 
 def first_opening(pool: Pool, demand: Demand) -> Opening | None:
-    """Return the first opening of a slot for a claim that fits on no slot now. Return None if no opening is known.
+    """Return the earliest of the openings of all slots, for a claim that fits on no slot now. Return None if no opening is known.
 
-    While the claim waits, the first opening does not move to a later time: a younger claim that uses the slot ends before it, or
-    the slot has enough for both.
+    Younger claims do not move this opening to a later time, because `place_before` lets a younger claim use the slot only if the
+    slot still has room for the oldest claim at the opening.
     """
     slot_ids = pool.slots_with_endings()
     rules = demand.rules
@@ -71,15 +82,15 @@ def first_opening(pool: Pool, demand: Demand) -> Opening | None:
 
 
 def opening_of(slot: Slot, endings: Sequence[Ending], demand: Demand) -> Opening | None:
-    """Return the opening of a slot for a demand that does not fit there now. Return None if the opening is unknown."""
+    """Return the opening of a slot for a demand that does not fit on the slot now. Return None if the opening is unknown."""
     at_s, spare = _time_of_room(slot, endings, demand, _free(slot, demand))
     return None if at_s in (inf, -inf) else Opening(slot.id, at_s, earliest_room_s(slot, endings, demand), Demand(*spare))
 
 
 def earliest_room_s(slot: Slot, endings: Sequence[Ending], demand: Demand) -> float:
-    """Return the time before which a slot cannot have room for a demand, even if all tasks without a time limit end now.
+    """Return the earliest start of a demand on a slot: when the slot has room if all tasks without a time limit end now.
 
-    Return -inf if the slot could have room at any time.
+    Return -inf if the slot then has room at once.
     """
     if slot.shared or demand.gpu_memory_mib:
         return _time_of_room(slot, endings, demand, SharedRoom(slot, endings))[0]
@@ -90,9 +101,10 @@ def earliest_room_s(slot: Slot, endings: Sequence[Ending], demand: Demand) -> fl
 
 
 def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float) -> Placement | None:
-    """Place a younger claim on a slot that is reserved until its opening, if this does not delay the older claim.
+    """Return a placement of a younger claim on the slot of an opening, which an older claim reserves.
 
-    `ends_at_s` is the latest time at which the resources of the younger claim are free again.
+    Return None if the younger claim does not fit on the slot now, or if neither of the two cases of the module docstring applies.
+    `ends_at_s` is when the longest time of the younger claim ends.
     """
     slot, spare = pool.slot(opening.slot_id), opening.spare
     if demand.nodes or not (slot.takes_tasks and has_gpus(slot, demand)):
@@ -109,17 +121,17 @@ def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float)
 
 
 def _free(slot: Slot, demand: Demand) -> Free:
-    """Return the GPUs, the CPU and the memory that are free now."""
+    """Return what is free on a slot now."""
     return SharedRoom(slot) if slot.shared or demand.gpu_memory_mib else (len(slot.gpus), slot.cpu_units, slot.memory_mib)
 
 
 def _time_of_room(
     slot: Slot, endings: Sequence[Ending], demand: Demand, free: Free, latest_s: float = inf
 ) -> tuple[float, tuple[int, int, int]]:
-    """Return when a slot has room for a demand if each task ends at its time limit, and what else is free then.
+    """Return when a slot has room for a demand if each task of `endings` ends at its time limit, and what else is free then.
 
-    `free` has the GPUs, the CPU and the memory that are free now. The time is -inf if they are enough. It is inf if the time limits
-    do not make room, or make room only after `latest_s`.
+    `free` is what is free before the first of these tasks ends. The time is -inf if `free` is enough for the demand. It is inf if
+    these tasks do not make room, or make room only after `latest_s`.
     """
     if isinstance(free, SharedRoom):
         return _time_of_shared_room(free, endings, demand, latest_s)
@@ -143,7 +155,7 @@ def _time_of_room(
 def _time_of_shared_room(
     room: SharedRoom, endings: Sequence[Ending], demand: Demand, latest_s: float
 ) -> tuple[float, tuple[int, int, int]]:
-    """The same as `_time_of_room`, if tasks share GPUs of the slot or the demand shares a GPU."""
+    """Do the same as `_time_of_room`, if tasks share GPUs of the slot or the demand shares a GPU."""
     at_s = -inf
     for ending in endings:
         if ending.limit_at_s > at_s:

@@ -1,4 +1,4 @@
-"""Parses the Range header."""
+"""Parses the Range header of an HTTP request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Unsatisfiable(Exception):
 def span_of(header: str, size: int) -> tuple[int, int] | None:
     """Return the first byte and the number of bytes of the range in a body of `size` bytes.
 
-    Return None if the header must be ignored, because it is invalid or has several ranges.
+    Return None if the header must be ignored, because it is invalid or has several ranges. Raise Unsatisfiable if the body has no
+    byte of the range.
     """
     found = _RANGE.fullmatch(header.strip())
     if found is None or not (found[1] or found[2]):

@@ -14,11 +14,12 @@ class ProviderWeight(Struct, frozen=True):
 
 
 def distribute(strategy: Sequence[ProviderWeight], count: int) -> list[str]:
-    """Return the provider of each task. First each provider gets its base. The weights of the providers say how the other tasks are
-    shared: each goes to the provider that is furthest below its share.
+    """Return the provider of each task.
 
-    If several providers are equally far below their shares, the first of them in the strategy gets the task. A provider with weight
-    0 gets only its base. If the strategy has only one provider, that provider gets all tasks.
+    First each provider gets as many tasks as its base. The weights of the providers define their shares of the other tasks. Each of
+    these tasks goes to the provider that is furthest below its share. If several providers are equally far below their shares, the
+    first of them in the strategy gets the task. A provider with weight 0 gets only its base. If the strategy has only one provider,
+    that provider gets all tasks.
     """
     names = [provider.name for provider in strategy for _ in range(provider.base)][:count]
     if len(strategy) == 1:

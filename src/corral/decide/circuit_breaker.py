@@ -21,7 +21,7 @@ def breaker_of(configuration: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def failure_threshold(configuration: Mapping[str, Any], desired: int) -> int:
-    """Return the number of failed tasks that fails a deployment. By default, it is half of the desired count, between 3 and 200."""
+    """Return how many failed tasks make a deployment fail: by default half of the desired count, at least 3 and at most 200."""
     breaker = configuration.get("deploymentCircuitBreaker") or {}
     threshold = breaker.get("thresholdConfiguration") or DEFAULT_THRESHOLD
     if threshold["type"] == "COUNT":
@@ -33,10 +33,10 @@ def failure_threshold(configuration: Mapping[str, Any], desired: int) -> int:
 
 
 def count_failures(rollout: ServiceRollout, failed: int, healthy: int) -> ServiceRollout:
-    """Update the failures of a rollout.
+    """Return the rollout of a deployment with the failures that count now.
 
-    `failed` is the number of all failed tasks of the deployment, `healthy` the number of its healthy tasks. Unless the breaker has
-    `resetOnHealthyTask: false`, the count restarts at zero when another task has become healthy after a failure that counts.
+    `failed` is the number of all failed tasks of the deployment. `healthy` is the number of its healthy tasks. Unless the breaker
+    has `resetOnHealthyTask: false`, the count restarts at zero when another task has become healthy after a failure that counts.
     """
     resets = (breaker_of(rollout.configuration) or {}).get("resetOnHealthyTask", True)
     forgiven = failed if resets and rollout.failures and healthy > rollout.healthy else min(rollout.forgiven, failed)

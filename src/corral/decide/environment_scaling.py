@@ -1,9 +1,9 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
-A demand is the number of GPUs, the CPU and the memory that a job needs. In this module, a line is a set of waiting jobs with equal
-demands. A multi-node job starts only when there is room for all its nodes. Its nodes can have different demands, and several nodes
-can run on one instance. A shape is a set of instances with equal free capacity. The time that a decision takes depends on the
-number of lines and shapes, and not on the number of jobs and instances.
+A demand is the number of GPUs, the CPU and the memory that a job needs. A line is the waiting jobs of one job queue that have equal
+demands and the same share identifier. A multi-node job starts only when there is room for all its nodes. Its nodes can have
+different demands, and several nodes can run on one instance. A shape is a set of instances with equal free capacity. The time that
+a decision takes depends on the number of lines and shapes, and not on the number of jobs and instances.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHOICES_MAX = 1_000  # a decision chooses an instance type at most this many tim
 
 
 class JobLine(Struct, frozen=True):
-    """Waiting jobs with equal demands."""
+    """A line of waiting jobs, or those of its jobs for which the environment should have room."""
 
     id: str
     demand: Demand  # of one job
@@ -49,7 +49,7 @@ class EnvironmentSize(Struct, frozen=True):
     gpus: int = 0  # the GPUs of the instances that run or start
     gpus_left: int = WITHOUT_LIMIT  # how many GPUs the hosts could give to further instances of the environment
     gpus_now: int = WITHOUT_LIMIT  # how many of these GPUs are free now
-    asked: int = 0  # a user has asked for this size; the environment reaches it once, and then scales in as usual
+    asked: int = 0  # the desiredvCpus that a user has set; the environment grows to this size once, and may scale in later
     is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
 
 
@@ -257,9 +257,9 @@ class ScaleInPlan(Struct, frozen=True):
 
 
 def plan_scale_in(idle: Sequence[IdleInstance], size: EnvironmentSize, delay_s: float, now_s: float, *, limit: int) -> ScaleInPlan:
-    """Return at most `limit` instances to terminate now, which were idle for `delay_s`. The longest idle instance is first.
+    """Return at most `limit` instances to terminate now. Each of them has been idle for at least `delay_s`.
 
-    The environment keeps its minimum number of vCPUs.
+    The instance that has been idle longest is the first. The environment keeps its minimum number of vCPUs.
     """
     spare = size.present - size.min_vcpus
     chosen: list[str] = []

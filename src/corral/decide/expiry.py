@@ -120,7 +120,10 @@ def _times(rule: LifecycleRule, created_s: float) -> Iterator[float]:
 def _noncurrent_expiry(
     rules: Iterable[LifecycleRule], key: str, version: CandidateVersion, since_s: float, newer: int
 ) -> float | None:
-    """Return when a noncurrent version is deleted. `newer` is the number of noncurrent versions that are newer."""
+    """Return when a noncurrent version is deleted. None means never.
+
+    `since_s` is when the version became noncurrent. `newer` is the number of newer noncurrent versions.
+    """
     return min(
         (
             midnight_after(since_s + rule.noncurrent_days * DAY_S)
@@ -132,7 +135,7 @@ def _noncurrent_expiry(
 
 
 def _marker_expiry(rules: Iterable[LifecycleRule], key: str, marker: CandidateVersion) -> float | None:
-    """Return when a delete marker is removed. The marker is the only remaining version of its key."""
+    """Return when a delete marker is removed that is the only remaining version of its key. None means never."""
     times: list[float] = []
     for rule in rules:
         of_all = not rule.filter.tags and rule.filter.larger_than is None and rule.filter.smaller_than is None

@@ -40,10 +40,10 @@ class FilterPolicyError(ValueError):
 
 
 class FilterCondition(Struct, frozen=True):
-    """One value of a policy: a test of the property's values, or whether the property exists."""
+    """A condition on a property of a message: a test that one of its values must pass, or whether the property must exist."""
 
     test: Test | None
-    exists: bool = True  # used if `test` is None
+    exists: bool = True  # only if `test` is None; True: the property must exist; False: it must be missing
 
 
 class FilterPolicy(Struct, frozen=True):
@@ -178,7 +178,7 @@ def _policy(document: Mapping[str, Any], scope: str) -> FilterPolicy:
 
 
 def _is_or(key: str, value: Any) -> bool:
-    """Whether a member is the operator $or. Otherwise `$or` is an ordinary key, as on AWS."""
+    """Whether a member is the operator $or. If its value has another form, `$or` is an ordinary key, as on AWS."""
     return (
         key == OR
         and isinstance(value, list)

@@ -1,10 +1,11 @@
 """Choose which free GPUs of a slot a task gets. A slot is the capacity of one instance.
 
-The chosen GPUs are close to each other: data travels fast between them, for example over NVLink. The choice also tries to leave the
-other free GPUs close to each other, for the next task.
+GPUs are close to each other if data travels fast between them, for example over NVLink. The chosen GPUs are close to each other. Of
+the sets of GPUs that are equally close, the choice takes the set that leaves the other free GPUs closest to each other, for the
+next task.
 
-A task that shares a GPU gets memory of one GPU. The choice fills GPUs that are already shared, so that other GPUs stay idle for
-tasks that need whole GPUs.
+A task can also share one GPU with other tasks: it gets a part of the memory of this GPU. The choice fills GPUs that are already
+shared, so that other GPUs stay idle for tasks that need whole GPUs.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def gpus_for(slot: Slot, demand: Demand) -> tuple[str, ...]:
 
 
 def shared_gpu(slot: Slot, memory_mib: int) -> str | None:
-    """Choose the GPU on which a task gets this much memory. Return None if no GPU of the slot has it.
+    """Choose the GPU on which a task gets this much memory. Return None if no GPU of the slot has so much memory left.
 
-    Prefer a GPU that is already shared: of those with enough memory left, choose the GPU with the least. Otherwise choose an idle
-    GPU: of those with the least memory that suffices, choose the GPU that leaves the others closest to each other.
+    If shared GPUs have enough memory left, choose the one with the least memory left. Otherwise choose an idle GPU: the smallest
+    that has enough memory. If several idle GPUs have this size, choose the one that leaves the others closest to each other.
     """
     in_use = fullest_shared(slot, memory_mib)
     if in_use is not None:
@@ -46,7 +47,7 @@ def shared_gpu(slot: Slot, memory_mib: int) -> str | None:
 
 
 def fullest_shared(slot: Slot, memory_mib: int) -> tuple[int, str] | None:
-    """Return how much memory is left on the fullest shared GPU with enough memory left, and the id of this GPU, or None."""
+    """Return (memory left, id) of the shared GPU with the least memory left, among those with enough. Return None without one."""
     suited = [(left_mib, slot.positions[gpu_id], gpu_id) for gpu_id, left_mib in slot.shared.items() if left_mib >= memory_mib]
     if not suited:
         return None
@@ -77,7 +78,7 @@ def closest_gpus(slot: Slot | None, gpu_ids: Sequence[str], count: int) -> tuple
 
 
 def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int]) -> list[tuple[str, ...]]:
-    """Split GPUs into shares with these `counts`. The GPUs of each share are close to each other. The largest is chosen first."""
+    """Split GPUs into shares of these `counts`. The GPUs of one share are close to each other. The largest share chooses first."""
     left = list(gpu_ids)
     shares: dict[int, tuple[str, ...]] = {}
     by_size = sorted(range(len(counts)), key=lambda at: -counts[at])
@@ -91,11 +92,10 @@ def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int])
 def closest_set(free: tuple[int, ...], count: int, links: Links) -> tuple[int, ...]:
     """Return the set of `count` free devices that have the smallest total distance to each other.
 
-    A device is the index of a GPU in `links`.
-    If several sets are equally close, prefer the set that leaves the other free devices closest to each other. So a group of linked
-    devices is not split without need. If several sets are still equal, take the first. The result is exact if there are few
-    possible sets. Otherwise `_grown` builds some sets device by device, and the result is never worse than the first `count` free
-    devices.
+    A device is the index of a GPU in `links`. If several sets are equally close, prefer the set that leaves the other free devices
+    closest to each other. So a group of linked devices is not split without need. If several sets are still equal, take the first.
+    The result is exact if there are at most EXACT_MAX possible sets. Otherwise the result is the best of the first `count` free
+    devices and the sets that `_grown` builds.
     """
     # The total distance of each device to all other free devices. Among equally close sets, the set with the largest sum of these
     # distances leaves the other devices closest to each other.
@@ -121,8 +121,8 @@ def _inside(chosen: Sequence[int], links: Links) -> int:
 def _grown(seed: int, apart: Mapping[int, int], count: int, links: Links, sign: int) -> tuple[int, ...]:
     """Build a set from one device by repeatedly adding the device that is closest to the set.
 
-    If several devices are equally close, `sign` 1 takes the device with the smallest total distance to all others, and -1 the
-    device with the largest.
+    If several devices are equally close, the `sign` 1 takes the device with the smallest total distance to all free devices. The
+    `sign` -1 takes the device with the largest.
     """
     added = {at: links[seed][at] for at in apart if at != seed}
     chosen = [seed]

@@ -1,6 +1,7 @@
 """Decides which instances an Auto Scaling group terminates next, and how much capacity it launches.
 
-A member is an instance of a group. A unit is a unit of capacity: one instance, or the weight of an instance in a weighted group.
+A member is an instance of a group. Capacity is counted in units: one unit for each instance or, in a weighted group, as many units
+as the weight of the instance.
 """
 
 from __future__ import annotations

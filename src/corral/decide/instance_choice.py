@@ -1,7 +1,7 @@
 """Chooses the instance types that a compute environment launches for waiting jobs.
 
-A demand is the number of GPUs, the CPU and the memory that one job (or one node of a multi-node job) needs. The allocation strategy
-is a setting of the environment. It says which type is best:
+A demand is the number of GPUs, the CPU and the memory that one job (or one node of a multi-node job) needs. The setting
+`allocationStrategy` of the environment says which type is best:
 
 - BEST_FIT takes the type with the lowest price per job. If this machine has too few free GPUs for this type, the launch waits.
 - BEST_FIT_PROGRESSIVE and SPOT_PRICE_CAPACITY_OPTIMIZED prefer types for which enough GPUs are free now, and then the lowest price
@@ -94,7 +94,8 @@ def choose_type(
         served = min(most, jobs)
         price = (each.price if each.price is not None else inf) / served
         waits = each.gpus > gpus_now
-        # If prices are not known, a job without GPUs gets a type with GPUs only as the last choice, because GPUs are scarce.
+        # If the prices are equal or not known, a job without GPUs gets a type with GPUs only as the last choice, because GPUs are
+        # scarce.
         unused_gpus = each.gpus if not demand.gpus else 0
         size = (unused_gpus, -served, each.gpus, each.cpu_units, each.memory_mib)
         if strategy == BEST_FIT:

@@ -1,6 +1,7 @@
 """Decides which instances of an Auto Scaling group an instance refresh replaces next, and how much of the refresh is done.
 
-A member is an instance of a group. A unit is a unit of capacity: one instance, or the weight of an instance in a weighted group.
+A member is an instance of a group. Capacity is counted in units: one unit for each instance or, in a weighted group, as many units
+as the weight of the instance.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ROLLING_BACK, ROLLED_BACK = "RollbackInProgress", "RollbackSuccessful"
 ACTIVE = frozenset({PENDING, IN_PROGRESS, BAKING, CANCELLING, ROLLING_BACK})
 MIN_HEALTHY_PERCENTAGE, MAX_HEALTHY_PERCENTAGE = 90, 100
 CHECKPOINT_DELAY_S = 3600.0
-BLOCKED_MAX_S = 3600.0  # AWS waits an hour for protected and standby instances
+BLOCKED_MAX_S = 3600.0  # how long a refresh waits if only protected and standby instances are left, as on AWS
 
 
 class RefreshStep(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Decides whether an instance type meets the InstanceRequirements of a mixed instances policy.
 
-Some requirements are not evaluated, because Corral does not know these facts about types: network bandwidth, EBS bandwidth and
-hibernation. Price protection is not evaluated either.
+Requirements on network bandwidth, EBS bandwidth and hibernation are ignored, because Corral does not know these facts about types.
+Price protection is ignored, too.
 """
 
 from __future__ import annotations

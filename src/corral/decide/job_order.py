@@ -1,9 +1,9 @@
 """The order of Batch jobs: which waiting job gets free capacity first.
 
 If two job queues use the same capacity, jobs of the queue with the higher priority are first. In a fair share queue, the jobs with
-the same share identifier are a share. The share with the lowest level is first. The level of a share is the vCPUs that it uses and
-has used, multiplied by its weight. In AWS's formula, T * weightFactor, T is the use of vCPUs over time. In one share, jobs with a
-higher scheduling priority are first, then older jobs.
+the same share identifier are a share. The share with the lowest level is first. The level of a share is its weight, multiplied by
+the vCPUs that it uses now or by its average use of vCPUs in the past, whichever is more. In one share, jobs with a higher
+scheduling priority are first, then older jobs.
 
 Past use decays: with the decay time D, use D seconds ago counts e (2.718) times less than use now. So a share that has held V vCPUs
 for a long time has a use of V * D vCPU seconds, or V vCPUs on average.

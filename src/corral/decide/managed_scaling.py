@@ -1,7 +1,8 @@
 """Managed scaling: decides how many instances the Auto Scaling group of a capacity provider needs.
 
-A demand is the number of GPUs, the CPU and the memory that a task needs. A unit is a unit of the group's capacity: one instance, or
-the weight of an instance in a weighted group.
+A slot is the capacity of one instance, total and free. The pool of a cluster is the set of the slots of its EC2 instances. A demand
+is what a task needs: GPUs, CPU, memory and placement rules. The capacity of the group is counted in units: one unit for each
+instance or, in a weighted group, as many units as the weight of the instance.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from corral.model.placement import Slot
 from corral.model.task import ALL_GPUS, Demand
 
 WITHOUT_LIMIT = 1 << 30  # the number of tasks that fit on an instance if they need no GPU, no CPU and no memory
-EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0  # of a group without instances, if it needs none and if it needs some
+# CapacityProviderReservation in percent, of a group without instances: if it needs none, and if it needs some.
+EMPTY_RESERVATION, UNMET_RESERVATION = 100.0, 200.0
 
 
 class GroupInstance(Struct, frozen=True):
@@ -93,8 +95,8 @@ def _least(first: int | None, second: int) -> int:
 def needed_instances(instances: Sequence[GroupInstance], waiting: Iterable[WaitingTasks], new: GroupInstance | None) -> Need:
     """Return the instances that the running and waiting tasks need. `new` is an instance that the group would launch next.
 
-    Large tasks are packed first. A task that shares a GPU counts as a task that needs a whole GPU. The time that this
-    takes depends on the number of different demands, and not on the number of waiting tasks.
+    Large tasks are packed first. A task that shares a GPU counts as a task that needs a whole GPU. The time that the packing takes
+    depends on the number of different demands, and not on the number of waiting tasks.
     """
     used, lines = {each.slot.id for each in instances if each.is_busy}, sorted(waiting, key=_size, reverse=True)
     least_gpus = min((tasks.demand.least_gpus for tasks in lines), default=0)
@@ -210,8 +212,9 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
     """Return the capacity for the needed instances, and for spare instances if the target is below 100 percent.
 
-    If tasks need a launch, no present instance can run them. Then the group keeps all its instances for now. The provider does not
-    revert a scale-in by a user or a policy: after such a scale-in, only waiting tasks raise the capacity.
+    If waiting tasks need new instances, idle instances count as needed, too. Otherwise the desired capacity could be less than the
+    group has now, and the group would launch nothing. The provider does not revert a scale-in by a user or a policy: after such a
+    scale-in, only waiting tasks raise the capacity.
     """
     least = (group.present if need.launches else group.used) + need.launches * group.weight
     spare = ceil(need.instances * 100 / rules.target_percent) - need.instances
@@ -222,7 +225,7 @@ def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:
 
 
 def _scale_out(group: GroupState, rules: ScalingRules, wanted: int) -> Decision:
-    there = max(group.desired, min(wanted, group.present))  # an instance that is kept does not count as a launch
+    there = max(group.desired, min(wanted, group.present))  # the instances that are present need no launch
     missing = ceil((wanted - there) / group.weight)
     step = min(max(missing, rules.min_step), rules.max_step - group.warming) if missing else 0
     desired = min(group.max_size, there + max(0, step) * group.weight)

@@ -57,7 +57,7 @@ def parse_search(text: str) -> MetricSearch:
 
 @lru_cache(maxsize=1024)  # each term of a search is compared with the same names
 def tokens_of(text: str) -> str:
-    """Return the tokens of a text, each between two separators. So adjacent tokens are a part of the result."""
+    """Return the tokens of a text, each between two separators. So adjacent tokens of the text are a substring of the result."""
     return SEPARATOR + "".join(f"{token}{SEPARATOR}" for token in WORD.findall(text))
 
 

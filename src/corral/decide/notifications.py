@@ -11,7 +11,7 @@ from msgspec import Struct
 class Notification(Struct, frozen=True):
     id: str
     target: str  # the ARN of the destination
-    events: tuple[str, ...]  # "s3:ObjectCreated:Put", "s3:ObjectCreated:*"
+    events: tuple[str, ...]  # names or patterns, for example "s3:ObjectCreated:Put" and "s3:ObjectCreated:*"
     prefix: str = ""
     suffix: str = ""
 

@@ -28,7 +28,7 @@ class Pattern:
         return self._compiled.search(text) is not None
 
 
-@lru_cache(maxsize=128)  # re2 keeps as many patterns, but its own look-up is slow
+@lru_cache(maxsize=128)  # re2 also has a cache of 128 patterns, but its look-up is slow
 def _compiled(text: str) -> Any:
     import re2  # imported on first use: it takes a few milliseconds
 

@@ -15,8 +15,8 @@ def is_period(period_s: int) -> bool:
 def first_period(start_s: float, period_s: int, now_s: float) -> int:
     """Return the start of a request's first period.
 
-    CloudWatch rounds the start time down: to the minute if it is recent, to five minutes or an hour if it is older. If the period
-    is shorter than a minute, it rounds down to a multiple of the period.
+    CloudWatch rounds the start time down. If the period is shorter than a minute, it rounds to a multiple of the period. Otherwise
+    the age of the start time decides: it rounds to the minute up to 15 days, to five minutes up to 63 days, and then to the hour.
     """
     if period_s < MINUTE_S:
         step_s = period_s

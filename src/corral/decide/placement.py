@@ -1,13 +1,14 @@
 """Placement: decide which slot a task gets, which claims must wait, and why.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. In this module, a
-line is the claims of a pool that have equal demands and equal time limits. The first claim of a line is its head. Claims are sorted
-by rank: usually the oldest claim is the first, so "older" means a smaller rank.
+job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. Claims are served in
+the order of their ranks: higher priorities first, then claims that wait longer. "Older" means a smaller rank. In this module, a
+line is the claims of a pool that have equal demands and equal time limits, and not a line of Batch jobs. The oldest claim of a line
+is its head. A withheld GPU is a GPU that tasks may not get.
 
 The oldest claim that does not fit reserves a slot. `decide/backfill.py` decides which younger claims may use this slot first.
 `decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. `decide/placement_together.py`
-chooses the slots of a multi-node job. Other tasks get the best fit.
+chooses the slots of a multi-node job. All other tasks get the best fit.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
-        # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each head has
-        # another demand, so this table would save nothing.
+        # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each line has
+        # a different demand, so this table would save nothing.
         refused: dict[Demand, float] | None = {} if pool.lines_with_limits else None
         while heads:
             claim = heappop(heads)
             current = pool.head_of_line(claim)
-            if current is not claim:  # after the placement of another claim, this line has another head or another rank
+            if current is not claim:  # a placement has changed the line: it has another head, or its head has another rank
                 if current is not None:
                     heappush(heads, current)
                 continue
@@ -81,7 +82,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
                 if successor is not None:
                     heappush(heads, successor)
                 if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
-                    reservation = reserve(pool, reservation.claim)  # less of the slot is left for other claims
+                    reservation = reserve(pool, reservation.claim)  # the placed claim can use a part of `opening.spare`
                 continue
             if refused is not None:
                 refused[claim.demand] = -inf if reservation is None or reservation.opening is None else ends_at_s
@@ -111,9 +112,8 @@ def room_for_newcomer(
 ) -> Placement | None:
     """Find a placement for a new task, which has not waited. `Claim` describes `longest_s`.
 
-    The task gets no reserved slot, unless its time limit shows that this does not delay the claim that reserves the slot. The task
-    gets no capacity that a waiting claim could use now. Return None if nothing else is
-    free, or if a waiting claim fits now.
+    Return None if a waiting claim fits now, because this claim is served first. Also return None if no slot has room for the task.
+    A reserved slot counts as a slot with room only if the task does not delay the claim that reserves the slot.
     """
     if not pool.has_line():
         return _find(pool, demand, None, seed)
@@ -123,7 +123,7 @@ def room_for_newcomer(
 
 
 def room_for_claim(pool: Pool, claim: Claim, now_s: float) -> Placement | None:
-    """Find a placement for a waiting claim. Do not use slots that older claims reserve, unless this delays none of them."""
+    """Find a placement for a waiting claim. Return None if there is none that does not delay an older claim."""
     reservation = _reservation_for(pool, _older(pool, claim))
     return _find(pool, claim.demand, reservation, claim.id, _latest_end_s(now_s, claim.longest_s))
 
@@ -171,7 +171,7 @@ def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
 
 
 def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_s: float | None = None) -> Placement | Unplaceable:
-    """Place a task on the given slot, unless a waiting claim needs its free capacity."""
+    """Place a task on the given slot, or return why not: it does not fit now, or a waiting claim needs the free capacity."""
     slot, reservation = pool.slot(slot_id), standing_reservation(pool)
     if not slot.takes_tasks:
         return Unplaceable("DRAINING", "the host is draining") if slot.connected else Unplaceable("AGENT", "the host is silent")
@@ -203,12 +203,12 @@ def _behind_older_claims(pool: Pool, demand: Demand, now_s: float) -> Unplaceabl
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
-    """Return the reservation for the first waiting claim that can reserve a slot."""
+    """Return the reservation for the oldest claim that can reserve a slot, or None. Call this only if no claim fits now."""
     return _reservation_for(pool, pool.heads())
 
 
 def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> tuple[str, ...]:
-    """Return the free GPUs of the chosen slot that the placement does not use. Return none if an older claim reserves the slot.
+    """Return the free GPUs of the chosen slot that the placement does not use. Return () if an older claim reserves the slot.
 
     Containers that set NVIDIA_VISIBLE_DEVICES get these GPUs. If `claim` is None, the task is new, so every claim of the pool is
     older.
@@ -269,7 +269,7 @@ def _size_text(size: Demand, demand: Demand) -> str:
 
 
 def why_waiting(pool: Pool, claim: Claim) -> str:
-    """Explain why a claim waits, with its place in line. The text is computed at each call, so it is always current."""
+    """Explain why a claim waits, and tell its place among all claims of the pool."""
     return f"{why_not_placed(pool, claim)}; {place_text(pool, claim)}"
 
 
@@ -290,7 +290,7 @@ def _older(pool: Pool, claim: Claim) -> list[Claim]:
 
 
 def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
-    """Return the reservation for the first of these claims that can reserve a slot. Call this only if no claim fits now."""
+    """Return the reservation for the first of these claims that can reserve a slot. Call this only if none of them fits now."""
     return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
 
 
@@ -336,12 +336,12 @@ def _preferred(pool: Pool, demand: Demand, reservation: Reservation | None, seed
 
 
 def is_reservable(pool: Pool, claim: Claim) -> bool:
-    """Whether a slot of the pool could be reserved for the claim. If so, the pool will have room for the claim later."""
+    """Whether the claim can reserve a slot of the pool. If so, the pool will have room for the claim later."""
     return reserve(pool, claim) is not None
 
 
 def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
-    """Return the resource that is missing. If several are missing, return the resource that ECS would report."""
+    """Return ECS's name for what is missing (`Unplaceable`). If several are missing, return the one that ECS would report."""
     if not pool.connected:
         return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
     if demand.rules is not None and not select(pool, demand.rules).allowed:
@@ -358,7 +358,7 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
 
 
 def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Reservation | None) -> int | None:
-    """Return the most memory that a demand can get on one of these slots.
+    """Return the most memory in MiB that a demand can get on a slot of the group. Return None if no slot has GPUs for the demand.
 
     On a reserved slot, only the memory that the older claim does not need counts.
     """

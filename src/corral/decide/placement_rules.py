@@ -21,7 +21,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # a host is in every region, so its zone depends on the region of the request
+ZONE = "ecs.availability-zone"  # a host is in every region, so the zone of its own slot depends on the region of the cluster
 DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
 IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
@@ -113,7 +113,7 @@ def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | N
 
 
 def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen, reserved: int = 1) -> str | None:
-    """Return the slot that the strategy prefers among the slots for which `is_open` is true.
+    """Return the slot that the strategy prefers among the slots for which `is_open` is true. Return None if there is none.
 
     `reserved` is the number of slots that an older claim reserves.
     """
@@ -141,9 +141,9 @@ def _choose(
     is_open: IsOpen,
     reserved: int,
 ) -> str | None:
-    """Return the slot that the remaining steps of the strategy prefer.
+    """Return the slot that `steps` prefer, or None. `steps` are the steps of the strategy after its leading spread steps.
 
-    The earlier spread steps prefer none of `parts` to another.
+    The leading spread steps prefer none of `parts` to another.
     """
     if not steps:
         return next(_open_ones(_shapes(parts, demand), demand, is_open, reserved), None)
@@ -167,9 +167,9 @@ def _by_group(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Iterable[
 
 
 def _shapes(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Sequence[str]]:
-    """Yield the slots of each part by best fit: fewest free GPUs first, then least free memory.
+    """Yield the shapes of each part by best fit: fewest free GPUs first, then least free memory.
 
-    The slots of one shape have equal free resources. They are yielded together.
+    A shape is the slots of a part that have equal free resources.
     """
     return chain.from_iterable(_by_group(parts, demand))
 
@@ -177,9 +177,9 @@ def _shapes(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Sequence[st
 def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen, reserved: int) -> Iterator[str]:
     """Yield the first slot of each shape for which `is_open` is true.
 
-    Only `reserved` slots are reserved, so it is enough to try one more slot of each shape. A demand for all GPUs of a slot must try
-    each slot, because slots of one shape can differ in their total number of GPUs. A demand that shares a GPU must try each slot,
-    too, because slots of one shape can differ in the memory of their GPUs.
+    Only `reserved` slots are reserved, so one of `reserved` + 1 slots of a shape is not reserved. For a demand for all GPUs of a
+    slot, each slot must be tried, because slots of one shape can differ in their total number of GPUs. For a demand that shares a
+    GPU, each slot must be tried, too, because slots of one shape can differ in the memory of their GPUs.
     """
     tries_all = demand.gpus == ALL_GPUS or demand.gpu_memory_mib
     for ids in shapes:
@@ -218,7 +218,7 @@ def _cpu_first(slot: Slot) -> tuple[int, int]:
 
 
 def _among_equals(pool: Pool, demand: Demand, ids: list[str], steps: Sequence[tuple[str, str]], seed: str) -> str:
-    """Return the slot that the steps after a binpack prefer, among slots with equal free amounts. No index sorts these slots."""
+    """Return the slot that the steps after a binpack step prefer, among slots that the binpack step does not distinguish."""
     assert demand.rules is not None
     for kind, field in steps:
         if kind == "random":

@@ -1,8 +1,9 @@
 """Placement of multi-node jobs: choose slots for all nodes at once, or for none.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a job
-that waits for capacity in a pool. Several nodes can run on the same slot. If not all nodes fit now, the job reserves as many slots
-as it needs, so that smaller claims cannot delay it for ever.
+that waits for capacity in a pool. A demand is what a claim needs. The demand of a multi-node job has a list of kinds of nodes: what
+each node of a kind needs, and the number of such nodes. Several nodes can run on the same slot. If not all nodes fit now, the job
+reserves as many slots as it needs, so that smaller claims cannot delay it for ever.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ UNLIMITED = 1_000_000  # the number of nodes that fit on a slot if a node needs 
 
 
 def place_together(pool: Pool, demand: Demand, reservation: Reservation | None) -> Placement | None:
-    """Choose a slot for each node, or return None if the free slots do not have room for all of them.
+    """Choose a slot for each node, or return None if the free slots do not have room for all nodes.
 
-    The nodes use few slots: if one slot has room for all remaining nodes, they get the best fit. Otherwise the slot with the most
-    free GPUs, then with the most free memory, gets as many nodes as fit.
+    The nodes use few slots. If one slot has room for all remaining nodes of a kind, the best fit among such slots gets them.
+    Otherwise the slot with the most free GPUs, then with the most free memory, gets as many nodes as fit.
     """
     if sum(node.gpus * count for node, count in demand.nodes) > pool.free_gpus:
         return None
@@ -46,7 +47,7 @@ def room_for_nodes(pool: Pool, demand: Demand) -> int:
 def reserve_together(pool: Pool, claim: Claim) -> Reservation | None:
     """Reserve the slots that lack least for the nodes of a claim.
 
-    Return None if the connected slots are too small for all nodes, even after all their tasks have ended.
+    Return None if the slots that accept tasks do not have room for all nodes, even after all tasks on them have ended.
     """
     wanted: dict[str, Demand] = {}
     for at in _largest_first(claim.demand):
@@ -117,7 +118,10 @@ def _slots_for(pool: Pool, node: Demand, count: int, reservation: Reservation | 
 
 
 def _slot_for_all(pool: Pool, node: Demand, count: int, reservation: Reservation | None, used: dict[str, Demand]) -> str | None:
-    """Return the best fit for `count` nodes on one slot that no other node of the job uses."""
+    """Return the best fit for `count` nodes on one slot, or None. Return None also if other nodes of the job use the best fit.
+
+    `best_fit` ignores placement rules, so return None if the nodes have such rules.
+    """
     if node.rules is not None:
         return None
     slot_id = best_fit(pool, _times(node, count), reservation)

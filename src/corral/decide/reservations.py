@@ -1,7 +1,8 @@
 """Reservations: choose the slot that is reserved for a claim that does not fit now, so that the claim does not wait for ever.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs.
+job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. The slot that lacks
+least is the slot whose free GPUs, then free memory, then free CPU are nearest to the demand.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from corral.model.task import ALL_GPUS, Demand
 
 
 def reserve(pool: Pool, claim: Claim) -> Reservation | None:
-    """Reserve the slot that lacks least for the claim.
+    """Choose the slots that a claim reserves: one or two slots, or more for a multi-node job (`reserve_together`).
 
-    If time limits say when slots have room for the claim, reserve the slot that has room first. Then reserve the slot that lacks
-    least only if it could have room earlier.
+    If the time limits of running tasks say when a slot will have room for the claim, reserve the slot that has room first. Also
+    reserve the slot that lacks least, if it could have room earlier because tasks without a time limit end. If time limits do not
+    say when a slot will have room, reserve only the slot that lacks least.
 
-    Return None if every connected slot is too small for the claim, even after its tasks have ended and EC2 instances have returned
-    its GPUs.
+    Return None if every slot that accepts tasks is too small for the claim, even after the tasks of the slot have ended and EC2
+    instances have returned the GPUs of its host.
     """
     demand = claim.demand
     if demand.nodes:
@@ -57,7 +59,7 @@ def _near_gpus(slot: Slot, demand: Demand) -> int:
 
 
 def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
-    """Return the groups of slots in which a claim can reserve a slot."""
+    """Return the slots that a claim can reserve, in groups. The caller takes the slot that lacks least from each group."""
     if demand.gpus == ALL_GPUS and demand.rules is None:
         return pool.groups_by_held()
     return allowed_slots(pool, demand).groups()

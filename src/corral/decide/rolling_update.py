@@ -43,12 +43,12 @@ class Rollout(Struct, frozen=True):
     obsolete: tuple[str, ...]  # the instances to replace
     desired: int  # the desired capacity of the group after the update
     surge: int = 0
-    expected: int = 0  # how many fresh instances the group has after the current batch
+    expected: int = 0  # how many fresh instances the group will have after the current batch
     until_s: float | None = None  # when the wait for the signals of the current batch ends, or the pause after the batch
-    judged: tuple[str, ...] = ()  # fresh instances that have signalled, or should have
-    failed: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()  # fresh instances that have signalled, or whose time to signal is over
+    failed: tuple[str, ...] = ()  # instances of `judged` without a SUCCESS signal, and `missing-N` for each missing instance
     in_batch: bool = False
-    old_first: bool = False  # there is no room for the surge, so old instances are terminated first
+    old_first: bool = False  # hosts have no room for the surge: obsolete instances are terminated before fresh ones are launched
 
 
 class RolloutStep(Struct, frozen=True):

@@ -1,6 +1,7 @@
-"""Eligibility of tasks in the run queue: when a task gets in line for capacity, how a task has ended, and when it is requeued.
+"""Eligibility of tasks in the run queue: when a task may wait for capacity, how a task has ended, and when it is requeued.
 
-A chain is a task and the tasks that replace it after failures. `model/queued_run.py` describes the run queue.
+A task in the run queue is admitted when nothing holds it back. Then it waits for capacity. A task that has failed is requeued if a
+new task replaces it. `model/queued_run.py` describes the run queue.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from corral.model.queued_run import QueuedRun, QueueState, RunArray
 from corral.model.task import Run, StopCode, Task
 
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 60.0
-NEVER_REQUEUED = frozenset({StopCode.USER.value, StopCode.SERVICE.value})  # stopped by a user, the time limit or its service
+# The stop codes of tasks that a user or the time limit has stopped (USER), or their service (SERVICE).
+NEVER_REQUEUED = frozenset({StopCode.USER.value, StopCode.SERVICE.value})
 
 
 class RunOutcome(Struct, frozen=True):
@@ -24,7 +26,8 @@ class RunOutcome(Struct, frozen=True):
 def next_state(run: QueuedRun, array: RunArray | None, now_s: float) -> QueueState:
     """Return the state that a task in the queue should have now.
 
-    An admitted task stays admitted, unless it is held again or gets a later time.
+    An admitted task stays admitted, even if its array has no room. It is WAITING again only if it is held, has a time in the
+    future, or waits for other tasks.
     """
     if run.held or run.unmet or (run.not_before_s is not None and run.not_before_s > now_s):
         return QueueState.WAITING
@@ -36,7 +39,7 @@ def next_state(run: QueuedRun, array: RunArray | None, now_s: float) -> QueueSta
 def outcome(task: Task) -> RunOutcome:
     """Describe how a stopped task has ended.
 
-    A task has succeeded if its essential container that ended first has ended by itself, with exit code 0. A task that a user or
+    A task has succeeded if the essential container that ended first has ended by itself, with exit code 0. A task that a user or
     the time limit has stopped has not succeeded, even if its program exits with 0.
     """
     if task.stop_code != StopCode.ESSENTIAL_EXITED:
@@ -46,7 +49,7 @@ def outcome(task: Task) -> RunOutcome:
 
 
 def recorded_outcome(stop_code: str | None, failed: bool) -> RunOutcome:
-    """Describe how a task has ended that only the task history still has."""
+    """Describe how a task has ended, from what the task history stores: its stop code, and whether it has failed."""
     if stop_code != StopCode.ESSENTIAL_EXITED:
         return RunOutcome(False, "was stopped")
     return RunOutcome(not failed, "ended with an exit code that is not 0" if failed else "ended with exit code 0")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from corral.model.ecs_service import UNHEALTHY, ServiceTask, StoppedTask
 from corral.model.task import StopCode, TaskState
 
-SHORT_RUN_S = 60.0  # a failed task that ran at least this long does not count; it ends the row of failures before it
+SHORT_RUN_S = 60.0  # a failed task that ran at least this long does not count as a failure, and earlier failures are forgotten
 DELAY_MAX_S = 15 * 60.0
 FAILURES_AT_ONCE = 1  # after this many rounds of failures, tasks are still replaced without a delay (see `next_start_s`)
 FAILURE_CODES = frozenset({StopCode.ESSENTIAL_EXITED.value, StopCode.FAILED_TO_START.value})
@@ -50,8 +50,8 @@ def replica_plan(
     `tasks` contains all tasks of the service except those that are stopping. The plan replaces tasks of older deployments, tasks on
     draining instances and unhealthy tasks, within the percentages. It never stops `protected` tasks. `late` has the ranks of tasks
     that should stop after others, for example because they are busy (`services/leaving_tasks.py`). All other tasks have the rank 0.
-    A failed deployment starts no tasks: with `starts` False, tasks of older deployments and unhealthy tasks stop only if there are
-    too many tasks.
+    With `starts` False, which is for a failed deployment, the plan starts no tasks. Then tasks of older deployments and unhealthy
+    tasks stop only if they are on draining instances, or if there are too many tasks.
     """
     own = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
     current = [task for task in own if task.health != UNHEALTHY]
@@ -64,7 +64,8 @@ def replica_plan(
     excess = _within(_stop_order(current, protected, late or {})[: max(0, len(current) - desired)], spare)
     if not starts:
         old = _surplus(old, tasks, excess, desired, draining)
-    # The replacement of an unhealthy task starts first, if there is room for it. The task stops when the replacement is up.
+    # If there is room for the replacement of an unhealthy task, the replacement starts first, and the unhealthy task stops when the
+    # replacement is up.
     elif (len(tasks) < most or len(current) >= desired) and all(task.state != TaskState.PROVISIONING.value for task in current):
         awaited = {task.id for task in own if task.health == UNHEALTHY and sum(_up(current)) < desired}
         old = [task for task in old if task.id not in awaited]
@@ -82,9 +83,10 @@ def daemon_plan(
     """Return the next step of a service with the strategy DAEMON, which runs one task on each eligible instance.
 
     A task that waits for capacity has no instance yet. The plan treats it as if it were on an eligible instance that has no task.
-    The plan stops unhealthy tasks and the tasks on `leaving` instances. It replaces tasks of older deployments within the
-    percentages: the old task of an instance stops before the new one starts. Tasks with a high rank in `late` stop last. A failed
-    deployment starts no tasks: with `starts` False, old and unhealthy tasks stay.
+    The plan stops unhealthy tasks and the tasks on `leaving` instances, on which the service should no longer run. It replaces
+    tasks of older deployments within the percentages: the old task of an instance stops before the new one starts. Tasks with a
+    high rank in `late` stop last. With `starts` False, which is for a failed deployment, the plan starts no tasks. Then old and
+    unhealthy tasks stay, unless they are on `leaving` instances.
     """
     current = [task for task in tasks if task.deployment == primary]
     old = [task for task in tasks if task.deployment != primary]
@@ -159,7 +161,7 @@ def _oldest(tasks: Iterable[ServiceTask], late: Mapping[str, int]) -> list[Servi
 
 
 def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
-    """Count the failed tasks since the last one that ran for at least SHORT_RUN_S.
+    """Count the failed tasks since the last failed task that ran for at least SHORT_RUN_S.
 
     Ignore tasks that a caller or the service stopped, except tasks that failed their health checks.
     """
@@ -176,7 +178,7 @@ def failures_in_a_row(newest_first: Iterable[StoppedTask]) -> int:
 def next_start_s(newest_first: Sequence[StoppedTask], desired: int) -> float:
     """Return when the next task may start: at once after the first round of failures, then after 1, 2, 4 … seconds.
 
-    A round is as many failures as the desired count of the service.
+    A round is as many failures as the desired count of the service. The result is 0.0 if the task may start at once.
     """
     rounds = ceil(failures_in_a_row(newest_first) / max(1, desired))
     if rounds <= FAILURES_AT_ONCE:

@@ -5,8 +5,8 @@ The rules are those of Application Auto Scaling:
 - A scale-out begins a cooldown. During the cooldown, the capacity that the scale-out has added counts as part of the next
   scale-out. So only a larger scale-out changes the desired count.
 - A scale-in begins a second cooldown, which blocks the next scale-in. A scale-out is not blocked, and ends this cooldown.
-- While an alarm stays in its state, its policy is applied again, at most once a minute. With `--alarm-timing fast`, which is the
-  default, the policy is applied again after its cooldown.
+- While an alarm stays in its state, its policy is applied again and again, at most once a minute. The option `--alarm-timing fast`,
+  which is the default, differs from AWS: the policy is applied again as soon as its cooldown has ended.
 - A scale-out of target tracking counts only the tasks that ran all the time while the metric was measured. A scale-in counts all
   tasks that ran in this time, including stopped tasks. So the estimate of the load is correct while tasks start or stop.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
@@ -116,7 +116,7 @@ def _decide_out(
         return _unchanged(capacity, progress, AT_MAX)
     if in_cooldown:
         return Verdict(capacity.desired, progress, cooldowns.out_until_s, OUT_COOLDOWN)
-    # Some tasks do not run yet, or have not run long enough. Decide again when they have: then the metric shows whether more tasks
+    # Some tasks do not run yet, or have not run long enough to count. Decide again later: then the metric shows whether more tasks
     # are necessary.
     return Verdict(capacity.desired, progress, now_s + REPEAT_S if capacity.mature_s is None else capacity.mature_s)
 

@@ -13,15 +13,17 @@ from corral.model.task import ALL_GPUS, Demand
 
 
 class SharedRoom:
-    """The free resources of a slot at one time, and the effect of tasks that end later."""
+    """The free resources of a slot. `end` adds the resources of a task that ends."""
 
     def __init__(self, slot: Slot, endings: Sequence[Ending] | None = None) -> None:
-        """Start with what is free now. With `endings`, start with what is free if only the tasks of these endings run."""
+        """Start with what is free now. With `endings`, start with what would be free if only the tasks of these endings ran."""
         self._slot = slot
         self.cpu_units, self.memory_mib = slot.cpu_units, slot.memory_mib
         self._idle = set(slot.gpus)
         self._left = dict(slot.shared)  # shared GPU → its memory that is not allocated
-        self._maybe_idle = 0  # leased GPUs that processes outside Corral use too: they are idle if these processes end now
+        # The number of leased GPUs that processes outside Corral use, too. With `endings`, they count as idle, because these
+        # processes can end at any time.
+        self._maybe_idle = 0
         if endings is not None:
             self.cpu_units = slot.total.cpu_units - sum([ending.cpu_units for ending in endings])
             self.memory_mib = slot.total.memory_mib - sum([ending.memory_mib for ending in endings])
@@ -58,15 +60,15 @@ class SharedRoom:
         return self.idle_gpus >= self._needed(demand)
 
     def spare(self, demand: Demand) -> tuple[int, int, int]:
-        """Return the GPUs, the CPU and the memory that other tasks may take, so that a demand that fits still fits afterwards.
+        """Return how many GPUs, CPU units and MiB of memory other tasks may take, so that the demand still fits afterwards.
 
-        A task that shares a GPU counts as a task that takes the whole GPU: the GPU is not idle until the task has ended.
+        If such a task shares a GPU, it counts as a task that takes the whole GPU, because the GPU is not idle until the task ends.
         """
         gpus = max(0, self._large_gpus(demand) - 1) if demand.gpu_memory_mib else self.idle_gpus - self._needed(demand)
         return gpus, self.cpu_units - demand.cpu_units, self.memory_mib - demand.memory_mib
 
     def _large_gpus(self, demand: Demand) -> int:
-        """Return the number of idle GPUs that have the memory for a demand that shares a GPU."""
+        """Return the number of idle GPUs that have enough memory for a demand that shares a GPU."""
         return self._maybe_idle + sum([self._slot.gpu_memory.get(gpu_id, 0) >= demand.gpu_memory_mib for gpu_id in self._idle])
 
     def _needed(self, demand: Demand) -> int:

@@ -1,8 +1,8 @@
 """Slot fit: whether a demand fits on a slot, and which slot fits best.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A demand is the number of GPUs, the CPU and the
-memory that a task needs. A claim is a task, an instance launch or a job that waits in a pool. A reservation keeps the free
-resources of some slots for an older claim, which is served first.
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a job
+that waits in a pool. A demand is what a task or a claim needs: GPUs, CPU, memory and placement rules. A reservation keeps the free
+resources of one or more slots for an older claim, which is served first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from corral.model.task import ALL_GPUS, Demand
 
 
 def best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
-    """Return the slot with the fewest free GPUs, then with the least free memory, on which the demand fits."""
+    """Return the slot with the fewest free GPUs, then with the least free memory, on which the demand fits, or None.
+
+    Ignore the placement rules of the demand. Skip a reserved slot, unless `leaves_enough` is true.
+    """
     if demand.gpu_memory_mib:
         return _best_shared_fit(pool, demand, reservation)
     for group in pool.groups(demand.gpus):
@@ -29,10 +32,10 @@ def best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
 
 
 def _best_shared_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
-    """Return the slot for a demand that shares a GPU.
+    """Return the slot for a demand that shares a GPU, or None.
 
-    Prefer the slot with the shared GPU that has the least memory left. If no shared GPU has enough, return the best fit among the
-    slots with a suitable idle GPU.
+    Prefer the slot whose shared GPU has the least memory left, among the shared GPUs with enough memory left. If no shared GPU has
+    enough, return the best fit among the slots with an idle GPU that has enough memory.
     """
     in_use: list[tuple[int, str]] = []
     for slot_id in pool.sharing():
@@ -50,7 +53,7 @@ def _best_shared_fit(pool: Pool, demand: Demand, reservation: Reservation | None
 
 
 def is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation | None) -> bool:
-    """Whether the demand fits on a slot, and the slot is not reserved for an older claim that needs the same resources."""
+    """Whether the demand fits on a slot now, and either no older claim reserves the slot or `leaves_enough` is true."""
     slot = pool.slot(slot_id)
     if not (has_gpus(slot, demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units):
         return False
@@ -67,7 +70,10 @@ def has_gpus(slot: Slot, demand: Demand) -> bool:
 
 
 def leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
-    """Whether a task may use a reserved slot: it needs no GPUs, and it leaves enough CPU and memory for the older claim."""
+    """Whether a demand may use a reserved slot: it needs no GPUs, and it leaves enough CPU and memory for the older claim.
+
+    A demand that needs no CPU takes no CPU from the older claim, and the same is true for memory.
+    """
     return (
         demand.gpus == 0
         and (not demand.cpu_units or slot.cpu_units - demand.cpu_units >= older.cpu_units)

@@ -25,7 +25,7 @@ CAN_BE_DELETED = frozenset(
         S.UPDATE_COMPLETE, S.UPDATE_FAILED, S.UPDATE_ROLLBACK_COMPLETE, S.UPDATE_ROLLBACK_FAILED, S.DELETE_FAILED,
     }
 )  # fmt: skip
-# The status of an operation that deletes resources → (its status at the end if nothing failed, its status if a deletion failed). A
+# The status of a stack while resources are deleted → (the next status if nothing failed, the next status if a deletion failed). A
 # failed cleanup does not fail the update: CloudFormation gives the resource up.
 DELETING = {
     S.ROLLBACK_IN_PROGRESS: (S.ROLLBACK_COMPLETE, S.ROLLBACK_FAILED),

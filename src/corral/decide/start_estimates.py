@@ -1,13 +1,14 @@
-"""Start estimates: the place of waiting claims in line, and when they will probably start.
+"""Start estimates: the places of claims in the waiting list of a pool, and when the claims will probably start.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. The line of a pool is all its claims, oldest first.
+job that waits for capacity in a pool. The waiting list of a pool has all its claims, in the order in which they are served.
 
-An estimate assumes that each task ends at its time limit, and that no claim arrives that is served before the others. It gives each
-claim the first room that the claims before it leave. A task without a time limit counts as a task that never ends. The start is
-unknown for a claim that shares a GPU, for a multi-node job, and for a claim whose placement rules depend on other tasks. The starts
-of the claims after a claim with an unknown start are unknown, too. The exception is a claim that fits on no slot: the others do not
-wait for it. Estimates are computed only when a user reads them.
+An estimate assumes that each task ends at its time limit, and that no new claim is served before the claims that wait now. A task
+without a time limit counts as a task that never ends. Each claim gets the first room that the claims before it leave. The start is
+unknown for a claim that shares a GPU, for a multi-node job, for a claim whose placement rules depend on other tasks, and for a
+claim for which time limits make no room. If the start of a claim is unknown, the starts of the claims after it are unknown,
+too. The exception is a claim that is too large for every slot, even for an empty one: the claims after it do not wait for it.
+Estimates are computed only when a request reads them.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from corral.decide.task_lifecycle import duration_text
 from corral.model.placement import Claim, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
 
-CLAIMS_MAX = 20  # claims with an estimate; those after them have none
+CLAIMS_MAX = 20  # only this many claims, the first of the waiting list, get an estimate
 SLOTS_MAX = 16  # a pool with more slots has no estimates, because they would take too long
 Amounts = tuple[int, int, int]  # GPUs, CPU units and memory
 
 
 class WaitingClaim(Struct, frozen=True):
     claim: Claim
-    place: int  # 1: the first in line
+    place: int  # the place in the waiting list; the first claim has the place 1
     starts_at_s: float | None  # None: unknown
 
 
 def first_waiting(pool: Pool, now_s: float, limit: int) -> list[WaitingClaim]:
-    """Return the first claims of a pool's line, at most `limit`, with the estimates of their starts."""
+    """Return the first claims of a pool's waiting list, at most `limit`, with the estimates of their starts."""
     claims = list(islice(pool.in_order(), limit))
     starts = _starts(pool, claims[:CLAIMS_MAX], now_s)
     starts += [None] * (len(claims) - len(starts))
@@ -46,7 +47,7 @@ def first_waiting(pool: Pool, now_s: float, limit: int) -> list[WaitingClaim]:
 
 
 def estimates(pool: Pool, now_s: float) -> dict[str, float]:
-    """Return the estimated start of each claim that has one, by the id of the claim."""
+    """Return the estimated starts, by the id of the claim. A claim whose start is unknown is left out."""
     if not pool.slots_with_endings():
         return {}
     found = first_waiting(pool, now_s, CLAIMS_MAX)
@@ -74,7 +75,7 @@ def _starts(pool: Pool, claims: Sequence[Claim], now_s: float) -> list[float | N
             break
         able = plans if rules is None else [plan for plan in plans if allows(rules)(plan.slot)]
         able = [plan for plan in able if covers(plan.slot.whole, demand)]
-        if not able:  # such a claim reserves nothing, so the claims after it do not wait for it
+        if not able:  # the claim is too large for every slot, so it reserves nothing
             found.append(None)
             continue
         longest_s = inf if claim.longest_s is None else claim.longest_s

@@ -84,7 +84,10 @@ def value_of(summary: Summary, statistic: Statistic) -> float | None:
 
 
 def _ordered(summary: Summary) -> list[tuple[float, float]]:
-    """Return (value, weight) pairs, sorted by value. The value of a bucket is limited to the true minimum and maximum."""
+    """Return (value, number of samples) pairs, sorted by value.
+
+    A value can be the center of a histogram bucket. So it is limited to the true minimum and maximum.
+    """
     assert summary.weights is not None
     return sorted((min(max(value, summary.minimum), summary.maximum), weight) for value, weight in summary.weights.items())
 
@@ -95,7 +98,7 @@ def _total(summary: Summary) -> float:
 
 
 def _percentile(summary: Summary, percent: float) -> float:
-    """Return the smallest value to which at least `percent` percent of the samples are less or equal."""
+    """Return the smallest value such that at least `percent` percent of the samples are less than or equal to it."""
     if percent <= 0:
         return summary.minimum
     rank, seen = percent / 100.0 * _total(summary), 0.0

@@ -25,7 +25,7 @@ def scaled_out(capacity: int, value: float, target: float) -> int | None:
 def scaled_in(capacity: int, value: float, target: float) -> int:
     """Return the smallest capacity at which the metric does not exceed SCALE_IN_LEVEL of the target.
 
-    `value` is the largest recent value of the metric. If it is not below this level, return the current capacity.
+    `value` is the largest recent value of the metric. If `value` is not below this level, return the current capacity.
     """
     low = target * SCALE_IN_LEVEL
     if target <= 0 or value >= low:
@@ -36,8 +36,8 @@ def scaled_in(capacity: int, value: float, target: float) -> int:
 def is_scale_in(threshold: float, target: float) -> bool:
     """Return whether an alarm with this threshold is the policy's alarm for a scale-in.
 
-    The alarms get a new threshold a moment after the policy has a new target. Until then, the alarm for a scale-out must not count
-    as one for a scale-in, although its threshold may be below the new target.
+    The alarms get a new threshold a moment after the policy has a new target. Until then, the alarm for a scale-out can have a
+    threshold below the new target. It must not count as the alarm for a scale-in.
     """
     return threshold == target * SCALE_IN_LEVEL
 

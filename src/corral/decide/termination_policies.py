@@ -1,9 +1,9 @@
 """Termination policies: decides which instance of an Auto Scaling group a scale-in terminates.
 
-The candidates are the instances in the zones with the most instances. If some of them have no busy tasks, only these are left. (A
-task is busy while it is protected, or while messages that it received are in flight.) Then the policies of the group are applied
-one after the other, until one candidate is left. If several candidates are left after the last policy, AWS chooses one at random.
-Corral chooses the oldest one, so that the same state always gives the same decision.
+The candidates are the instances in the zones with the most instances. If some candidates have no busy tasks, only these candidates
+are left. (A task is busy while it is protected, or while messages that it received are in flight.) Then the policies of the group
+are applied one after the other, until one candidate is left. If several candidates are left after the last policy, AWS chooses one
+at random. Corral chooses the oldest candidate, so that the same state always gives the same decision.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def _default(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candid
 
 
 def _outdated(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Return the instances of the oldest launch source. Launch configurations count as older than launch templates."""
+    """Return the instances of the oldest launch source.
+
+    If the group uses a launch template now, launch configurations count as older than templates.
+    """
     if group.current.kind == CONFIGURATION:
         return _oldest_configuration(candidates, group)
     configured = [each for each in candidates if each.source.kind == CONFIGURATION]
@@ -90,7 +93,11 @@ def _oldest_configuration(candidates: Sequence[Candidate], group: ScaleIn) -> Se
 
 
 def _oldest_template(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Return instances of other templates. If there are none, return those of the oldest version of the current template."""
+    """Return the instances of templates that the group no longer uses.
+
+    If there are none, return those of the oldest version of the current template. If no instance comes from a template, return all
+    candidates.
+    """
     made = [each for each in candidates if each.source.kind == TEMPLATE]
     others = [each for each in made if each.source.id != group.current.id]
     if others:
@@ -104,7 +111,7 @@ def _closest_to_next_hour(candidates: Sequence[Candidate], group: ScaleIn) -> Se
 
 
 def _allocation_strategy(candidates: Sequence[Candidate], group: ScaleIn) -> Sequence[Candidate]:
-    """Return instances of the market that has too many. Among these, return the instances with the least preferred type."""
+    """Return the instances of the market that has too many. Of these, return only the instances with the least preferred type."""
     in_surplus = [each for each in candidates if each.market == group.surplus_market] or candidates
     if not group.type_rank:
         return in_surplus

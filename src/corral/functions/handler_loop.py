@@ -23,7 +23,7 @@ from socket import socket
 from typing import Any
 
 LENGTH = struct.Struct(">I")
-NEW_LINE = "\r"  # inside a record of several lines: the server writes such a record as one log event
+NEW_LINE = "\r"  # separates the lines of one record, so that the server writes the record as one log event
 STARTED_S = time.monotonic()
 
 Handler = Callable[[Any, Any], Any]
@@ -122,7 +122,7 @@ def serve(channel: int, folder: str, name: str) -> None:
 
 
 def _load(name: str) -> Handler:
-    """Return the handler `module.function`. Directories of the module may be separated by slashes."""
+    """Return the handler `module.function`. The folders in the path of the module can be separated by slashes or dots."""
     module_name, _, function = name.rpartition(".")
     if not module_name:
         raise LoadFailed("Runtime.MalformedHandlerName", f"Bad handler '{name}': not enough values to unpack (expected 2, got 1)")

@@ -1,14 +1,15 @@
 """The process of a Lambda function. The server starts this file as a script, with the environment of the function.
 
-The lifeline is a socket. The server keeps its end of the socket open until the process must end. When the child ends by itself, or
-uses too much memory, the supervisor writes the reason to the lifeline: the exit status of the child, the negative number of the
-signal that has killed it, or TOO_MUCH_MEMORY. The child has no access to the lifeline.
-
 There are two processes. The first one, the supervisor, waits. Its child loads the code and runs the handler (`handler_loop.py`).
-When the server ends or closes the lifeline, when the child ends, or when the function uses too much memory, the supervisor kills
-the child and everything that the child has started. So a killed server leaves no process behind.
+The lifeline is a socket between the server and the supervisor. The child has no access to it.
 
-Arguments: the file descriptors of the lifeline and of the socket, the memory limit in MiB, the folder of the code, the handler.
+The supervisor kills the child, and everything that the child has started, in three cases: the server has ended or has closed the
+lifeline, the child has ended, or the function uses too much memory. So a killed server leaves no process behind. In the second and
+third case, the supervisor also writes the reason to the lifeline: the exit status of the child, the negative number of the signal
+that has killed the child, or TOO_MUCH_MEMORY.
+
+Arguments: the file descriptors of the lifeline and of the socket for events (`handler_loop.py`), the memory limit in MiB, the
+folder of the code, the handler.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def _watch(lifeline: int, child: int, memory_max_bytes: int) -> str:
-    """Wait until the child must end or has ended. Return the reason. It is empty if the server ends the process."""
+    """Wait until the child must end or has ended. Return the reason. It is empty if the server has closed the lifeline."""
     ended = os.pidfd_open(child)
     watched = select.poll()
     watched.register(lifeline, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Change sets of CloudFormation stacks. A change set is a stack request that was planned and not executed yet."""
+"""Change sets of CloudFormation stacks. A change set is a plan to create or update a stack, which a client can execute later."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class ChangeSet(Struct, frozen=True):
     def execution_status_in(self, stack: StackStatus) -> str:
         """Return the execution status of a change set whose stack has the given status.
 
-        The status of the stack is the result of the execution until UpdateStack changes the stack. UpdateStack stores the result.
+        The result of an execution is not stored when the execution ends. Until the next update of the stack, the status of the
+        stack shows the result. UpdateStack stores the result in the change set before it changes the stack.
         """
         if self.execution_status != EXECUTE_IN_PROGRESS:
             return self.execution_status

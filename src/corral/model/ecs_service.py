@@ -26,7 +26,7 @@ class Deployment(Struct, frozen=True):
     # launchType, capacityProviderStrategy, platformVersion and networkConfiguration, as in ECS's requests
     settings: dict[str, Any] = field(default_factory=dict)
     rollout: str = IN_PROGRESS  # IN_PROGRESS, COMPLETED or FAILED
-    reason: str = ""  # rolloutStateReason; empty: the usual text
+    reason: str = ""  # rolloutStateReason; empty: the text of ECS for the rollout state
 
     @property
     def revision(self) -> str:
@@ -45,9 +45,9 @@ class PauseHook(Struct, frozen=True):
 
 
 class ServiceRollout(Struct, frozen=True):
-    """The move of a service to the service revision `target`. If it fails, the service may return to an earlier revision.
+    """The move of a service to the service revision `target`. ECS calls it a service deployment.
 
-    ECS calls it a service deployment.
+    If it fails, the service can return to an earlier revision, `rollback_to`.
     """
 
     id: str

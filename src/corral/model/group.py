@@ -14,7 +14,8 @@ CONTINUE, ABANDON = "CONTINUE", "ABANDON"
 ON_DEMAND, SPOT = "on-demand", "spot"
 CONFIGURATION, TEMPLATE = "configuration", "template"
 DELETING = "Delete in progress"
-DRAINED = "_drained"  # a member of a group's settings: the sizes before a stack drained the group to replace it by another group
+# A member of a group's settings: the sizes that the group had before a CloudFormation stack drained the group to replace it.
+DRAINED = "_drained"
 ENVIRONMENT = "_environment"  # a member of a group's settings: the name of the Batch compute environment that owns the group
 PROCESSES = (
     "Launch",
@@ -80,7 +81,7 @@ class TaskWait(Struct, frozen=True):
     """An instance that its group has chosen to terminate waits for its tasks (`services/leaving_tasks.py`)."""
 
     since_s: float
-    is_surplus: bool  # the group chose the instance in a scale-in, and keeps it if it needs the capacity again
+    is_surplus: bool  # the group chose the instance in a scale-in, and keeps it if the group needs the capacity again
     drained: bool  # the group has set the container instance to DRAINING
     drains: bool = False  # managed draining: the instance waits until all its tasks have ended, except daemon tasks
 

@@ -31,7 +31,7 @@ class Manifest(Struct, frozen=True):
     artifact_type: str | None
     layers: dict[str, int]  # digest → size in bytes; includes the configuration
     images: tuple[str, ...]  # the digests of the images of an index; empty if the manifest is not an index
-    subject: str | None  # the digest of the image that this manifest describes, for example by a signature
+    subject: str | None  # the digest of another image, to which this manifest adds something, for example a signature
     size: int  # total size of all layers in bytes, compressed
 
 

@@ -15,11 +15,13 @@ from msgspec.structs import replace
 
 from corral.model.task import Demand
 
-HOST_POOL = "hosts"  # the pool of the hosts' own instances; Fargate tasks, other tasks and instance launches are placed there
+# The pool of the hosts' own instances. Instance launches, Fargate tasks, and tasks of the cluster that the hosts join are placed
+# there.
+HOST_POOL = "hosts"
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
 GROUP_TAG = "aws:autoscaling:groupName"
-INTERRUPTED_AT = "_interrupted_at"  # the member of `details` of a spot instance that says when it is terminated, in seconds
+INTERRUPTED_AT = "_interrupted_at"  # a member of `Instance.details`: the time at which Corral terminates a spot instance
 
 
 class InstanceState(StrEnum):

@@ -16,7 +16,7 @@ from corral.model.task import Changeable, Demand
 
 STARTED_BY = "batch:"  # the prefix of `Task.started_by`; the job id follows
 WAITS = -1  # the value of `Job.expanded` while an array waits for other jobs
-INDEX_MAX = 9_999  # of a child or node
+INDEX_MAX = 9_999  # the largest index of a child or node
 
 # Status reasons, as AWS words them
 DEPENDENCY_FAILED = "Dependent Job failed"

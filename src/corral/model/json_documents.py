@@ -1,4 +1,4 @@
-"""Parse JSON documents that callers send: policies, dashboards, tokens.
+"""Parses JSON documents that callers send: policies, dashboards, tokens.
 
 Deeply nested documents cause failures: Python's `json` raises RecursionError, and orjson can parse some documents that it cannot
 write again. So this module limits the depth of nesting.

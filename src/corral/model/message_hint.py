@@ -1,4 +1,7 @@
-"""Hints: simple conditions on the text of a log message. SQLite checks them first, so that Python has to match fewer messages."""
+"""Hints: simple conditions on the text of a log message. Every message that matches a filter pattern meets the hint of the pattern.
+
+SQLite checks the hint first, so that Python has to compare fewer messages with the whole pattern.
+"""
 
 from __future__ import annotations
 

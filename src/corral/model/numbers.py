@@ -1,7 +1,7 @@
-"""Convert text from callers to whole numbers: in names, tokens, headers and queries.
+"""Converts text from callers, for example in names, tokens, headers and queries, to whole numbers.
 
 Text has several traps. `str.isdigit` accepts digits of other alphabets, and digits that `int` refuses (²). `int` refuses more than
-4,300 digits. SQLite refuses more than 64 bits. So only this module converts text from callers to numbers.
+4,300 digits. SQLite refuses more than 64 bits. So code that gets such text calls this module, and does not call `int` itself.
 """
 
 from __future__ import annotations

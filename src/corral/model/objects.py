@@ -11,7 +11,7 @@ T = TypeVar("T")
 NULL = "null"  # the id of a version that was created without versioning
 ENABLED = "Enabled"
 SUSPENDED = "Suspended"
-# Documents that a client can attach to a bucket. These kinds change the effect of requests on objects.
+# Kinds of documents that a client can attach to a bucket. Only the kinds that change the effect of requests on objects are here.
 BUCKET_ENCRYPTION = "BucketEncryption"
 BUCKET_LIFECYCLE = "BucketLifecycleConfiguration"
 BUCKET_NOTIFICATION = "BucketNotificationConfiguration"

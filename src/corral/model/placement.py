@@ -2,8 +2,8 @@
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
 job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. In this module, a line
-is the claims of a pool that have equal demands and equal time limits. Claims are sorted by rank: usually the oldest claim is the
-first, so "older" means a smaller rank. A withheld GPU is a GPU that tasks may not get.
+is the claims of a pool that have equal demands and equal time limits. Claims are sorted by rank, and "older" means a smaller rank:
+among claims of equal priority, the claim that waits longest has the smallest rank. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations

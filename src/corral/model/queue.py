@@ -90,7 +90,7 @@ def sent_at_ms(id: int) -> int:
 
 
 class MessageDraft(NamedTuple):
-    """A message to add to a queue. It is a tuple for the same reason as `QueueMessage`."""
+    """A message to add to a queue. It is a tuple because thousands are created each second, and tuples are fast to create."""
 
     message_id: str  # MessageId in the API
     body: str
@@ -108,9 +108,9 @@ class QueueMessage(NamedTuple):
     """A stored message of a queue. It is a tuple because thousands are read each second, and tuples are fast to create."""
 
     id: int
-    visible_ms: int | None
-    receives: int
-    receives_before: int
+    visible_ms: int | None  # see `MessageState`
+    receives: int  # how often the message was received since it came to this queue
+    receives_before: int  # how often it was received in the queues from which it was moved
     first_received_ms: int | None
     message_id: str
     sent_ms: int

@@ -1,9 +1,9 @@
 """Tasks in the run queue: tasks whose queue options (`model/run_options.py`) must be known after their launch.
 
-A claim is an entry in the waiting list of a pool. A task in the run queue gets a claim only when nothing holds it back. Four things
-can hold it back: the tag `corral:hold`, a time, tasks and arrays that it waits for, and the limit of its array. A chain is a task
-and the tasks that replace it after failures (requeues). A task that waits for a task of a chain waits for the end of the whole
-chain. The id of a chain is the id of its first task.
+A pool is a set of instances on which tasks can be placed. A claim is an entry in the waiting list of a pool. A task in the run
+queue gets a claim only when nothing holds the task back. Four things can hold it back: the tag `corral:hold`, a start time, tasks
+and arrays that it waits for, and the limit of its array. A chain is a task and the tasks that replace it after failures (requeues).
+A task that waits for a task of a chain waits for the end of the whole chain. The id of a chain is the id of its first task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corral.model.task import Changeable
 class QueueState(StrEnum):
     WAITING = "waiting"  # it is held, its time has not come, or tasks that it waits for have not ended
     READY = "ready"  # only the limit of its array holds it back
-    ADMITTED = "admitted"  # it got its claim: it waits for capacity, or runs
+    ADMITTED = "admitted"  # it has got its claim, so it waits for capacity or runs
 
 
 class QueuedRun(Changeable, frozen=True):
@@ -65,7 +65,7 @@ class RunArray(Changeable, frozen=True):
 
 
 class EndNotice(Changeable, frozen=True):
-    """The end of a chain or an array, stored until all tasks that wait for this end are informed.
+    """The end of a chain or an array, stored until all tasks that wait for this end have been informed.
 
     A notice can also report the failure of a member before its array has ended.
     """
@@ -82,5 +82,5 @@ def array_key(region: str, array_id: str) -> str:
 
 
 def needed_array(key: str) -> str:
-    """Return the name of an array in the dependencies of tasks."""
+    """Return the name by which tasks that wait for an array refer to it: array:KEY."""
     return f"{ARRAY_PREFIX}{key}"

@@ -20,7 +20,7 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
 
 On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
 Then it passes the connection to a relay process, which runs the command. From then on, the connection carries the frames of
-`channel/command_relay.py`. When the connection closes, the command is ended.
+`channel/command_relay.py`. When the connection closes, the relay process ends the command.
 
 After the core has acknowledged the stop of a run, the host may delete its data about the run. The core acknowledges a report with
 `ack`, and a hello with `welcome`.
@@ -36,7 +36,7 @@ from msgspec import Struct, field
 from corral.model.blob import Slice
 
 HEARTBEAT_S = 5.0
-# A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because they may be alive.
+# A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.
 SILENT_S = 3 * HEARTBEAT_S
 STOP_GRACE_S = 30.0  # the default of ECS_CONTAINER_STOP_TIMEOUT
 # The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
@@ -91,7 +91,7 @@ class RunSpec(Struct, frozen=True):
     command: list[str]  # entryPoint and command together; never empty for a run that becomes a process
     environment: dict[str, str]  # all variables, except those of environment files and those that the host adds (PATH, HOME, GPUs)
     gpu_ids: list[str]
-    # The indexes of these GPUs on the host, if the run wants indexes in CUDA_VISIBLE_DEVICES. Otherwise it gets the ids.
+    # The indexes of these GPUs on the host, if CUDA_VISIBLE_DEVICES must have indexes. Empty: CUDA_VISIBLE_DEVICES has the ids.
     gpu_indexes: list[int] = field(default_factory=list)
     working_directory: str | None = None  # None: the host creates a new folder for the run
     stop_grace_s: float = STOP_GRACE_S
@@ -160,7 +160,7 @@ class Hello(Struct, frozen=True):
     host_id: str
     boot_id: str
     name: str
-    gpus_flag: str  # the agent's value of --gpus; the core sends `quit` if it differs from its own value
+    gpus_flag: str  # the agent's value of --gpus; the core sends `quit` if this value differs from the core's value
     cpu_units: int
     memory_mib: int
     gpus: list[GpuDevice]

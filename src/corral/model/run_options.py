@@ -64,7 +64,7 @@ class ArrayMembers(Struct, frozen=True):
     limit: int  # how many members of the array run at once; 0: no limit
 
     def index(self, at: int) -> int:
-        """Return the index of the task with the number `at` in the request."""
+        """Return the index of the task with the number `at` in the request. The first task has the number 0."""
         return self.first + at * self.step
 
     def tag_value(self, at: int) -> str:

@@ -115,13 +115,13 @@ class Stack(Struct, frozen=True):
     timeout_minutes: int | None = None
     client_token: str = ""  # of the last operation
     termination_protection: bool = False
-    policy: str = ""  # the stack policy, as JSON; stored only
+    policy: str = ""  # the stack policy, as JSON; it is stored but not enforced
     parent_id: str = ""  # of a nested stack
     root_id: str = ""
     change_set_id: str = ""  # of the last change set that was executed
     # DeleteStack: the resources to retain. ContinueUpdateRollback: the resources to skip.
     excepted: tuple[str, ...] = ()
-    # The resources of a nested stack are updated. Its cleanup waits for its parent, because the parent may still roll back.
+    # True: this nested stack has updated its resources, and its cleanup waits for the parent, which may still roll back.
     is_held: bool = False
     failure: str = ""  # why the operation has failed, while it waits for steps that cannot be cancelled
 
@@ -162,10 +162,10 @@ class StackStep(Struct, frozen=True):
     started_at_s: float
     old: ResourceVersion | None = None  # UPDATE: the version before; CREATE: the version that the new resource replaces
     is_rollback: bool = False
-    has_run: bool = False  # the type's `create`, `update` or `delete` was called; the step ends when its `settled` says so
+    has_run: bool = False  # the resource type's `create`, `update` or `delete` was called; its `settled` says when the step ends
     handed: str = ""  # the token of a hand-over: another lane runs the step
     received: dict[str, str] = field(default_factory=dict)  # unique id → SUCCESS or FAILURE: signals of SignalResource
-    memory: dict[str, Any] = field(default_factory=dict)  # what the type remembers between two calls
+    memory: dict[str, Any] = field(default_factory=dict)  # what the resource type stores between two calls
     waits_for: str = ""  # why the step is not complete, as a sentence for people
 
     def but(self, **changes: Any) -> Self:

@@ -16,7 +16,7 @@ NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a
 
 class TaskState(StrEnum):
     PROVISIONING = "PROVISIONING"  # waits for capacity
-    PENDING = "PENDING"  # placed on an instance; its GPUs are reserved for it
+    PENDING = "PENDING"  # placed on an instance, where the GPUs that it needs are reserved
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
 
@@ -38,7 +38,7 @@ class StopCode(StrEnum):
 
 
 # Special values for a number of GPUs:
-ALL_GPUS = -1  # every GPU of a host; used for a task, and for the only run of the task that needs GPUs
+ALL_GPUS = -1  # every GPU of a host; if a task has this value, one of its runs has it too, and the other runs need no GPUs
 FREE_GPUS = -2  # all GPUs that are free at placement, maybe none; for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES
 
 
@@ -57,7 +57,10 @@ class PlacementRules(Struct, frozen=True):
 
 
 class Demand(Struct, frozen=True):
-    """The resources that a task or an instance launch needs on one instance. Some records also use it for the size of a slot."""
+    """The resources that a task or an instance launch needs on one instance.
+
+    The total and the free resources of an instance are also described by a Demand (`Slot` in `model/placement.py`).
+    """
 
     gpus: int = 0
     cpu_units: int = 0
@@ -67,17 +70,17 @@ class Demand(Struct, frozen=True):
     # other fields then have the largest amounts that one node needs.
     nodes: tuple[tuple[Demand, int], ...] = ()
     # 0: whole GPUs. Otherwise the task shares one GPU with other tasks, `gpus` is 1, and this is the memory that it needs on the
-    # GPU. In the size of a slot, this is the memory of the largest GPU.
+    # GPU. In the total of an instance, this is the memory of the largest GPU.
     gpu_memory_mib: int = 0
 
     @property
     def idle_gpus(self) -> int:
-        """The number of idle GPUs that a slot must have, or ALL_GPUS. A demand that shares a GPU may use one that is not idle."""
+        """The number of idle GPUs that an instance must have, or ALL_GPUS. A demand that shares a GPU needs no idle GPU."""
         return 0 if self.gpu_memory_mib else self.gpus
 
     @property
     def least_gpus(self) -> int:
-        """The minimum number of GPUs that a slot must have in total."""
+        """The minimum number of GPUs that an instance must have in total."""
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
@@ -116,7 +119,7 @@ class Run(Changeable, frozen=True):
 
     @property
     def attempt_id(self) -> str:
-        """The id that the host uses for the run."""
+        """The id that the host uses for the run. Each restart has a new one."""
         return attempt_id(self.id, self.restarts) if self.restarts else self.id
 
 

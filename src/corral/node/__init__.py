@@ -3,7 +3,7 @@
 A run is one container of a task on a host; it is a Docker container or a process. The core is the part of the server that stores
 all state and decides what runs where.
 
-    agent       carries out the orders of the core and reports to it; can be killed at any time
+    agent       carries out the orders of the core and reports to it; the runs continue if it is killed
     spawner     the parent process of all runs that are processes; a small program that outlives the agent and the server
 
 `corral.node.node_folder` lists the files under `<data>/node`.

@@ -1,4 +1,7 @@
-"""The agent of this host. Start it with python -m corral.node --data DIR --gpus FLAG."""
+"""The main program of the agent, the process that starts and stops the containers of tasks on this host for the server.
+
+Start it with python -m corral.node --data DIR --gpus FLAG.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 The core is the part of the server that stores all state and decides what runs where. An engine runs containers or processes. A run
 is one container of a task on this host.
 
-The agent sends a report only after the core has acknowledged the previous one. Until then, changes are collected for the next
-report. So a busy host sends few large reports, and a host with few changes sends each change at once.
+The first message on a new connection is the hello, which lists all runs of the host. Reports follow. The agent sends a report only
+after the core has acknowledged the previous one. Until then, changes are collected for the next report. So a busy host sends few
+large reports, and a host with few changes sends each change at once.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from corral.node.usage import UsageHistory, usage_of
 
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
-ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core and without a living run
+ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core, but not while a run is alive
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
 BACKLOG_PAUSE_MAX_S = 0.1
 SAMPLE_S = 1.0  # the interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S
@@ -73,7 +74,7 @@ class Agent:
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
         self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
-        self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver still reports
+        self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
         self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
         self._engine = engine
         self._watch = FolderWatch(data / "output")
@@ -95,7 +96,7 @@ class Agent:
         self._quit_reason: str | None = None
 
     async def run(self) -> None:
-        """Run until the core sends quit, or until there has been neither a connection nor a living run for ALONE_MAX_S."""
+        """Run until the core sends quit, or until there has been no connection for ALONE_MAX_S and no run is alive."""
         self._listen_for_output()
         sampler: asyncio.Task[None] | None = None
         try:
@@ -125,7 +126,7 @@ class Agent:
     # -- the connection to the core ------------------------------------------------------------------------------
 
     async def _serve_connection(self) -> bool:
-        """Serve one connection to the core until it is lost. Return False if the core cannot be reached."""
+        """Serve one connection to the core until the connection is lost. Return False if the core cannot be reached."""
         try:
             core = await attach(node_folder.connect(self._data, "core.sock"), ToAgent, self._received, self._lost, ORDERS_MAX_BYTES)
         except OSError:
@@ -167,7 +168,11 @@ class Agent:
         self._engine.forget([run.run_id for run in runs if run.stopped_at_s is not None])
 
     async def _until_due(self) -> None:
-        """Wait until a report is due. A change is due at once, new output after LOG_PAUSE_S, and a heartbeat after HEARTBEAT_S."""
+        """Wait until the next report is due. Raises ConnectionResetError if the connection is lost.
+
+        A change of a run, a GPU or the engine is reported at once. New output is reported LOG_PAUSE_S after the last output. If
+        there is nothing to report, an empty report (a heartbeat) is due HEARTBEAT_S after the last report.
+        """
         while True:
             due_at = self._reported_at + HEARTBEAT_S
             if self._reports.urgent or self._engine.problem != self._problem:
@@ -203,7 +208,7 @@ class Agent:
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
             self._logs_at = now
-        elif report.logs:  # wait as long as the core needed, so that a backlog takes at most half of the core's time
+        elif report.logs:  # wait as long as the core needed, at most BACKLOG_PAUSE_MAX_S, so that it can serve other requests
             answered_at = time.monotonic()
             self._logs_at = answered_at + min(answered_at - now, BACKLOG_PAUSE_MAX_S) - LOG_PAUSE_S
         self._engine.forget(self._reports.acknowledged(report, ack))
@@ -272,7 +277,7 @@ class Agent:
         asyncio.get_running_loop().add_reader(self._watch.fileno(), self._output_written)
 
     def _output_written(self) -> None:
-        """Set a flag only. The next report reads the file names, so that a run with much output does not occupy the agent."""
+        """Set a flag, and stop listening until the next report, so that a run with much output does not occupy the agent."""
         asyncio.get_running_loop().remove_reader(self._watch.fileno())
         self._written = True
         self._wake.set()

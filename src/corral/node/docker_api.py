@@ -119,7 +119,7 @@ class DockerApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a request and yield the response in parts as they arrive.
 
-        Raises EngineGone if the connection breaks before the end.
+        Raises EngineError if the engine refuses the request, and EngineGone if the connection breaks before the end.
         """
         connection = await self._connect()
         try:

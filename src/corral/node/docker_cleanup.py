@@ -1,6 +1,7 @@
-"""Remove the containers, networks and volumes of ended tasks. Some of them may belong to tasks that an earlier agent started.
+"""Remove the containers and volumes of ended tasks, also those that an earlier agent created.
 
-A pause container does nothing. It owns the network of a task (`docker_task_resources.py`).
+One of these containers is the pause container of the task. It does nothing, but it owns the network of the task
+(`docker_task_resources.py`). A run is one container of a task that is not a pause container.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from corral.node.docker_task_resources import TaskResources
 
 STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
 STOPPED_KEPT_MAX = 20  # if there are more ended containers, the oldest are removed earlier
-RESOURCES_KEPT_S = 10.0  # the volumes and the network of a task are kept this long, because its next container may need them
+# The volumes and the pause container of a task without a living run are kept this long, because the task may start a container.
+RESOURCES_KEPT_S = 10.0
 CLEAN_EVERY_S = 1.0
-COLLECT_AGAIN_S = 10.0  # search again after this time: the engine may create late containers for an agent that was killed
+# The agent searches for leftover containers again this long after a connect, because the engine may create a container only after
+# the agent that requested the container was killed.
+COLLECT_AGAIN_S = 10.0
 
 log = logging.getLogger("corral.node")
 
@@ -39,7 +43,7 @@ class DockerCleanup:
         self._collect_at_s = self._clock.now_s() + COLLECT_AGAIN_S
 
     async def run(self) -> None:
-        """Repeatedly remove containers that ended some time ago. Containers of running tasks stay."""
+        """Repeatedly remove the containers and volumes of tasks that ended some time ago."""
         while True:
             await asyncio.sleep(CLEAN_EVERY_S)
             try:
@@ -66,7 +70,7 @@ class DockerCleanup:
                 await self._drop_resources(task_id)
 
     async def _drop_resources(self, task_id: str) -> None:
-        """Remove the pause container of an ended task. Also remove its volumes, as soon as its other containers are removed."""
+        """Remove the pause container of an ended task. If the task has no other container left, also remove its volumes."""
         await self._resources.drop_pause(task_id)
         has_volumes = task_id in self._resources.with_volumes
         if has_volumes and self._runs.of_task(task_id):
@@ -76,7 +80,7 @@ class DockerCleanup:
             await self._resources.drop_volumes(task_id)
 
     async def _collect(self) -> None:
-        """Remove containers that an earlier agent requested, but that did not exist yet when this agent listed its containers."""
+        """Remove containers that an earlier agent requested, but that did not exist yet when this agent connected to the engine."""
         there = await self._resources.list_containers()
         await self._resources.take_over(there)
         for listed in there:
@@ -87,7 +91,7 @@ class DockerCleanup:
     async def drop_idle_pauses(self) -> None:
         """Remove the pause containers of tasks without a living run.
 
-        Called when the agent exits, because it may be the last agent.
+        The agent calls this when it exits, because there may be no later agent that removes them.
         """
         living = self._runs.living_tasks()
         await asyncio.gather(*[self._resources.drop_pause(task) for task in self._resources.with_pause if task not in living])

@@ -1,12 +1,14 @@
-"""The docker engine: it runs the containers of tasks through the Docker Engine API. A run is one container of a task.
+"""The docker engine of the agent: it runs the containers of tasks through the Docker Engine API. A run is one container of a task.
 
 The core is the part of the server that stores all state and decides what runs where. The agent is the process that executes this
-code. The agent may be killed and restarted at any time. The labels of a container contain everything that a later agent must know
-about the run. The name of a container is derived from the id of the run, so a second request to create it fails with a conflict.
-The agent also stores one file per unfinished run. So it still knows its runs while the Docker engine is unavailable.
+code. Below, the engine is the Docker daemon. The agent may be killed and restarted at any time. So the labels of a container
+contain everything that a later agent must know about the run. The name of a container is derived from the id of the run, so a
+second request to create the container fails with a conflict. The agent also stores one file per unfinished run. So it still knows
+its runs while the engine is unavailable.
 
-The steps of a run: create the container, and pull its image if it is missing → start the container → the engine reports `die` →
-copy the rest of the output → report the end → the core acknowledges, and the run is forgotten → later the container is removed.
+The steps of a run: create the container, and pull its image if the engine does not have it → start the container → the engine
+reports `die` → copy the rest of the output → report the end → the core acknowledges the end, and the agent forgets the run → later
+the agent removes the container.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from corral.node.docker_task_resources import TaskResources, address
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 
-FOLLOW_AFTER_S = 0.1  # the output of a run that ends earlier is read only once, at its end
+FOLLOW_AFTER_S = 0.1  # output is followed from this time after the start; the output of a shorter run is read once, at its end
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
 KILL_AGAIN_S = 10.0
 CLOSE_MAX_S = 5.0
-OOM_LATE_S = 2.0  # after the end of a container, wait this long for a report that it was out of memory
-KILLED = 137
+OOM_LATE_S = 2.0  # after the end of a container, wait at most this long for the engine's report that it was out of memory
+KILLED = 137  # the exit code after SIGKILL
 HEALTH = {"healthy": "HEALTHY", "unhealthy": "UNHEALTHY"}  # Docker's name → ECS's name
 
 log = logging.getLogger("corral.node")
@@ -71,7 +73,9 @@ class DockerEngine:
         self._network_watch = NetworkWatch(self._api, self._resources, self._runs, self._available)
         self._cleanup = DockerCleanup(self._resources, self._runs, self._available, clock)
         self._work: set[asyncio.Task[None]] = set()
-        self._is_open = False  # True: a run without a container has ended; False: the core may still order its start
+        # What to do with a run that never started and has no container. False: drop the run, because the core orders it again after
+        # the agent has connected to the core. True: report that the run has ended.
+        self._is_open = False
         self.about = ""  # name and version of the engine; empty until it has responded
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
@@ -171,7 +175,8 @@ class DockerEngine:
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
-        shared = [*self._images.unfinished(), *self._resources.unfinished()]  # cancelling the runs that wait for these leaves them
+        # Cancelling the runs that wait for these asyncio tasks does not cancel these tasks.
+        shared = [*self._images.unfinished(), *self._resources.unfinished()]
         for each in shared:
             each.cancel()
         await asyncio.gather(*shared, return_exceptions=True)
@@ -246,7 +251,7 @@ class DockerEngine:
                 await asyncio.sleep(RETRY_MAX_S)
 
     async def _end(self, run: DockerRun) -> None:
-        """Send the stop signal of the image (by default SIGTERM), wait for the grace period, then send SIGKILL."""
+        """Send the stop signal of the image (by default SIGTERM). After the grace period, send SIGKILL until the container ends."""
         await self._signal(run, run.stop_signal)
         wait_s = run.record.stop_grace_s
         while run.is_alive:
@@ -272,7 +277,7 @@ class DockerEngine:
             self._spawn(self._finish(run, about))
 
     async def _finish(self, run: DockerRun, about: ContainerInfo | None) -> None:
-        """Copy the rest of the output, find out why the container ended, then report the end."""
+        """Copy the rest of the output, find out why the container ended, then report the end. Do nothing if the container runs."""
         while True:
             try:
                 await self._available.wait()
@@ -296,7 +301,8 @@ class DockerEngine:
     async def _was_out_of_memory(self, run: DockerRun, about: ContainerInfo | None) -> bool:
         """Whether a process of an ended container was killed because the container used too much memory.
 
-        The engine may report the end of the container before it reports the lack of memory. So this may wait up to OOM_LATE_S.
+        The engine may report the end of the container before it reports the lack of memory. So if the exit code is KILLED, this
+        method waits up to OOM_LATE_S for the report.
         """
         reported = run.out_of_memory
         if reported.is_set() or about is None or about["State"].get("OOMKilled"):
@@ -343,7 +349,10 @@ class DockerEngine:
     # -- events of the engine ------------------------------------------------------------------------------------
 
     async def _listen(self, first: asyncio.Future[None]) -> None:
-        """Receive events of containers and networks. After each reconnect, list Corral's containers, because events may be lost."""
+        """Receive events of containers and networks. `first` is set after the first attempt to connect.
+
+        After each connect, list Corral's containers, because events may have been lost while there was no connection.
+        """
         wait_s = RETRY_FIRST_S
         while True:
             try:
@@ -391,13 +400,16 @@ class DockerEngine:
             await resolve_missing(missing, self._runs, self._api, self._host_id, self._clock, may_order_again=not self._is_open)
 
     async def _adopt(self, labels: Mapping[str, str], container_id: str) -> bool:
-        """Record the current state of a container that Corral created. Return False if it was removed."""
+        """Record the current state of a container that Corral created. Return False if the container does not exist any more.
+
+        A container that has never started is removed.
+        """
         run = self._runs.by_id.get(labels[LABEL_RUN])
         if run is not None and (not run.known.alive or run.is_coming_up):
             return True
         try:
             about = await self._api.get(f"/containers/{container_id}/json")
-            if not has_started(about):  # the agent that created it has died
+            if not has_started(about):  # the agent that created it died before it started it
                 await self._api.delete(f"/containers/{container_id}", v=True)
                 self._runs.withdraw_start(labels[LABEL_RUN])
                 return False

@@ -1,4 +1,4 @@
-"""Docker images: pull them with retries, find their digests, and remove images that were not used for a long time.
+"""Docker images: pull them with retries, find their digests, and remove the least recently used if they are too large together.
 
 Corral removes only images that it pulled itself. It never removes images that a person pulled or built.
 """
@@ -46,9 +46,9 @@ class EngineImage(Struct, frozen=True):
     visible_gpus: str | None  # the value of NVIDIA_VISIBLE_DEVICES in the image's environment
 
     def digest(self, name: str) -> str | None:
-        """Return the image's digest in the repository of `name`, or in any repository.
+        """Return the digest that `name` contains, or else the image's digest in the repository of `name` or in any repository.
 
-        Return None if the image does not come from a registry.
+        Return None if there is no digest, because the image does not come from a registry.
         """
         repository, _, digest = name.partition("@")
         return digest or self.digests.get(_without_tag(repository)) or next(iter(self.digests.values()), None)
@@ -66,7 +66,7 @@ class EngineImages:
         self._pulled: dict[str, PulledImage] = _read(path)
 
     async def pull(self, name: str, auth: str, report: Callable[[str], None], given_up: asyncio.Event) -> None:
-        """Pull an image. If the pull fails and the image does not exist yet, retry. `report` is called with the progress.
+        """Pull an image. If the pull fails and the engine does not have the image, retry. `report` is called with the progress.
 
         Raises CannotPull after the time limit, or when `given_up` is set.
         """
@@ -157,7 +157,7 @@ class EngineImages:
     async def _make_room(self, newest: str) -> None:
         """Remove images that Corral pulled, least recently used first, until the total size is within the limit.
 
-        Images in use stay.
+        Images that a container uses stay, and the image `newest`, which was just pulled, stays too.
         """
         for image_id, image in sorted(self._pulled.items(), key=lambda item: item[1].used_at_s):
             if sum(each.size for each in self._pulled.values()) <= self._max_bytes:
@@ -178,7 +178,7 @@ class EngineImages:
     async def _remove(self, image_id: str, name: str) -> bool:
         """Remove an image by its name. Return whether it was removed.
 
-        If the name now refers to another image, remove the image by its id, but only if it has no other tag.
+        If the name now refers to another image, remove the image by its id, but only if the image has no other name.
         """
         if await self._is_named(image_id, name):
             await self._api.delete(f"/images/{name}")

@@ -1,4 +1,8 @@
-"""Start the container for an order of the server, or report why it cannot be started. Every step can be repeated safely."""
+"""Start the container for an order of the server, or report why it cannot be started. Every step can be repeated safely.
+
+A run is one container of a task. A run is forgotten after the server has acknowledged its end. The pause container of a task owns
+the namespaces that the containers of the task share (`docker_task_resources.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from corral.node.docker_task_resources import CannotCreate, ResourceRemoved, Tas
 
 STARTS_AT_ONCE = 8
 RETRY_S = 0.05
-CREATE_TRIES = 100  # maximum number of attempts, with a pause of RETRY_S after each
+CREATE_TRIES = 100  # maximum number of attempts of one step, with a pause of RETRY_S after each
 
 IGNORES_GPUS = (
     "CannotCreateContainerError: this engine ignores requests for GPUs (as podman does), so the container would not have the GPUs "
@@ -63,7 +67,7 @@ class DockerLauncher:
         self._has_gpus = has_gpus
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self.cpus = 1  # number of CPUs of the engine's machine
-        self.gpus = ""  # how to request GPUs from the engine: nvidia or cdi; empty: not at all
+        self.gpus = ""  # how to request GPUs from the engine: nvidia or cdi; empty: do not request them
 
     async def launch(
         self,
@@ -72,7 +76,11 @@ class DockerLauncher:
         available: asyncio.Event,
         started: Callable[[DockerRun, ContainerInfo, ContainerInfo | None], Awaitable[None]],
     ) -> None:
-        """Return when the container runs or has failed to start. If the engine is unavailable, wait for it and start over."""
+        """Start the container of a run. Return when it runs or has failed to start.
+
+        `available` is set while the engine responds. If the engine is unavailable, wait for it and start over. `started` is called
+        with the run, and with the engine's descriptions of its container and of the task's pause container, if there is one.
+        """
         while True:
             try:
                 if not available.is_set():
@@ -123,7 +131,10 @@ class DockerLauncher:
             await started(run, about, pause)
 
     async def _with_gpus(self, run: DockerRun, spec: RunSpec) -> RunSpec:
-        """If the image sets NVIDIA_VISIBLE_DEVICES, request GPUs from the server and wait for the order with their ids."""
+        """If the image sets NVIDIA_VISIBLE_DEVICES, request GPUs from the server. Otherwise return `spec`.
+
+        The server responds with a second order for the run, which has the ids of the GPUs. Return this order.
+        """
         try:
             image = await self._images.find(spec.image)
         except EngineError:
@@ -226,7 +237,7 @@ class DockerLauncher:
         try:
             await self._api.post(f"/containers/{run.id}/start")
         except EngineError as error:
-            if run.died and error.status == 404:  # the request was sent twice, and the container has run
+            if run.died and error.status == 404:  # the request was sent twice: the container has run and was removed
                 await self._report_removed(run, started_at_s)
                 return None
             self._runs.withdraw_start(run.run_id)
@@ -265,12 +276,15 @@ class DockerLauncher:
 
 
 def has_started(about: ContainerInfo) -> bool:
-    """Whether a container runs or has run. A container that is being removed may never have run."""
+    """Whether a container runs or has run. Its state does not show this: a container that is being removed may never have run."""
     return not about["State"]["StartedAt"].startswith(NEVER)
 
 
 async def either(first: Awaitable[Any], second: Awaitable[Any]) -> bool:
-    """Wait until one of the two is done. Return whether the first is done. The second is cancelled, but a future `first` is not."""
+    """Wait until one of the two is done. Return whether `first` is done.
+
+    The other one is cancelled, unless it is `first` and a future.
+    """
     waiting = [asyncio.ensure_future(each) for each in (first, second)]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
 """Copy a container's log from the Docker engine to the output file of the run.
 
-Every byte is copied exactly once, even if the agent or the engine restarts.
+A run is one container of a task. Every byte is copied exactly once, even if the agent or the engine restarts.
 
 The engine can return the log from a given time, always in the same order. A position in the log is stored every few megabytes.
 After a restart, the log is read again from the last stored position. The length of the output file shows how many bytes after that
@@ -23,7 +23,7 @@ from corral.node.docker_api import DockerApi
 from corral.node.output_bounds import bound_output
 
 STORE_EVERY_BYTES = 4 * 1024 * 1024
-BOUND_EVERY_BYTES = 4 * 1024 * 1024  # the disk space of the file is checked each time after this many bytes
+BOUND_EVERY_BYTES = 4 * 1024 * 1024  # the disk space of the output file is limited again after this many new bytes
 FRAME_HEAD_BYTES = 8
 
 
@@ -40,7 +40,7 @@ class LogPosition(Struct, frozen=True):
 
 
 class OutputFile:
-    """The output file of one run, and the position in the engine's log up to which it is copied."""
+    """The output file of one run, and the position in the engine's log up to which the log has been copied."""
 
     def __init__(
         self, api: DockerApi, container_id: str, path: Path, position_path: Path, *, has_terminal: bool = False,
@@ -153,7 +153,10 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
 
 
 def _end_of_line(data: bytes, at: int) -> int | None:
-    """Return the end of the line at `at`. The log of a container with a terminal has no frames: each line is an entry."""
+    """Return the end of the line at `at`, or None if it is incomplete.
+
+    The log of a container with a terminal has no frames: each line is an entry.
+    """
     newline = data.find(b"\n", at)
     return newline + 1 if newline >= 0 else None
 

@@ -31,7 +31,7 @@ class NetworkWatch:
     def handle_event(self, action: str, container: str) -> None:
         """Handle an event of a network that Corral created.
 
-        The engine also disconnects a container that ends, which needs no repair.
+        When a container ends, the engine disconnects it too. This needs no repair.
         """
         if action == "destroy":
             self._resources.networks.forget()
@@ -53,7 +53,7 @@ class NetworkWatch:
                     log.warning("cannot restore the Docker networks of running tasks: %s", error)
 
     def _members(self) -> dict[str, str]:
-        """Return the running containers in networks that Corral created, with the name of the network."""
+        """Return container id → network name, for the running containers in networks that Corral created."""
         living = self._runs.living_tasks()
         runs = {run.id: run.network for run in self._runs.by_id.values() if run.id is not None and run.is_alive}
         pauses = self._resources.running_pauses().items()

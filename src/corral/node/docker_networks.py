@@ -1,8 +1,9 @@
 """The Docker networks of tasks. Corral creates them before the first container, and again if someone removes them.
 
-`docker network prune` removes every network to which no running container is connected. Tasks in the network modes bridge and
-awsvpc reach Corral at an address of the network `corral-inside`, but they are not connected to it. So a prune would end their
-access to Corral.
+Tasks in network mode bridge or awsvpc are connected to the network `corral`. Tasks in network mode none are connected to the
+network `corral-inside`. All of them reach Corral at the gateway address of `corral-inside`. `docker network prune` removes every
+network to which no running container is connected. So while all tasks are in network mode bridge or awsvpc, a prune removes
+`corral-inside`, and the tasks cannot reach Corral until the network is created again.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def bridge_of(network: Mapping[str, Any]) -> str:
 def shadowing_interface(bridge: str) -> str | None:
     """Return the interface that receives this host's packets to containers of the bridge, if it is not the bridge itself.
 
-    Return None if it is the bridge. Also return None if the engine runs on another machine, because its routes are unknown.
+    Return None if it is the bridge. Also return None if the engine runs on another machine, whose routes are unknown.
     """
     if not os.path.exists(f"/sys/class/net/{bridge}"):
         return None

@@ -42,9 +42,10 @@ class PastContainer(Struct):
 async def resolve_missing(
     missing: Iterable[DockerRun], runs: DockerRuns, api: DockerApi, host_id: str, clock: Clock, *, may_order_again: bool
 ) -> None:
-    """Find out what happened to runs whose container does not exist in the engine.
+    """Report the end of runs whose container does not exist in the engine.
 
-    A run that never started is dropped if the server may still order it again. The server does so when a new agent connects.
+    A run that never started is dropped instead if `may_order_again` is true: this agent has not connected to the server yet, and
+    the server orders the run again when the agent connects.
     """
     missing = list(missing)
     past = await read_past_containers(api, host_id, min(runs.ordered_at_s(run.run_id) for run in missing), clock)
@@ -75,7 +76,7 @@ def _report_end(runs: DockerRuns, run: DockerRun, container: PastContainer, star
 
 async def read_past_containers(api: DockerApi, host_id: str, ordered_at_s: float, clock: Clock) -> dict[str, PastContainer]:
     """Return the container of each run of this data folder that was ordered at `ordered_at_s` or later, by run id."""
-    engine_time = (await api.get("/info")).get("SystemTime")  # the engine's clock, which differs if it runs on another machine
+    engine_time = (await api.get("/info")).get("SystemTime")  # the engine's clock is used, because the engine may run elsewhere
     now_s = clock.now_s()
     until_s = datetime.fromisoformat(engine_time).timestamp() if engine_time else now_s
     filters = {"type": ["container"], "event": [*ACTIONS], "label": [f"{LABEL_HOST}={host_id}"]}

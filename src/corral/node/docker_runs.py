@@ -1,4 +1,4 @@
-"""The runs of the docker engine, and their files in the folder `containers/`.
+"""The runs that are Docker containers, and their files in the folder `containers/`.
 
 A run is one container of a task. The agent forgets a run after the server has acknowledged the end of the run.
 
@@ -40,7 +40,7 @@ class DockerRun(Struct, eq=False):
     pull: tuple[float, float] | None = None  # when the pull of the image began and ended
     bindings: list[dict[str, Any]] = field(default_factory=list)  # the port bindings, if the engine does not report them
     stop_signal: str = "SIGTERM"
-    # If the image requests GPUs, this future receives the later order, which has the ids of the GPUs.
+    # If the image requests GPUs, this future receives the server's second order, which has the ids of the GPUs.
     answer: asyncio.Future[RunSpec] | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False  # the container has ended, and the rest of its output is being copied
@@ -73,7 +73,7 @@ class DockerRuns:
         self._clock = clock
         self.changed: Changed = lambda _: None
         self.by_id: dict[str, DockerRun] = {}
-        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # run id → (run, time), if the container still exists
+        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # run id → (run, when forgotten), if its container exists
 
     def unfinished(self) -> Iterator[str]:
         """Yield the ids of runs that may not have ended."""
@@ -102,7 +102,7 @@ class DockerRuns:
         fresh.rename(self._folder / f"{run_id}.run")  # a rename is atomic, so an agent that is killed leaves no partial file
 
     def ordered_at_s(self, run_id: str) -> float:
-        """When the order of an unfinished run was stored. If the file of the run does not exist, the current time."""
+        """Return when the order of an unfinished run was stored. If the file of the run does not exist, return the current time."""
         return _modified_at_s(self._folder / f"{run_id}.run") or self._clock.now_s()
 
     def request_start(self, run_id: str) -> None:
@@ -151,7 +151,7 @@ class DockerRuns:
         return {run.task_id for run in self.by_id.values() if run.known.alive}
 
     def of_task(self, task_id: str) -> list[DockerRun]:
-        """Return the runs of a task. Their containers may still exist."""
+        """Return the runs of a task, including forgotten runs whose container still exists."""
         return [run for run in (*self.by_id.values(), *(run for run, _ in self.forgotten.values())) if run.task_id == task_id]
 
     def output(self, api: DockerApi, run: DockerRun) -> OutputFile:

@@ -64,8 +64,8 @@ def network_mode(spec: RunSpec) -> str:
 def needs_pause(spec: RunSpec) -> bool:
     """Whether the task needs a pause container.
 
-    The containers of such a task share a namespace (network, processes or IPC). The pause container owns the namespace, so that it
-    exists as long as the task.
+    The containers of such a task share a namespace (network, processes or IPC). The pause container owns the namespace, so that
+    the namespace exists as long as the task.
     """
     task = _task(spec)
     return network_mode(spec) == "awsvpc" or task.get("pidMode") == "task" or task.get("ipcMode") == "task"
@@ -157,7 +157,10 @@ def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
 
 
 def bindings(spec: RunSpec) -> list[dict[str, Any]]:
-    """Return the port bindings in network mode host. There each container port is the same port of the host."""
+    """Return the port bindings in network mode host, where each container port is the same port of the host.
+
+    Return an empty list in other network modes.
+    """
     if network_mode(spec) != "host":
         return []
     return [_binding(port, number) for port in _ports(spec) for number in [int(port.partition("/")[0])]]
@@ -374,9 +377,9 @@ def _volume_name(spec: RunSpec, volume: Mapping[str, Any]) -> str:
 
 
 def _log_config(spec: RunSpec) -> dict[str, Any]:
-    """Return the log configuration. If Corral ships the logs, it uses Docker's json-file driver and reads its log files.
+    """Return the log configuration. A log driver other than awslogs and awsfirelens is passed to the engine.
 
-    Other log drivers are passed to the engine.
+    Otherwise the engine uses its driver json-file, from which Corral copies the log.
     """
     logging = _container(spec).get("logConfiguration")
     if logging and logging["logDriver"] not in ("awslogs", "awsfirelens"):

@@ -48,7 +48,7 @@ class TaskResources:
         self._host_id = host_id
         self.architecture = ""  # the engine's name of the architecture
         self.networks = TaskNetworks(api)
-        self.with_volumes: set[str] = set()  # tasks with volumes of scope `task`
+        self.with_volumes: set[str] = set()  # ids of tasks with volumes of scope `task`
         self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # task id → the creation of its pause container
 
     async def make(self, spec: RunSpec) -> dict[str, Any] | None:
@@ -134,8 +134,8 @@ class TaskResources:
         self.with_volumes |= {volume["Labels"][LABEL_TASK] for volume in found.get("Volumes") or ()}
 
     async def drop_volumes(self, task_id: str) -> None:
-        """Remove the volumes of a task. If a container still uses one, a later call tries again."""
-        # Do this before the removal, because a new container of the task may add the id again in the meantime.
+        """Remove the volumes of a task. If this fails, for example because a container uses one, the id stays in `with_volumes`."""
+        # Discard the id before the removal, because a new container of the task may add the id again during the removal.
         self.with_volumes.discard(task_id)
         prefix = f"corral-{task_id}-"
         try:

@@ -82,7 +82,10 @@ class Engine(Protocol):
         ...
 
     def roots(self) -> set[int]:
-        """Return the pids of processes whose descendants all belong to Corral. They are not foreign processes on a GPU."""
+        """Return the pids of processes that belong to Corral with all their descendants.
+
+        The agent does not count these processes and their descendants as foreign processes on a GPU.
+        """
         ...
 
     def forget(self, run_ids: Iterable[str]) -> None:

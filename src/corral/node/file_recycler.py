@@ -1,7 +1,8 @@
 """Reuse or remove the files of ended runs. Small files are emptied and reused. Large files are removed in the background.
 
-Reuse saves time. When ext4 creates a file, it examines every inode that was freed in the last minutes. After thousands of short
-runs, creating a file takes 0.3 ms, as long as starting a process. Renaming an existing file takes 0.01 ms.
+A run is one container of a task. The spawner, which starts the processes of runs, uses this module. Reuse saves time. When ext4
+creates a file, it examines every inode that was freed in the last minutes. After thousands of short runs, creating a file takes
+0.3 ms, as long as starting a process. Renaming an existing file takes 0.01 ms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import stat
 
 SPARE_MAX = 2_000  # maximum number of spare files, and of spare folders
-SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # truncating a larger file would block the spawner's loop
+SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # a larger file is not reused, because truncating it would block the spawner's loop
 REMOVE_MAX_PATHS = 200  # maximum number of paths that one child process removes
 
 # Neither rm nor find follows links. The first rm fails if the owner has no write permission for a folder. So chmod adds the

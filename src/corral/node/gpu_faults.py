@@ -1,4 +1,6 @@
-"""The faults of a host's GPUs that the driver reports once, as an Xid. They are stored in a file, because the agent may restart.
+"""The faults of a host's GPUs that the driver reports once, as an Xid (an error number of NVIDIA).
+
+They are stored in a file, because the driver does not report them again to an agent that has restarted.
 
 A fault ends when the machine reboots, or when a user declares that the GPU works again (`corral gpu heal`). Faults that the driver
 reports continuously are not stored here (`GpuHealth.conditions`).
@@ -57,7 +59,7 @@ class GpuFaults:
 
 
 def _read(path: Path, boot_id: str) -> dict[str, str]:
-    """Return the faults of this boot. A damaged file counts as empty: a GPU that is still broken usually causes another Xid."""
+    """Return the faults of this boot. A damaged file counts as empty: a fault is then unknown until the driver reports an Xid."""
     try:
         stored = json.loads(path.read_text())
         return {str(gpu_id): str(text) for gpu_id, text in stored["faults"].items()} if stored["boot_id"] == boot_id else {}

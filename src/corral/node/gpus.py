@@ -1,6 +1,7 @@
 """The GPUs of the host: real GPUs, which are read through NVML, or simulated GPUs.
 
-The load of a simulated GPU is the CPU load of the runs that have this GPU.
+A run is one container of a task. The load of a simulated GPU is the CPU load of the runs that have this GPU. A foreign process is a
+process that uses a GPU and belongs to no run.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Gpus(Protocol):
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
         """Measure the current load of each GPU, and find the foreign processes on it. GPUs that cannot be read are left out.
 
-        A foreign process is a process that belongs to no run. `live` is GPU id → the pids of the runs that have the GPU. `ours` are
-        the pids of runs and of Corral's own processes. Their descendants are not foreign.
+        `live` is GPU id → the pids of the runs that have the GPU. `ours` are the pids of runs and of Corral's own processes. These
+        processes and their descendants are not foreign.
         """
         ...
 
@@ -67,7 +68,7 @@ class Gpus(Protocol):
 
 
 class GpuHealth(Struct, frozen=True):
-    xids: Sequence[tuple[str, int]] = ()  # (GPU id, Xid) of new errors
+    xids: Sequence[tuple[str, int]] = ()  # (GPU id, Xid) of new errors; an Xid is an error number of NVIDIA
     conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
 
 
@@ -78,7 +79,7 @@ class GpusFlag(Struct, frozen=True):
 
 
 def parse_gpus_flag(text: str) -> GpusFlag:
-    """Parse the value of `--gpus`. Raises Refused; its message lists the accepted forms."""
+    """Parse the value of `--gpus`. Raises Refused if it is not valid."""
     if text in ("auto", "none"):
         return GpusFlag(text)
     match = re.fullmatch(r"sim:([0-9]{1,4})(?:x(.+))?", text)
@@ -109,7 +110,7 @@ def detect(flag: str, host_id: str) -> Gpus:
         return NoGpus("no GPUs, because of --gpus none")
     if parsed.kind == "sim":
         return SimulatedGpus(host_id, parsed.count, parsed.model)
-    from corral.node import nvml  # imported here, because the library is large and most agents do not need it
+    from corral.node import nvml  # imported here, because an agent without real GPUs does not need it
 
     try:
         return nvml.NvmlGpus(nvml.load())
@@ -137,7 +138,7 @@ class NoGpus:
 class SimulatedGpus:
     """Simulated GPUs. A run that uses one CPU core fully counts as one busy GPU.
 
-    Time in which its processes wait for a core counts too. So a program that never sleeps makes its GPU fully busy, although the
+    Time in which its processes wait for a core counts too. So a program that never sleeps makes its GPU fully busy, even if the
     machine has fewer cores than busy programs. The load of a run with several GPUs is divided equally among them. Commands of ECS
     Exec count with the run in which they were started.
 
@@ -213,9 +214,10 @@ class Use(Struct, frozen=True):
 
 
 def using_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> tuple[dict[str, list[Foreign]], dict[str, list[int]]]:
-    """Return the foreign processes, and the pids of the other processes, that have a GPU in their environment, by GPU id.
+    """Return two mappings: GPU id → foreign processes, and GPU id → pids of `ours` and of their descendants.
 
-    Processes of other users are not visible.
+    Both have only processes with the GPU in their environment. Processes of other users are left out, because their environment is
+    not visible.
     """
     sought = {gpu_id: gpu_id.encode() for gpu_id in gpu_ids}
     foreign: dict[str, list[Foreign]] = {}

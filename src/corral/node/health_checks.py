@@ -1,11 +1,12 @@
 """Health checks of runs that are processes: run the command of each check, and report the health when it changes.
 
-The rules are those of Docker and ECS. One success makes a run healthy. `retries` failures in a row make it unhealthy. Failures
-before the end of the start period do not count. Docker runs the first check after one interval. This module runs the first checks
-earlier, so that dependent containers can start earlier. Failures within the first interval do not count either.
+A run is one container of a task on this host. The rules are those of Docker and ECS. One success makes a run healthy. `retries`
+failures in a row make it unhealthy. Until the first success, failures before the end of the start period do not count. Docker runs
+the first check after one interval. This module runs the first checks earlier, so that dependent containers can start earlier. So
+until the first success, failures within the first interval do not count either.
 
-This module stores no state. When a new agent connects, the server sends the checks to it again. The server keeps the last reported
-health of a run until the agent reports the health again. A run is one container of a task on this host.
+This module stores no state. When a new agent connects, the server sends the checks to the agent again. The server keeps the last
+reported health of a run until the agent reports the health again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from corral.node import lock_files
 from corral.node.engine import Known
 from corral.node.process_engine import environment_for
 
-EARLY_FIRST_S = 0.25  # the first pause between checks within the first interval; each further pause is twice as long
+EARLY_FIRST_S = 0.25  # the first pause between the early checks of the first interval; each further pause is twice as long
 
 log = logging.getLogger("corral.node")
 

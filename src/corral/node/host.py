@@ -1,4 +1,4 @@
-"""Facts about this host: its id, the kernel's boot id, and the size of the machine. The id is stored in the data folder."""
+"""Facts about this host: its id, the kernel's boot id, and the size of the machine. The host id is stored in the data folder."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
 
 
 def stored_host_id(path: Path) -> str:
-    """Return the host id that is stored in the file. Raises Refused if the file is damaged.
+    """Return the host id that is stored in the file. Raises FileNotFoundError, or Refused if the file is damaged.
 
-    A new id is no solution, because Corral would then treat this machine as another host.
+    A damaged file does not get a new id, because Corral would then treat this machine as another host.
     """
     try:
         stored = json.loads(path.read_bytes())
@@ -64,7 +64,7 @@ def stored_host_id(path: Path) -> str:
 def _host_id(path: Path, ids: Ids) -> str:
     """Return the stored host id, or create it.
 
-    The ids of simulated GPUs are derived from it, so it is written to disk before it is used.
+    The ids of simulated GPUs are derived from the host id, so a new host id is written to disk before it is used.
     """
     with suppress(FileNotFoundError):
         return stored_host_id(path)

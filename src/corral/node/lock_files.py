@@ -1,6 +1,7 @@
 """Lock files, by which all processes of a run, of a health check or of a session can be found.
 
-Every such process inherits a lock from its parent. The kernel releases the lock only when the last of these processes has ended.
+A run is one container of a task. A session runs a command of ECS ExecuteCommand. Each of these processes inherits a lock from its
+parent. The kernel releases the lock only when the last of these processes has ended or has closed the file.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def kill_holders(paths: Iterable[str]) -> None:
     """Send SIGKILL to every process that holds one of these locks."""
     paths = list(paths)
     wanted = _inodes(paths)
-    # Kill parents before their children. Otherwise a parent could report that its killed child ended normally. A parent usually has
-    # a smaller pid than its children.
+    # Kill parents before their children. Otherwise a parent could report that its killed child ended normally. A parent has a
+    # smaller pid than its children, unless the kernel began again with small pids between their starts.
     for pid in sorted({pid for pids in holders(paths).values() for pid in pids}):
         try:
             handle = os.pidfd_open(pid)

@@ -1,19 +1,21 @@
 """Log shipping: split the output of runs into chunks of log events. The agent sends the chunks to the core.
 
-A run is one container of a task on this host. The engine writes its output to a file. The core is the part of the server that
-stores all state. For each run, it stores an offset: the number of bytes of output that it has received. After a new connection, the
-agent does not know the offset, so the first chunk is empty and only requests it. After that, each acknowledgement contains the new
-offset. The agent stores no state, so a crash of the agent loses nothing. When the core has stored a part of the output, the agent
-frees its disk space by making a hole in the file. So a service that logs for months does not fill the disk.
+A run is one container of a task on this host. The engine writes the output of a run to a file. The core is the part of the server
+that stores all state. For each run, the core stores an offset: the number of bytes of output that it has received. After a new
+connection, the agent does not know the offset of a run, so the first chunk of the run is empty and only requests the offset. After
+that, each acknowledgement contains the new offset. The agent stores no state, so a crash of the agent loses nothing. When the core
+has stored a part of the output, the agent frees the disk space of this part by making a hole in the file. So a service that logs
+for months does not fill the disk.
 
-A run that prints without end is shipped at a limited rate, so that it neither fills the disk nor occupies the core. All such runs
-together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped, and an event in the log says how many
-bytes and since when. Each report has a share for every run that has new output, so no run waits for the backlog of another.
+The output of a run that prints without end is shipped at a limited rate, so that it does not occupy the core. If the disk is almost
+full, the rate is lower. All such runs together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped,
+and an event in the log says how many bytes were dropped, and since when. Each report has a share for every run that has new output,
+so no run waits for the backlog of another.
 
-A progress line is a line that ends with a carriage return. Progress bars write such lines many times a second. Of the progress
-lines of a run, at most one event per second is shipped, with the newest line; earlier ones are skipped. The last progress line
-before a newline, and before the end of the output, is always shipped. The offset passes a progress line only when the line or a
-newer one is shipped. So after a crash, the newest progress line is still there.
+A progress line is a line that ends with a carriage return. Progress bars write such lines many times a second. So the shipper skips
+progress lines that are followed by newer ones, and ships the newest progress line of a run at most once per second. The last
+progress line before a newline, and before the end of the output, is always shipped. The offset passes a progress line only when the
+line or a newer one is shipped. So a crash does not lose the newest progress line.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
 
-EVENT_BYTES = 100  # the cost of an event is this number plus the length of its text
+EVENT_BYTES = 100  # the cost of an event in bytes is this number plus the length of its text
 REPORT_MAX_BYTES = 256 * 1024  # the maximum number of bytes of output in a report, over all runs
-REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in about 20 ms, while other requests wait
+REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores so many in about 20 ms; other requests wait meanwhile
 REPORT_MAX_FILES = 5_000  # at most this many files are read for one report
 SHARE_MIN_BYTES = 32 * 1024  # each run may use this much of a report, even if there are many runs
 BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # if a run ends with more unshipped output, its end is reported before its output is shipped
@@ -41,15 +43,17 @@ RATE_BYTES_PER_S = 1024 * 1024  # the rate of a living run after its burst: one 
 RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # the rate of all runs together that have used up their burst
 RATE_FULL_DISK_BYTES_PER_S = 10 * 1024  # the rate of a living run after its burst, if the disk is almost full
 FREE_MIN_BYTES = 2 * 1024**3  # a disk with less free space is almost full
-ENDED_BYTES = 32 * 1024 * 1024  # the newest output of an ended run that is shipped, in addition to the rest of its burst
-RESUME_BYTES = 256 * 1024  # a run that has used up its burst ships pieces of this size
-CUT_BYTES = 256 * 1024  # output is measured in steps of this size before it is dropped
+# The newest output of an ended run is shipped up to this cost plus the unused part of its burst. Older output is dropped.
+ENDED_BYTES = 32 * 1024 * 1024
+RESUME_BYTES = 256 * 1024  # a run that has reached its rate limit waits until it may ship this much
+CUT_BYTES = 256 * 1024  # the cost of the output of an ended run is measured in steps of this size
 RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
 DROPPED = "corral: {:,} bytes of output were dropped here{}: the task prints faster than its log is stored."
-SINCE = " (since {})"  # when the output before the gap was read
+SINCE = " (since {})"  # the time when the output before the gap was read
 # The time between two events with progress lines. An incomplete progress line is shipped if it has not changed for this time.
 PROGRESS_S = 1.0
-ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
+# How much is read if a line is long: enough to detect that it is too long for one event, and to split it between two characters.
+ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4
 
 
 class SplitOutput(Struct, frozen=True):
@@ -67,8 +71,7 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
 
     An incomplete last line is not used yet, unless it is too long or `final` is true. Empty lines are skipped, because CloudWatch
     refuses empty messages. Docker's awslogs driver skips them too. Of several progress lines without a newline between them, only
-    the newest is used. If `progress_due` is false, this line is used only if a newline follows it, or if
-    `final` is true.
+    the newest is used. If `progress_due` is false, this line is used only if a newline follows it, or if `final` is true.
     """
     texts: list[str] = []
     at = 0
@@ -144,10 +147,10 @@ def cut_output(path: Path, offset: int, max_cost: float) -> None:
 
 
 def _event_prefix(line: bytes) -> tuple[int, str]:
-    """Return the longest prefix that fits into one event.
+    """Return a prefix of the line that fits into one event: its length in bytes, and its text.
 
-    An invalid byte is replaced by U+FFFD, which has three bytes in UTF-8. So if the text becomes too long, a third of the limit is
-    used.
+    An invalid byte is replaced by U+FFFD, which has three bytes in UTF-8. If the text of a prefix of LOG_EVENT_MAX_BYTES becomes
+    too long by that, the prefix has a third of these bytes.
     """
     for limit in (LOG_EVENT_MAX_BYTES, LOG_EVENT_MAX_BYTES // 3):
         end = len(line)
@@ -161,9 +164,9 @@ def _event_prefix(line: bytes) -> tuple[int, str]:
 
 class OutputTail(Struct):
     offset: int = 0  # the start of the next chunk
-    certain: bool = False  # True: the core has stored exactly `offset` bytes; False: the number is unknown
+    certain: bool = False  # False: the agent does not know how many bytes the core has stored
     ended: bool = False  # the run has ended, so the file is complete
-    cut: bool = False  # the run has ended, and all but the newest output was dropped
+    cut: bool = False  # the run has ended, and its output was reduced to the newest part
     done: bool = False  # the run has ended and all of its output is in a report
     released: int = 0  # the bytes before this offset were removed from the file
     allowance: float = BURST_BYTES  # the cost of the output that may be shipped now
@@ -191,7 +194,7 @@ class LogShipper:
         self._tails: dict[str, OutputTail] = {}
         self._ready: dict[str, None] = {}  # ids of runs whose file may have new output, least recently read first
         self._held: set[str] = set()  # ids of runs with a backlog that have reached their rate limit
-        self._progress: dict[str, float] = {}  # id of a run with a progress line that waits -> the time when it is due
+        self._progress: dict[str, float] = {}  # id of a run with a progress line that waits → when the line is due
 
     @property
     def has_work(self) -> bool:
@@ -260,7 +263,8 @@ class LogShipper:
     def chunks(self) -> list[LogChunk]:
         """Return the next chunks to ship, at most one per run, within the limits of a report."""
         now_s = self._clock.now_s()
-        # A progress line is due. If `due_s` is too far in the future, the clock was set back.
+        # Read the files of the runs whose progress line is due. If `due_s` is too far in the future, the clock was set back, and
+        # the line is due too.
         for run_id in [each for each, due_s in self._progress.items() if not now_s < due_s <= now_s + PROGRESS_S]:
             self._ready[run_id] = None
         chunks = []
@@ -279,7 +283,7 @@ class LogShipper:
         return chunks
 
     def _chunk(self, run_id: str, max_bytes: int, max_events: int) -> tuple[LogChunk | None, int]:
-        """Return the next chunk of a run, and how many bytes of the file it contains."""
+        """Return the next chunk of a run, or None if there is nothing to ship, and the number of bytes of the file in the chunk."""
         tail = self._tails[run_id]
         del self._ready[run_id]
         self._progress.pop(run_id, None)
@@ -364,7 +368,7 @@ class LogShipper:
     def _read(self, run_id: str, offset: int, max_bytes: int) -> tuple[bytes, bool, int]:
         """Read output from `offset`.
 
-        Return the bytes, whether they reach the end of the file, and how many bytes were dropped before.
+        Return the bytes, whether they reach the end of the file, and how many bytes between `offset` and them were dropped.
         """
         try:
             fd = os.open(self._output / run_id, os.O_RDONLY | os.O_CLOEXEC)
@@ -377,7 +381,7 @@ class LogShipper:
                 if len(data) == max_bytes < ENLARGED_BYTES and not _LINE_END.search(data):
                     max_bytes = ENLARGED_BYTES
                     data = os.pread(fd, max_bytes, start)
-                # Check this after the read, because the spawner may have made a hole during the read.
+                # Check this after the read, because the output guard (output_guard.py) may have made a hole during the read.
                 kept = first_data(fd, start) if data else start
                 if kept == start:
                     break
@@ -392,7 +396,7 @@ class LogShipper:
             os.close(fd)
 
     def acknowledged(self, chunks: list[LogChunk], shipped: Mapping[str, int]) -> None:
-        """Process the core's offsets.
+        """Process an acknowledgement of chunks. `shipped` is run id → the core's offset.
 
         The core returns no offset for a run without a log stream. The chunk of such a run counts as shipped.
         """

@@ -1,5 +1,8 @@
 """The folder `<data>/node`: its files, locks and sockets.
 
+A run is one container of a task on this host. The agent carries out the orders of the server. The spawner starts the runs that are
+processes.
+
 host.json       the host's id
 agent.lock      held by the agent; contains its pid
 agent.log       the agent's log
@@ -54,7 +57,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def lock_owner(path: Path) -> int | None:
-    """Return the pid in a lock file: the pid of the process that holds the lock, or that held it last."""
+    """Return the pid in a lock file, of the process that holds the lock or held it last. Return None if there is no pid."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -15,14 +15,15 @@ from corral.node.gpus import FOREIGN_MAX, GpuHealth
 from corral.node.procfs import is_ours, process_name
 
 HEALTH_S = 5.0  # the interval between two reads of lasting faults
-EVENTS_MAX = 100  # the maximum number of events per call
+EVENTS_MAX = 100  # the maximum number of Xids that one call of `health` returns
+# A value of NVML's enum nvmlDeviceGpuRecoveryAction_t → the action that the driver asks for.
 RECOVERY_ACTIONS = {
     1: "reset of the GPU",
     2: "reboot of the machine",
     4: "reset of the GPU",
     6: "reset of the bus",
     7: "reboot of the machine",
-}  # nvmlDeviceGpuRecoveryAction_t
+}
 LOST = "the GPU is lost: the driver cannot reach it any more"
 # The first 15 characters of nvidia-cuda-mps-server, as in /proc/PID/comm. It has a context on each GPU that its clients use.
 MPS_SERVER = "nvidia-cuda-mps"
@@ -150,8 +151,8 @@ class NvmlGpus:
         """
         nvml = self._nvml
         load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
-        # The second version of this call reports the memory that the driver reserves separately, as nvidia-smi and DCGM do. Older
-        # drivers do not have it.
+        # Like nvidia-smi and DCGM, the second version of this call reports the memory that the driver reserves as a separate value.
+        # Older drivers do not have the second version.
         memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory if memory is not None else self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
         if load is None or memory is None:

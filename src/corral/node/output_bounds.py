@@ -1,9 +1,9 @@
 """Limit the disk space of the output files of runs.
 
-A run is one container of a task on this host. The agent ships its output: it sends the output to the server. The oldest output is
-dropped if a run writes faster than its output is shipped, or if its output is not shipped at all. The dropped bytes become a hole
-in the file, so no offset changes. The agent limits the files that it ships. A child of the spawner (`output_guard.py`) limits the
-files of all living runs that are processes, even while no agent runs.
+A run is one container of a task on this host. The agent ships the output of runs: it sends the output to the server. The oldest
+output of a run is dropped if the run writes faster than its output is shipped, or if its output is not shipped at all. The dropped
+bytes become a hole in the file, so no offset changes. The agent limits the files that it ships. The output guard
+(`output_guard.py`) limits the files of all living runs that are processes, even while no agent runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_hole(path: str | os.PathLike[str], start: int, end: int) -> None:
 
     The hole may start a little before `start`. The bytes there are not needed either.
     """
-    import ctypes  # imported here, because the spawner seldom needs it
+    import ctypes  # imported here to save memory in the spawner, which imports this module but makes no holes
 
     keep_size_and_punch = 0x01 | 0x02
     start, end = start // BLOCK_BYTES * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES

@@ -1,20 +1,22 @@
 """The output guard limits how fast processes print, and how much of their output is on disk.
 
 The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
-spawner. A run writes directly into its output file, so the guard can slow it down only by a pause (SIGSTOP). The guard pauses a run
-that prints too fast, and trims its output file: it drops the oldest output. It resumes the run when its average rate is below
-`FLOOD_BYTES_PER_S` again. A run is also paused while its file is larger than `HARD_MAX_BYTES`, because trimming may take seconds on
-a busy disk. Other runs are not paused.
+spawner. The guard trims each output file that uses more than `OUTPUT_MAX_BYTES` on disk: it drops the oldest output. A run writes
+directly into its output file, so the guard can slow a run down only by a pause (SIGSTOP). While a file is above this limit, the
+guard pauses its run in two cases. In the first case, the run prints more than `FLOOD_BYTES_PER_S` on average. In the second case,
+the file uses more than `HARD_MAX_BYTES`: trimming may take seconds on a busy disk, and the file must not grow meanwhile. The guard
+resumes the run when the file has been trimmed and the average rate is below `FLOOD_BYTES_PER_S` again.
 
-The guard is a separate process for two reasons. The loop of the spawner may wait for a busy disk, for example when it creates a
-file. And a spawner with several threads would change cgroups more slowly. The guard reads only file sizes, the spawner's journal
-and lists of processes. These reads never wait for the disk. A second thread trims the files. The guard finds runs in the journal,
-so a launch needs no extra step. The guard is forked without exec. So it is ready in milliseconds, before a run can print much, and
-it shares memory pages with the spawner.
+The guard is a separate process, because the loop of the spawner may wait for a busy disk, for example when it creates a file. The
+guard is not a thread of the spawner, because the spawner must have only one thread (see `process_launch.py`). The first thread of
+the guard reads only file sizes, the spawner's journal and lists of processes. These reads never wait for the disk. A second thread
+trims the files. The guard finds runs in the journal, so the spawner need not send it a message for each run. The guard is forked
+without exec. So it is ready in milliseconds, before a run can print much, and it shares memory pages with the spawner.
 
-The standard input of the guard is a pipe from the spawner. The spawner writes a byte when a run starts and no other run is alive.
-When the pipe is closed, the spawner has ended; then the guard resumes all runs and exits. When the spawner stops a run, it also
-resumes the run. If the guard dies, the spawner resumes all runs.
+The standard input of the guard is a pipe from the spawner. While there are no output files, the guard sleeps. To wake it, the
+spawner writes a byte when a run starts and no other run is alive. When the pipe is closed, the spawner has ended; then the guard
+resumes all paused runs and exits. When the spawner stops a run, it also resumes the run. If the guard dies, the spawner resumes all
+paused runs.
 """
 
 from __future__ import annotations
@@ -39,31 +41,31 @@ from corral.node.run_processes import pause, pause_writers, resume
 from corral.node.spawner_protocol import SpawnedRun
 
 FLOOD_BYTES_PER_S = 32 * 1024 * 1024  # a run that prints more is paused for a part of the time
-HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # a run with a larger file on disk is paused until the file was trimmed
-NOTICE_BYTES = 8 * 1024 * 1024  # the guard watches each file that grows by this much between two scans
-CHECK_S = 0.05  # the time between two checks, if no run prints much
-CHECK_FLOOD_S = 0.02  # the time between two checks while a run prints much
-SCAN_S = 1.0  # the time between two scans of all files, if the free disk space does not shrink
+HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # a run whose file uses more disk space is paused until the file has been trimmed
+NOTICE_BYTES = 8 * 1024 * 1024  # a scan of all files finds each file that has grown by this much; the guard then watches the file
+CHECK_S = 0.05  # the time between two checks of the free disk space, while no file is watched
+CHECK_FLOOD_S = 0.02  # the time between two checks of the free disk space and of the watched files
+SCAN_S = 1.0  # the time between two scans; the next scan is earlier if the free disk space shrinks by NOTICE_BYTES
 SCAN_PAUSE = 10  # after a scan of N seconds, the next one waits at least SCAN_PAUSE * N seconds
 CALM_S = 1.0  # a file that grows by less than NOTICE_BYTES in this time is no longer watched
 LATE_WRITE_S = 0.2  # if a file still grows this long after a pause, a process outside the process group of the run writes to it
 NAME = "output-guard"  # the name of the process in `ps`
-NICE = -10  # the guard's priority, if this user may raise it
+NICE = -10  # the guard's nice value, if this user has the permission to set it
 
 
 @dataclass(slots=True)
 class Flood:
-    """A run whose output file is large and grows."""
+    """A run whose output file is watched, because the file is large and grows."""
 
     run_id: str
     path: str
     size: int  # the length of the file at `since_s`
-    since_s: float  # when the run was resumed last, or when the guard began to watch it
+    since_s: float  # the average rate of the run is measured from this time
     seen: int  # the length of the file at the last check
     paused: SpawnedRun | None = None  # the run, while it is paused
     paused_at_s: float = 0.0
-    resume_at_s: float = 0.0
-    trimming: bool = False
+    resume_at_s: float = 0.0  # when the average rate of the paused run is low enough
+    trimming: bool = False  # the file must be trimmed, and the second thread has not done so yet
     others: list[int] = field(default_factory=list)  # paused processes outside the process group of the run
 
 
@@ -73,9 +75,9 @@ class OutputGuard:
         self._journal = data / "journal"
         self._spawner = spawner
         self._floods: dict[str, Flood] = {}
-        self._calm: dict[str, int] = {}  # run id → the length of a large file that does not grow
+        self._calm: dict[str, int] = {}  # run id → the length of the file when the guard ceased to watch it
         self._untrimmed: queue.SimpleQueue[Flood] = queue.SimpleQueue()
-        self._free_bytes = 0  # the most free bytes of the disk since the last scan
+        self._free_bytes = 0  # the largest number of free bytes on the disk since the last scan
         self._scanned_at_s = 0.0
         self._scan_not_before_s = 0.0
         self._has_files = True
@@ -110,7 +112,7 @@ class OutputGuard:
             self._scan(now_s)
 
     def _must_scan(self, now_s: float) -> bool:
-        """Return whether a file may have grown: the disk has less free space, or the last scan was long ago."""
+        """Return whether to scan all files now: the disk has less free space than before, or the last scan was SCAN_S ago."""
         disk = os.statvfs(self._folder)
         free_bytes = disk.f_bfree * disk.f_frsize
         self._free_bytes = max(self._free_bytes, free_bytes)
@@ -130,7 +132,8 @@ class OutputGuard:
             path = f"{self._folder}/{run_id}"
             size, held = _size_and_disk(path)
             if held > NOTICE_BYTES and size >= (calm := self._calm.get(run_id, 0)) + NOTICE_BYTES:
-                # The file had at most this length at the last scan.
+                # `base` is an estimate of the file's length at the last scan. That scan did not begin to watch the file. So the
+                # file had grown by less than NOTICE_BYTES since `calm`, or it used at most NOTICE_BYTES on disk.
                 base = max(calm, size - held + NOTICE_BYTES)
                 self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size)
                 self._check_flood(self._floods[run_id], now_s)
@@ -145,7 +148,8 @@ class OutputGuard:
             if not flood.trimming and now_s >= flood.resume_at_s:
                 self._resume(flood)
                 flood.size, flood.since_s = size, now_s
-            elif grown and held > OUTPUT_MAX_BYTES:  # a process was not paused, or the spawner resumed the run to stop it
+            elif grown and held > OUTPUT_MAX_BYTES:
+                # A process of the run was not paused, or the spawner has resumed the run to stop it.
                 self._pause(flood, now_s, others=now_s > flood.paused_at_s + LATE_WRITE_S)
         elif held > OUTPUT_MAX_BYTES:
             wait_s = (size - flood.size) / FLOOD_BYTES_PER_S - (now_s - flood.since_s)
@@ -165,7 +169,11 @@ class OutputGuard:
                 flood.size, flood.since_s = size, now_s
 
     def _pause(self, flood: Flood, now_s: float, *, others: bool = False) -> None:
-        """Pause a run if it is alive in the journal. If it ends meanwhile, undo the pause: another run may have its cgroup."""
+        """Pause a run if it is alive, according to the journal. With `others`, also pause processes outside its process group.
+
+        If the run has ended meanwhile, undo the pause. The spawner reuses the cgroups of ended runs, so the pause may have stopped
+        the processes of another run.
+        """
         run = last_record(self._journal, flood.run_id)
         if run is None or not run.alive:
             return
@@ -228,7 +236,7 @@ class GuardProcess:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._pipe = -1
-        self._died_before = False  # True: a timer starts the next guard
+        self._died_before = False  # True: a guard has died, and a timer of the spawner starts the next one
         self.pid: int | None = None
 
     def start(self) -> None:
@@ -241,15 +249,15 @@ class GuardProcess:
             os.close(pipe)
 
     def wake(self) -> None:
-        """Wake the guard, because a run starts. The first run starts the guard, so that an idle spawner needs no memory for it."""
+        """Wake the guard, because a run starts. The first call starts the guard, so that an idle spawner needs no memory for it."""
         if self.pid is None and not self._died_before:
             self.start()
             return
-        with contextlib.suppress(OSError):  # full pipe: the guard is awake; dead guard: the next one scans all files
+        with contextlib.suppress(OSError):  # full pipe: the guard wakes anyway; dead guard: the next one scans all files
             os.write(self._pipe, b"1")
 
     def died(self, runs: Iterable[SpawnedRun]) -> None:
-        """Resume the runs that the guard may have paused. The caller starts another guard later."""
+        """Resume the stopped runs, because the dead guard may have paused them. The caller starts another guard later."""
         os.close(self._pipe)
         self.pid, self._pipe, self._died_before = None, -1, True
         for run in runs:
@@ -257,7 +265,7 @@ class GuardProcess:
                 resume(run)
 
     def end(self) -> None:
-        """Kill the guard, so that its cgroup can be removed. Call this when no run is alive: then no run is paused."""
+        """Kill the guard, so that the cgroup of the guard and the spawner can be removed. Call this when no run is alive."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)

@@ -45,9 +45,9 @@ log = logging.getLogger("corral.node")
 
 
 def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a run: some variables of the host, the variables of the task, and the GPU variables.
+    """Return the environment of a run: the variables INHERITED of the agent, the variables of the task, and the GPU variables.
 
-    Later variables replace earlier ones, so a task cannot change the GPU variables.
+    `ours` is the environment of the agent. Later variables replace earlier ones, so a task cannot change the GPU variables.
     """
     environment = {name: ours[name] for name in INHERITED if name in ours and ours[name].isprintable()}
     environment.setdefault("PATH", DEFAULT_PATH)
@@ -59,7 +59,7 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
     if spec.gpu_indexes:
-        # CUDA numbers the GPUs by their speed, unless this variable asks for the order of nvidia-smi.
+        # CUDA numbers the GPUs by their speed, unless CUDA_DEVICE_ORDER requires the order of nvidia-smi.
         environment |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indexes)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return environment
 
@@ -96,9 +96,9 @@ def encode_launch(launch: Launch) -> msgspec.Raw:
 
 
 def restart_wait_s(last_s: float, lived_s: float) -> float:
-    """Return how long to wait before a new spawner is started. The wait is 0, unless the last spawner died early.
+    """Return how long to wait before a new spawner is started. The wait is 0 if the last spawner lived longer than RESTART_MAX_S.
 
-    `last_s` is the last such wait. `lived_s` is how long the last spawner was connected.
+    `last_s` is the wait before the last spawner. `lived_s` is how long the last spawner was connected.
     """
     return 0.0 if lived_s > RESTART_MAX_S else min(max(2 * last_s, RESTART_MIN_S), RESTART_MAX_S)
 
@@ -110,7 +110,7 @@ def known_of(run: SpawnedRun) -> Known:
         pid=run.pid,
         started_at_s=run.started_at_s,
         stopped_at_s=run.stopped_at_s,
-        # Other processes of the run may still be alive after its main process has ended.
+        # The spawner knows these when the main process has ended, but the run ends only when no process of the run is left.
         exit_code=run.exit_code if ended else None,
         reason=run.reason if ended else None,
     )
@@ -211,7 +211,7 @@ class ProcessEngine:
             self._lines.send(*messages)
 
     async def _connect(self) -> None:
-        """Connect to the spawner. Start a spawner if none is running."""
+        """Connect to the spawner. Start a spawner if none is running. Raises Refused if the spawner does not start or respond."""
         give_up_at, wait_s = time.monotonic() + SPAWNER_START_MAX_S, SPAWNER_RETRY_S
         while True:
             self._complete = asyncio.get_running_loop().create_future()

@@ -68,7 +68,7 @@ def waited_s(pid: int) -> float:
 def boot_s() -> float:
     """Return the time since boot, including suspended time.
 
-    All timers of the spawner use this time, so a later spawner of the same boot can continue them.
+    All timers of the spawner (`spawner.py`) use this time, so a later spawner of the same boot can continue them.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -84,7 +84,7 @@ def started_boot_s(pid: int) -> float | None:
 
 
 class OwnChildren:
-    """The direct children of this process. The process must have only one thread.
+    """The direct children of this process. The process must have only one thread, because /proc lists the children of one thread.
 
     The file in /proc stays open, because opening it takes longer than reading it.
     """

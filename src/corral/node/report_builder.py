@@ -1,14 +1,16 @@
 """Build the agent's reports to the core. A report contains changed runs, log chunks and GPU samples.
 
-A run is one container of a task on this host. The core is the part of the server that stores all state.
+A run is one container of a task on this host. The core is the part of the server that stores all state. The first message on a
+connection is the hello of the agent, which lists all runs. The core acknowledges it with a welcome.
 
-When a client sees a stopped task, it must be able to read its whole log. So the end
-of a run with logs is reported only when all of its output is in the same report or in an acknowledged report. Until then the run is
-reported as alive. This also applies to the message `hello`, because runs that a hello reports as ended are forgotten after the
-core's welcome, together with their output.
+When a client sees that a task has stopped, the client must be able to read the whole log of the task. So the end of a run with logs
+is reported only when all of its output is in the same report or in an acknowledged report. Until then the run is reported as alive.
+This also applies to the hello: after the welcome, the agent forgets the runs that the hello reported as ended, and deletes their
+output.
 
-There is one exception. If megabytes of output are not shipped yet, the end of the run is reported at once, so that its GPUs become
-free. Its log is shipped afterwards. When the log is complete, the end is reported a second time, which has no effect.
+There is one exception. If more than `BACKLOG_MAX_BYTES` of output are not shipped yet, the end of the run is reported at once, so
+that its GPUs become free. Its log is shipped afterwards. When the log is complete, the end is reported a second time, which has no
+effect.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class ReportBuilder:
         self._health: dict[str, Health] = {}  # run id → result of its health check, until the end of the run is reported
         self._samples: list[GpuSample] = []
         self._samples_matter = False
-        self._faults: Mapping[str, str] | None = None  # GPU id → fault, if it has changed since the last report
+        self._faults: Mapping[str, str] | None = None  # GPU id → fault; None: not changed since the last report
 
     @property
     def urgent(self) -> bool:
@@ -71,7 +73,7 @@ class ReportBuilder:
     def hello(self) -> list[Observed]:
         """Return all runs for a new connection.
 
-        If the logs of an ended run are not shipped yet, its end follows in a later report.
+        An ended run with logs is listed as alive. Its end follows in a later report.
         """
         self._changed.clear()
         self._ending.clear()

@@ -3,15 +3,15 @@
 A process can leave its process group and its session, close all its descriptors and clear its environment. But it stays in its
 cgroup, so the cgroup is a reliable list.
 
-The spawner is the process that starts runs. It joins the cgroup of a run, starts the main process of the run, and leaves the
-cgroup. A child process starts in the cgroup of its parent, so every process of the run is in the cgroup from its start. The memory
-limit is set only after the spawner has left. Otherwise the kernel could kill the spawner if the run exceeds the limit at once. The
-CPU share is set a little later, because short runs do not need one.
+A run is one container of a task on this host. The spawner is the process that starts runs. It joins the cgroup of a run, starts the
+main process of the run, and leaves the cgroup. A child process starts in the cgroup of its parent, so every process of the run is
+in the cgroup from its start. The spawner sets the memory limit only after it has left the cgroup. Otherwise the kernel could kill
+the spawner if the run exceeds the limit at once. The spawner sets the CPU share a little later, because short runs do not need one.
 
 With cgroups version 2, a run has one folder. If this user has no permission for the controllers memory and cpu, the cgroup only
 lists the processes. With version 1, a run has two folders with the same name: one in the hierarchy of the controller memory, and
-later one in the hierarchy of cpu. If version 2 is also mounted, its folder lists the processes, because that is faster. Otherwise
-the folder of memory lists them.
+later one in the hierarchy of cpu. If version 2 is also mounted, the run has a third folder there, which lists the processes,
+because version 2 shows in a short file (`cgroup.events`) whether a process is left. Otherwise the folder of memory lists them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ HOME = "spawner"  # the cgroup of the spawner itself
 CPU_SHARES_MIN = 2  # the minimum on ECS, for a container without CPU units
 CPU_SHARES_DEFAULT = 1024
 SPARE_MAX = 500
-SPARE_MAX_BYTES = 4 * 2**20  # a cgroup that still has more memory, such as files in /dev/shm, is not reused
+SPARE_MAX_BYTES = 4 * 2**20  # a cgroup that still uses more memory, for example for files in /dev/shm, is not reused
 OPEN_MAX = 250  # this many files of cgroups stay open, because opening one takes longer than using it
-MOVED_MAX = 10_000  # maximum number of processes of a run that are moved, in case a run forks without end
+MOVED_MAX = 10_000  # maximum number of processes of a run that `share_cpu` moves, in case a run forks without end
 MIB = 2**20
 
 
@@ -96,9 +96,9 @@ class RunCgroups:
         return True
 
     def share_cpu(self, group: str, cpu_units: int) -> None:
-        """Give a run its share of busy CPUs.
+        """Set the share of the CPUs that a run gets when all CPUs are busy.
 
-        With version 1, move all its processes into the cgroup of cpu. Children that they start later are in that cgroup too.
+        With version 1, move all processes of the run into its cgroup of cpu. Children that they start later are in that cgroup too.
         """
         if self._cpu is None:
             return
@@ -161,7 +161,7 @@ class RunCgroups:
         return None
 
     def remove_unused(self, used: set[str]) -> None:
-        """Remove the cgroups that an earlier spawner left. Cgroups that contain processes stay."""
+        """Remove the cgroups that an earlier spawner left. Cgroups in `used` and cgroups that contain processes stay."""
         for folder in self.folders:
             for entry in os.scandir(folder):
                 known = entry.name == HOME or entry.name in self._spare or f"{self._listing}/{entry.name}" in used
@@ -221,9 +221,9 @@ class RunCgroups:
 
 
 def open_cgroups(data: Path, root: str = ROOT) -> RunCgroups | None:
-    """Create the cgroups of the spawner of this data folder. Return None if this user cannot create cgroups.
+    """Create the folders for the cgroups of this data folder's spawner. Return None if this user cannot create cgroups.
 
-    The paths of their folders are stored in a file, so that a later spawner can remove leftover cgroups.
+    The paths of the folders are stored in a file, so that a later spawner can remove leftover cgroups.
     """
     about, note = os.stat(data), data / "cgroups"
     cgroups = _open(f"corral-{about.st_dev:x}-{about.st_ino:x}", root)
@@ -250,9 +250,9 @@ def _open(name: str, root: str) -> RunCgroups | None:
 
 
 def _places(root: str) -> list[tuple[str, str | None, str | None]]:
-    """Return (listing, memory, cpu): candidates for the folders in which to create cgroups, the best first.
+    """Return candidates for the folders in which to create cgroups, the best first. Each candidate is (listing, memory, cpu).
 
-    The candidates are the cgroups of this process. With version 2, the parent of its cgroup is a candidate too.
+    The candidates are the cgroups of this process. With version 2, the parent of the cgroup of this process is a candidate too.
     """
     own = dict[str, str]()
     for line in _read("/proc/self/cgroup").decode().splitlines():
@@ -267,8 +267,8 @@ def _places(root: str) -> list[tuple[str, str | None, str | None]]:
         places += [(f"{unified}{own['']}", memory, cpu)] if has_unified else []
         places.append((memory, memory, cpu))
     if "" in own:
-        # A cgroup can give controllers to its children only if it contains no processes. The cgroup of this process often contains
-        # some, so also try its parent.
+        # A cgroup that contains processes cannot give controllers to its children, except the root cgroup. The cgroup of this
+        # process contains at least this process, so also try its parent.
         candidates = [own[""], os.path.dirname(own[""]).rstrip("/")] if own[""] else [""]
         able = [f"{unified}{each}" for each in candidates if _enable_controllers(f"{unified}{each}")]
         places += [(folder, folder, folder) for folder in (*able[:1], f"{unified}{own['']}")]
@@ -276,7 +276,10 @@ def _places(root: str) -> list[tuple[str, str | None, str | None]]:
 
 
 def _enable_controllers(folder: str) -> bool:
-    """Enable the controllers memory and cpu for the cgroups in a folder of version 2. Return whether they can limit memory."""
+    """Enable the controllers memory and cpu for the cgroups in a folder of version 2.
+
+    Return whether this user can create cgroups there that limit memory.
+    """
     for controller in (b"+memory", b"+cpu"):
         with contextlib.suppress(OSError):
             _write(f"{folder}/cgroup.subtree_control", controller)
@@ -284,7 +287,7 @@ def _enable_controllers(folder: str) -> bool:
 
 
 def pids(group: str) -> list[int]:
-    """Return the pids of the processes in a cgroup. Return none if the cgroup does not exist."""
+    """Return the pids of the processes in a cgroup. Return an empty list if the cgroup does not exist."""
     return [int(line) for line in _read(f"{group}/cgroup.procs").split()]
 
 

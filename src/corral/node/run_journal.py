@@ -1,4 +1,7 @@
-"""The spawner's journal. Whenever a run changes, the whole run is appended as a JSON line, so the last line of a run has its state.
+"""The spawner's journal. Whenever a run changes, the spawner appends the state of the run as a JSON line.
+
+A run is one container of a task on this host. The spawner starts the runs that are processes. The last line of a run in the journal
+has the present state of the run.
 
 The journal is not synced to disk. It is needed only while the processes of the runs may be alive, and no process survives a power
 failure. After a power failure, the boot id in the first line of the journal differs from the boot id of the machine. Then every
@@ -32,7 +35,7 @@ class Replay:
 
 
 def replay(path: Path, boot_id: str) -> Replay:
-    """Read the journal of an earlier spawner.
+    """Read the journal of an earlier spawner. Raises Refused if it cannot be read.
 
     An incomplete last line is ignored, because the spawner acts on a change only after the line is written.
     """

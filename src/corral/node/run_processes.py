@@ -50,7 +50,10 @@ def is_same_process(run: SpawnedRun) -> bool:
 
 
 def pause(run: SpawnedRun, *, but_not: int) -> None:
-    """Stop the processes of a run, except `but_not`, until `resume` or SIGKILL. Without a cgroup, stop only its process group."""
+    """Stop the processes of a run, except `but_not`, until `resume` or SIGKILL.
+
+    If the run has no cgroup, stop only its process group.
+    """
     if run.group is None:
         _signal_group(run, signal.SIGSTOP)
         return

@@ -3,18 +3,19 @@
     python -m corral.node.spawner --dir <data>/node
 
 A run is one container of a task on this host. The spawner starts and stops the processes of runs, and collects their exit codes. It
-writes every change to a journal before it reports the change to the agent. It has one thread with one loop, in which nothing
-blocks: starting a process takes a third of a millisecond, and everything else uses timers. It imports few modules and needs little
-memory, because a spawner runs on every host all the time. A child process pauses runs that print too fast
-(`output_guard.py`).
+writes every change to a journal before it reports the change to the agent. If the disk is full, it writes the change later. It has
+one thread with one loop. The loop never waits for a run: starting a process takes a third of a millisecond, and everything else
+uses timers. The spawner imports few modules and needs little memory, because every host with an agent also has a spawner. A child
+process of the spawner pauses runs that print too fast (`output_guard.py`).
 
 The steps of a run: write the run to the journal → start its main process, with a lock on the output file that only processes of the
 run hold → when the main process ends, kill the rest of its process group and write the exit code to the journal → when no process
-of the run is left, report the run as ended. So the GPUs of an ended run are free.
+of the run is left, report the run as ended → when the server has acknowledged the end, forget the run and remove its files. The
+GPUs of a run that is reported as ended are free, because none of its processes is left.
 
 The spawner finds all processes of a run by the cgroup of the run (`run_cgroups.py`). Without cgroups, it finds them by the lock, or
-by the id of the run in their environment. For the second method it examines only its own children: a process whose parent has ended
-becomes a child of the spawner. For the runs of an earlier spawner, it examines all processes.
+by the id of the run in their environment. It reads only the environments of its own children: a process whose parent has ended
+becomes a child of the spawner. For the runs of an earlier spawner, it reads the environments of all processes.
 
 `spawner_clients.py` has the connections of agents, `spawner_cgroups.py` joins the cgroups of runs, and `spawner_recovery.py`
 examines the runs of an earlier spawner.
@@ -72,7 +73,7 @@ class Spawner:
         self._data = data
         self._clock = clock
         self._runs: dict[str, SpawnedRun] = {}
-        self._by_pid: dict[int, str] = {}  # pid → run id, for child processes that have not been waited for
+        self._by_pid: dict[int, str] = {}  # pid → run id, for main processes that this spawner started and has not waited for
         self._adopted: set[str] = set()  # ids of runs of an earlier spawner; their processes are not descendants of this process
         self._cgroups = SpawnerCgroups(cgroups, self._runs)
         self._children = procfs.OwnChildren()
@@ -130,10 +131,10 @@ class Spawner:
             self._linger(run.run_id, LINGER_FIRST_S)
 
     def _remove_orphans(self) -> None:
-        """Remove the files of runs that were forgotten just before a crash.
+        """Remove the files of runs that are not in the journal, because they were forgotten just before a crash.
 
-        If the lock of such a run is held, the run is alive, and someone has removed the journal. Take over the run, because its
-        GPUs are in use.
+        If the lock of such an output file is held, its run is alive, and someone has removed the journal. Take over the run,
+        because its GPUs are in use.
         """
         left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
         alive = [name for name in left if lock_files.is_held(self._output(name))]
@@ -400,7 +401,7 @@ class Spawner:
     def _linger(self, run_id: str, wait_s: float) -> None:
         """Check again later whether a process of the run is alive.
 
-        It may be killed but not dead yet, or in another process group.
+        A process may have been killed but not be dead yet, or it may be in another process group.
         """
         self._at(boot_s() + wait_s, lambda: self._still_held(run_id, wait_s))
 
@@ -436,9 +437,9 @@ class Spawner:
     # -- forgetting ----------------------------------------------------------------------------------------------
 
     def _forget(self, run_ids: list[str]) -> None:
-        """Forget ended runs. Write that to the journal first.
+        """Forget ended runs: write this to the journal first, then remove their files.
 
-        If the spawner then crashes, the files of the runs are left, and the next spawner removes them.
+        If the spawner crashes between these steps, the next spawner removes the files.
         """
         ended = [run_id for run_id in run_ids if run_id in self._runs and not self._runs[run_id].alive]
         if not ended:

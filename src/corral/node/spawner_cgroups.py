@@ -1,4 +1,4 @@
-"""The spawner joins and leaves the cgroups of runs and sets their limits. `run_cgroups.py` explains the order of these steps.
+"""Moves the spawner into and out of the cgroups of runs, and sets the limits of runs. `run_cgroups.py` explains the order.
 
 The spawner is the process that starts runs. A run is one container of a task on this host. If no cgroup can be used for a run, the
 run starts without a cgroup.
@@ -102,7 +102,7 @@ class SpawnerCgroups:
         self._over_limit.discard(run.run_id)
 
     def group_of(self, pids: list[int]) -> str | None:
-        """Return the cgroup of a run that has these processes."""
+        """Return the cgroup of a run that has these processes, or None if it has no cgroup."""
         return self._cgroups.group_of(pids[0]) if self._cgroups is not None and pids else None
 
     def remove_unused(self) -> None:

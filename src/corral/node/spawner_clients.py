@@ -1,6 +1,7 @@
 """The connections of agents to the spawner. The messages are described in `spawner_protocol.py`.
 
-Usually one agent is connected. While an agent is replaced, the connection of the old agent may still have unread orders.
+One agent is connected. While an agent is replaced, there may be two connections, and the connection of the old agent may still have
+unread orders.
 """
 
 from __future__ import annotations

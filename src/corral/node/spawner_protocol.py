@@ -49,7 +49,7 @@ class Launch:
 
 
 def launch_from(run_id: str, fields: dict[str, Any]) -> Launch:
-    """Return the Launch in a message. If it has a field that this version does not know, it gets a fault."""
+    """Return the Launch in a message. If the fields of the message do not fit this version, the Launch has a fault."""
     try:
         return Launch(**fields)
     except TypeError as error:  # the order is from an agent of another version

@@ -1,4 +1,7 @@
-"""Measures the CPU, memory and I/O that runs use. Nothing is measured without a request, so idle runs cost nothing."""
+"""Measures the CPU, memory and I/O that runs use. The agent does this only when the server requests it.
+
+A run is one container of a task on this host.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class UsageHistory:
         self._before: dict[str, Usage] = {}
 
     def update(self, now: Mapping[str, Usage], live: Collection[str]) -> dict[str, Usage]:
-        """Store the measurements `now`, delete those of runs that have ended, and return the previous measurements."""
+        """Store the measurements `now`, delete those of runs that are not in `live`, and return the previous measurements."""
         for run_id, usage in now.items():
             last = self._last.get(run_id)
             if last is None or usage.at_s >= last.at_s + APART_MIN_S:

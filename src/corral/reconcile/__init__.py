@@ -1,4 +1,8 @@
-"""Reconcilers. A reconciler handles a key, for example `task:ID`: it reads the current state, and writes what must change."""
+"""The reconcilers of each lane.
+
+A reconciler handles a key, for example `task:ID`. It reads the current state of the thing that the key names, and writes what must
+change.
+"""
 
 from importlib import import_module
 from typing import Any
@@ -13,7 +17,7 @@ from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks,
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
-    """Return a reconciler that imports its module on the first call. So the server does not load modules that it never needs."""
+    """Return a reconciler that imports its module on the first call. So the server loads no module that it never needs."""
 
     found: Reconciler | None = None
 
@@ -26,7 +30,8 @@ def _once_needed(module: str, name: str) -> Reconciler:
     return reconcile
 
 
-# The part of a key before the colon selects the reconciler.
+# One table for each lane. The part of a key before the colon selects the reconciler, and the reconciler gets the part after the
+# colon. `core.py` describes `OncePerBatch` and `Together`.
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
     "host": reconcile_host,

@@ -1,19 +1,21 @@
-"""The reconciler `alarm` evaluates metric alarms, when a datapoint arrives and when a window ends, and composite alarms.
+"""The reconciler `alarm` evaluates metric alarms and composite alarms.
 
-A window is one period of an alarm. An alarm whose windows are all empty is not evaluated. A new datapoint schedules an evaluation
-at the end of its window. From then on, the alarm is evaluated at the end of every window, until all its windows are empty again.
+A window is one period of a metric alarm. An open window has not ended. A whole window has ended. A metric alarm is evaluated when a
+datapoint arrives and when a window ends. A new datapoint schedules an evaluation at the end of its window. From then on, the alarm
+is evaluated at the end of every window, until all its windows are empty.
 
-Corral publishes its own metrics once a second. An alarm on such metrics is also evaluated on the newest second. The alarm enters
-ALARM as soon as the newest second or the whole windows breach the threshold. The alarm leaves ALARM when the whole windows do not
-breach the threshold, and no second of the last period does.
+With `--alarm-timing aws`, every metric alarm changes its state only at the end of a window. With the timing `fast`, there are three
+cases:
 
-An alarm on other metrics may enter ALARM before a window ends (`_early_evaluation`), and leaves ALARM at the end of a window.
-
-A different rule applies to the alarms of target tracking policies. The alarm for a scale-out enters ALARM as soon as the average of
-the last seconds is above the target (`_evaluate_recent`). The windows of the alarm for a scale-in cover the time that the settings
-give (`timed_config`).
-
-With `--alarm-timing aws`, every alarm changes its state only at the end of a window.
+- A target tracking policy has two alarms. If their statistics are averages or percentiles, the alarm for a scale-out enters ALARM
+  as soon as the average of the last seconds is above the target (`_evaluate_recent`), and the alarm for a scale-in changes its
+  state only at the end of a window. The windows of the alarm for a scale-in together cover the time in the setting
+  `target_tracking_in_s` (`timed_config`).
+- Another alarm on metrics that Corral itself publishes is also evaluated on the newest second with data. The alarm enters ALARM as
+  soon as this second or the whole windows breach the threshold. The alarm leaves ALARM at the end of a window, if neither the whole
+  windows nor any second of the last period breach the threshold.
+- Another alarm on other metrics can enter ALARM while a window is open (`_early_evaluation`). It leaves ALARM at the end of a
+  window.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ from corral.services.cloudwatch.composite_alarms import evaluate_composite
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, compute, newest_second, series_values
 from corral.telemetry import MetricStore
 
-NEWEST_MAX_AGE_S = 10  # older seconds are not evaluated; an idle GPU is sampled every five seconds
-WINDOW_TEXTS = {  # the part of StateReason that says what was evaluated; empty if the alarm is evaluated only on whole windows
+NEWEST_MAX_AGE_S = 10  # the newest second is not evaluated if it is older; an idle GPU has a sample only every five seconds
+WINDOW_TEXTS = {  # a sentence at the end of StateReason: what was evaluated; empty if the alarm is evaluated only on whole windows
     "": "",
     "period": " Evaluated on the period of {period_s} seconds.",
     "newestSecond": " Evaluated on the newest second.",
@@ -68,7 +70,7 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
     if config.warm_up_whole and tx.now_s < warm_s:
         tx.store.alarms.wake(alarm.id, warm_s)
         return
-    # The early evaluation runs first. In the other order, an alarm could return to OK and enter ALARM again at once.
+    # The whole windows are evaluated last. In the other order, an alarm could return to OK and enter ALARM again at once.
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:
         if config.tracks and config.is_level:
             alarm = _evaluate_recent(tx, alarm, config) if config.tracks == TRACKS_OUT else alarm
@@ -81,7 +83,10 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
 
 
 def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
-    """Whether Corral publishes the metrics itself, once a second. A collector in a task may publish some of them instead."""
+    """Whether Corral itself publishes all metrics of the alarm, with the resolution of a second.
+
+    Corral does not write to a series while a collector, such as the CloudWatch agent in a task, writes to it.
+    """
     return config.own and not tx.store.is_collected(config.metrics, tx.now_s)
 
 
@@ -111,7 +116,7 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
 
 
 def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint]) -> float | None:
-    """Return the value of the newest window with data. Without such a window, repeat the value of the last request."""
+    """Return the value of the newest window with data. Without such a window, return the value of the last scaling request."""
     newest = next((value for _, value in reversed(windows) if value is not None), None)
     return newest if newest is not None else last_period_value(tx, alarm)
 
@@ -119,8 +124,8 @@ def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint
 def _is_accepted(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, evaluation: AlarmEvaluation, end_s: int) -> bool:
     """Whether the evaluation may change the state of the alarm.
 
-    The state does not change if the evaluation has no result, if the warm-up of a new alarm is not over, or if a percentile has too
-    few samples.
+    The state does not change if the evaluation has no result, if a window has no data and the warm-up of a new alarm is not over,
+    or if a percentile has too few samples and the alarm ignores such percentiles.
     """
     if evaluation.state is None:
         return False
@@ -139,8 +144,8 @@ def _is_accepted(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, evaluat
 def _schedule_next(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, windows: Sequence[Datapoint], end_s: int) -> None:
     """Schedule the next evaluation at the end of a window.
 
-    If a window has data, the next evaluation is at the end of the next window. Otherwise it is at the end of the window that
-    contains the newest datapoint. Without any datapoint, no evaluation is scheduled.
+    If one of the evaluated windows has data, the next evaluation is at the end of the next window. Otherwise it is at the end of
+    the window that contains the newest datapoint after `end_s`. Without such a datapoint, no evaluation is scheduled.
     """
     if any(value is not None for _, value in windows):
         tx.store.alarms.wake(alarm.id, end_s + config.step_s)
@@ -162,7 +167,8 @@ def _evaluate_recent(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> 
         reason = newest_second_reason(at_s, value, config.criteria)
         alarm = _change_state(tx, alarm, config, evaluation, "recent", reason)
     if alarm.state is not AlarmState.ALARM and breaches(seconds[at_s], config.criteria):
-        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))  # without a newer value, the average is then this value
+        # If no newer value has arrived at this time, the average is the value of the newest second.
+        tx.store.alarms.wake(alarm.id, at_s + _recent_seconds(tx))
     tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     if alarm.state is AlarmState.ALARM:
         update_newest_value(tx, alarm, value, _measured_s(tx, config, seconds))
@@ -192,11 +198,11 @@ def _evaluate_open_window(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig
 
 
 def _early_evaluation(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> AlarmEvaluation | None:
-    """Return ALARM for a window that has not ended if the result is already certain enough; otherwise return None.
+    """Return an evaluation with the state ALARM if the open window already counts as a breach. Otherwise return None.
 
-    For some statistics, no later datapoint can undo the breach. An average may still change. So an average must also breach over
-    two windows together: the open window and the window before it. Otherwise the first datapoint of a busy minute would decide
-    alone.
+    For the statistics of `is_conclusive`, such as a maximum above the threshold, no later datapoint can undo a breach. An average
+    or a percentile can still change. So it must also breach over two windows together: the open window and the window before it.
+    Otherwise the first datapoint of a busy minute would decide alone.
     """
     assert config.series is not None
     statistic, period_s, criteria = config.series.statistic, config.period_s, config.criteria
@@ -276,7 +282,7 @@ def _values(tx: Tx[MetricStore], config: AlarmConfig, start_s: int, end_s: int, 
     try:
         queries = [_with_period(query, period_s) for query in config.queries]
         found = compute(tx, config.metrics[0].region, queries, start_s, end_s)
-    except ApiError:  # PutMetricAlarm accepted the expression, but the expression fails on some data
+    except ApiError:  # PutMetricAlarm has accepted the expression, but the expression fails on this data
         return {}
     result = found.results[config.returned]
     return result.values if isinstance(result, Series) else {}
@@ -288,7 +294,10 @@ def _with_period(query: MetricDataQuery, period_s: int) -> MetricDataQuery:
 
 
 def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | None]:
-    """Return the newest second of a metric that is published once a second, and the value of that second."""
+    """Return the newest second with data of a metric that Corral itself publishes, and the value of that second.
+
+    The value is None if the last NEWEST_MAX_AGE_S seconds have no data.
+    """
     since_s = int(tx.now_s) - NEWEST_MAX_AGE_S
     if config.series is not None:
         metric, statistic, unit = config.series.metric, config.series.statistic, config.series.unit
@@ -298,10 +307,10 @@ def _newest(tx: Tx[MetricStore], config: AlarmConfig) -> tuple[float, float | No
 
 
 def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
-    """Return the values of the last `target_tracking_out_s` seconds. Their average decides about a scale-out.
+    """Return the values of the last `target_tracking_out_s` seconds, by second. Their average decides about a scale-out.
 
-    If these seconds have no data, return the newest second with data, because Corral does not publish an unchanged value again at
-    once. Return no values if this second is before the newest complete window.
+    If these seconds have no data, return only the newest second with data, because Corral does not publish an unchanged value every
+    second. Return no values if there is no data since the start of the newest whole window.
     """
     newest_s = _newest_second(tx, config)
     if newest_s is None:
@@ -314,9 +323,9 @@ def _recent(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
 
 
 def _measured_s(tx: Tx[MetricStore], config: AlarmConfig, seconds: Mapping[int, float]) -> float | None:
-    """Return the start of the time that the values of `_recent` cover. It is None for Corral's own metrics.
+    """Return the start of the time that the values of `_recent` cover. Return None for Corral's own metrics.
 
-    Corral publishes a value when it changes, so the last value of its own metrics is always up to date.
+    Corral publishes a value of its own metrics when the value changes. So the last value is always up to date.
     """
     return None if _is_own(tx, config) else float(min(seconds))
 
@@ -332,9 +341,9 @@ def _recent_seconds(tx: Tx[MetricStore]) -> int:
 
 
 def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datapoint]) -> float | None:
-    """Return the value for a scale-in: the largest value of all windows, and with the fast timing also of parts of the windows.
+    """Return the value for a scale-in: the largest value of all windows. Return None if the newest window has no data.
 
-    Return None if the newest window has no data.
+    With the timing `fast`, the values of shorter parts of the windows are also compared.
     """
     known = [value for _, value in windows[-config.criteria.periods :] if value is not None]
     if windows[-1][1] is None:
@@ -353,11 +362,11 @@ def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
 
 
 def _peak(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> float | None:
-    """Return the value of the second that breaches most in the last period. Only requests to scaling policies need it."""
+    """Return the value of the second that breaches most in the last period. Return None if the alarm has no scaling policy."""
     return peak_of(list(_seconds(tx, config).values()), alarm) if SCALING in alarm.config else None
 
 
 def _seconds(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
-    """Return the values per second of the last period. They are stored for RETENTION_S[1] seconds."""
+    """Return the values of the last period, by second. Values that are older than RETENTION_S[1] seconds are not stored."""
     now_s = int(tx.now_s) + 1
     return _values(tx, config, now_s - min(config.period_s, RETENTION_S[1]), now_s, 1)

@@ -1,7 +1,7 @@
-"""The reconciler `capacity-provider` scales the Auto Scaling group of a capacity provider, and limits how long its tasks wait.
+"""The reconciler `capacity-provider` scales the Auto Scaling group of a capacity provider, and stops tasks that wait too long.
 
-It runs when a task of the provider begins to wait or no longer waits, when a task starts or ends on an instance of the group, and
-after each run of the reconciler `group`. Its key names the group, which belongs to at most one capacity provider.
+The reconciler is called when a task of the provider begins to wait or no longer waits, when a task starts or ends on an instance of
+the group, and after each call of the reconciler `group`. Its key names the group, which belongs to at most one capacity provider.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from corral.services.ecs.task_description import why_claim_waits
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-STOPS_MAX = 20  # tasks that one transaction stops
+STOPS_MAX = 20  # the most tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction continues
-RETRY_S = 15.0  # the time until the group's next launch is checked again, if a waiting task would not fit on the new instance
+RETRY_S = 15.0  # if a waiting task would not fit on a new instance of the group, the next instance is checked again after this time
 
 
 def reconcile_provider(tx: Tx[Store], key: str) -> None:
@@ -80,7 +80,7 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
     present = instances_of(tx, members)
     need = needed_instances(present, waiting, new)
     state = replace(state, is_lowered=_is_lowered(provider, group, members, state))
-    if need.unfit:  # check the launch again later: for example, a user may create a new version of the launch template
+    if need.unfit:  # check again later: for example, a user may have created a new version of the launch template by then
         again.append(tx.now_s + RETRY_S)
     decision = Decision(group.desired)
     if "AlarmNotification" not in group.suspended:
@@ -166,11 +166,11 @@ def _cause(provider: GroupProvider, need: Need) -> str:
 
 
 def _stop_late_tasks(tx: Tx[Store], provider: GroupProvider, state: ScalingState, again: list[float]) -> ScalingState:
-    """Stop the tasks that have waited longer than the setting `provisioning_wait_s` allows, a limited number at a time."""
+    """Stop the tasks that have waited for longer than the setting `provisioning_wait_s`, at most STOPS_MAX in each transaction."""
     limit_s, stopped = tx.settings.scaling.provisioning_wait_s, 0
     for pool in (cluster_pool(provider.region, cluster) for cluster in provider.clusters):
         for demand in [tasks.demand for tasks in waiting_tasks(tx, provider) if tasks.pool == pool]:
-            why = ""  # the same text for all stopped tasks, because it takes long to compute
+            why = ""  # computed once for all stopped tasks with this demand, because the computation is slow
             while (claim := tx.store.fleet.pool(pool).head(demand)) is not None:
                 since_s = _since_s(tx, claim)
                 if since_s + limit_s > tx.now_s:

@@ -41,7 +41,7 @@ from corral.services.batch.job_queues import queues_of_environment
 from corral.store import Store
 
 ENDS_MAX = 2  # the most instances that one transaction terminates: about 5 ms of work for a large environment
-LOOK_AGAIN_S = 10.0  # the time between two checks whether an older claim needs the GPUs of empty instances
+LOOK_AGAIN_S = 10.0  # the shortest time between two checks whether an older claim waits for GPUs (`_is_behind_older_claim`)
 PACE_S = 0.001  # the time until the next transaction continues
 
 
@@ -73,7 +73,7 @@ def reconcile_environment(tx: Tx[Store], key: str) -> None:
 
 
 def _mark_later(tx: Tx[Store], environment: ComputeEnvironment) -> None:
-    """Reconcile the environments that follow this one in its queues, because this environment became full or has room again."""
+    """Reconcile the environments that follow this one in its job queues, because it has become full or has room again."""
     for queue in queues_of_environment(tx, environment.region, environment.name):
         after = queue.environments[queue.environments.index(environment.name) + 1 :]
         for name in after:
@@ -92,7 +92,7 @@ def _scale(
     if environment.status != INVALID:
         state = _launch(tx, environment, state, here, plan, types)
     if not plan.launches and not any(shape.is_starting for shape in here.shapes):
-        state = replace(state, asked=0)  # the environment has the size that a user asked for, or cannot get it
+        state = replace(state, asked=0)  # the environment has the desiredvCpus of the last request, or cannot reach it
     return _scale_in(tx, environment, state, here, plan, again, limit)
 
 
@@ -134,9 +134,9 @@ def _scale_in(
     again: list[float],
     limit: int,
 ) -> EnvironmentState:
-    """Terminate instances that were idle for the whole delay.
+    """Terminate instances that have been idle for long enough (`_delay_s`).
 
-    Also cancel launches that no job needs, if they have not begun or wait for GPUs.
+    Also cancel launches that no job needs: launches that have not begun, and instances that wait for GPUs.
     """
     size, ended = size_of(tx, environment, state, here), 0
     spare = size.present - max(size.min_vcpus, state.asked)
@@ -189,17 +189,18 @@ def _scale_in(
 def _holds_empty_instances(here: Present) -> bool:
     """Whether an environment has empty instances with GPUs while it launches more instances.
 
-    This happens if a multi-node job needs both, because such a job starts only when there is room for all its nodes.
+    This happens if a multi-node job needs the empty and the new instances, because such a job starts only when there is room for
+    all its nodes.
     """
     is_launching = any(shape.is_starting and ids for shape, ids in zip(here.shapes, here.ids, strict=True))
     return is_launching and any(shape.is_empty and shape.all_gpus and not shape.is_starting for shape in here.shapes)
 
 
 def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
-    """Whether an older claim waits for GPUs, so that the launches of an environment must wait for this claim.
+    """Whether a claim that is not a launch of this environment is the first claim that waits for GPUs.
 
-    Then the environment must terminate its empty instances. Otherwise two environments could each hold some GPUs, and each could
-    wait for the GPUs of the other for ever.
+    The launches of the environment must wait for this claim. So the environment must terminate its empty instances. Otherwise two
+    environments could each hold some GPUs, and each could wait for the GPUs of the other for ever.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
     own = {each for shape, ids in zip(here.shapes, here.ids, strict=True) if shape.is_starting for each in ids}
@@ -208,7 +209,7 @@ def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
 
 
 def _take_back(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, type_: str, surplus: int) -> None:
-    """Lower the desired capacity of a group by launches that it has not begun."""
+    """Cancel `surplus` launches that a group has not begun: lower its desired capacity."""
     group = tx.store.groups.get(environment.region, state.groups[type_])
     if group is not None and surplus > 0:
         cause = f"the compute environment {environment.name} scaled the group, because its jobs need fewer instances,"
@@ -233,7 +234,10 @@ def _end(tx: Tx[Store], environment: ComputeEnvironment, here: Present, instance
 def _end_old(
     tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, again: list[float]
 ) -> tuple[EnvironmentState, int]:
-    """Terminate the instances of old generations whose jobs have ended. Return the state and the number of terminated instances."""
+    """Terminate the instances of old generations that run no task, and all instances of a generation after its deadline.
+
+    Return the state and the number of terminated instances.
+    """
     left: list[OldGroup] = []
     ended = 0
     for old in state.old:
@@ -261,9 +265,9 @@ def _end_old(
 
 
 def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> EnvironmentState:
-    """Terminate all instances of an environment, a few in each transaction.
+    """Terminate all instances of an environment, at most ENDS_MAX in each transaction.
 
-    Then delete its groups, its cluster and its document.
+    When all instances have been terminated, delete the groups, the cluster and the document of the environment.
     """
     groups = [(name, state.templates[type_]) for type_, name in state.groups.items()]
     groups += [(old.name, old.template) for old in state.old]
@@ -292,8 +296,8 @@ def _delete(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 
 
 def _describe(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, vcpus: int = 0) -> None:
-    """Write the status of an environment, its reason, and the vCPUs. A job that fits on no type changes only the reason."""
-    # Create and update requests check a VALID environment, so only an INVALID environment is checked here.
+    """Write the status, the status reason and the vCPUs of an environment. A job that fits on no type changes only the reason."""
+    # The requests that create or update an environment check it. Only an INVALID environment is checked again here.
     problem = problem_of(tx, environment) if environment.status == INVALID else ""
     status = INVALID if problem else UPDATING if state.old else VALID
     reason = problem or HEALTHY

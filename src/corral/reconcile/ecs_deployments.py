@@ -29,15 +29,15 @@ from corral.services.ecs.service_health import healthy_count
 from corral.store import Store
 
 TASKS_FAILED = "tasks failed to start"
-PAUSE_MINUTES = 1440  # the default timeout of a hook
+PAUSE_MINUTES = 1440  # the default timeout of a PAUSE hook
 PRE_SCALE_UP, POST_SCALE_UP = "PRE_SCALE_UP", "POST_SCALE_UP"
 
 
 def check_rollout(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
-    """Start a new rollout, or end a rollout that was stopped or has failed.
+    """Start a new rollout, or end a rollout that a user has stopped or that has failed.
 
-    Return the service, and whether it may start and stop tasks of the new deployment. It may not while the rollout is
-    paused before it starts tasks (PRE_SCALE_UP).
+    Return the service, and whether the service may start and stop tasks of the new deployment. The second value is False only while
+    the rollout is paused before it starts tasks (PRE_SCALE_UP).
     """
     rollout = current_rollout(tx, service)
     if rollout is None or not rollout.is_ongoing:
@@ -66,7 +66,7 @@ def check_rollout(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]
 def try_complete(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
     """Complete the deployment of a service whose tasks all run. Return the service, and whether the deployment is complete.
 
-    It is not complete while its bake time lasts or while it is paused, or if a pause timed out and the deployment failed.
+    It is not complete while its bake time lasts or while it is paused, or if a pause has timed out and the deployment has failed.
     """
     rollout = current_rollout(tx, service)
     if rollout is None or not rollout.is_ongoing:
@@ -81,7 +81,7 @@ def try_complete(tx: Tx[Store], service: EcsService) -> tuple[EcsService, bool]:
 
 
 def _count(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) -> ServiceRollout:
-    """Update the failures of a rollout. `healthy_count` reads all tasks, so it is called only if there are new failures."""
+    """Update the number of failures of a rollout. `healthy_count` reads all tasks, so it is called only after new failures."""
     failed = tx.store.ecs_services.failed_count(service, SHORT_RUN_S)
     healthy = healthy_count(tx, service) if failed > rollout.forgiven else rollout.healthy
     return count_failures(rollout, failed, healthy)
@@ -120,7 +120,7 @@ def _bakes(tx: Tx[Store], service: EcsService, rollout: ServiceRollout) -> bool:
 
 
 def _pause(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, stage: str) -> tuple[EcsService, bool]:
-    """Pause at a stage that has a PAUSE hook. Return the service, and whether it is paused."""
+    """Pause at a stage that has a PAUSE hook. Return the service, and whether the deployment is paused at this stage."""
     if rollout.is_rollback:
         return service, False
     known = next((hook for hook in rollout.hooks if hook.stage == stage), None)

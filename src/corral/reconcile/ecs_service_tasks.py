@@ -1,4 +1,8 @@
-"""Functions for the tasks of ECS services. They launch tasks, wait for busy tasks, stop tasks, and name tasks in events."""
+"""Functions for the tasks of ECS services. They prepare launches, wait for busy tasks, stop tasks, and name tasks in events.
+
+A busy task holds SQS messages in flight, or is protected (UpdateTaskProtection). A leaving task is a busy task that must stop: it
+gets no new messages, and it stops when it is idle or when the setting `busy_wait_s` has passed (`services/leaving_tasks.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ from corral.services.ecs.task_progress import begin_stop
 from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
 
-STARTS_MAX = 20  # tasks that one transaction starts, which takes about 5 ms
-STOPS_MAX = 20
+STARTS_MAX = 20  # the most tasks that one transaction starts: about 5 ms of work
+STOPS_MAX = 20  # the most tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction continues
-NAMED_MAX = 10  # tasks that one event names
+NAMED_MAX = 10  # the most tasks that one event names
 RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
 
 
@@ -72,13 +76,16 @@ def stop_task(tx: Tx[Store], service: EcsService, task_id: str, reason: str = ""
 
 
 def make_room(tx: Tx[Store], service: EcsService) -> None:
-    """Reconcile the service again if it has an unhealthy task, which stops at once if its replacement waits for capacity."""
+    """Reconcile the service again if it has an unhealthy task. Call this if new tasks wait for capacity.
+
+    An unhealthy task stops at once if the task that replaces it waits for capacity.
+    """
     if tx.store.ecs_services.has_unhealthy(service):
         tx.mark(f"service:{service.key}")
 
 
 def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """Return the protected tasks, which must not be stopped. Schedule the reconciler for the time when a protection expires."""
+    """Return the ids of the protected tasks, which must not be stopped. Schedule the reconciler for the end of each protection."""
     protected = set[str]()
     for each in tasks:
         task = tx.store.tasks.get(each.id)
@@ -90,9 +97,9 @@ def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]
 
 
 def wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
-    """Mark the busy tasks among the chosen tasks as leaving (`services/leaving_tasks.py`). Return the tasks that can stop now.
+    """Mark the busy tasks among the tasks that must stop (`chosen`) as leaving. Return the tasks that can stop now.
 
-    The service is reconciled again when a busy task becomes idle, and when the service has waited for it long enough.
+    The service is reconciled again when a busy task becomes idle, and when the service has waited for it for `busy_wait_s`.
     """
     key = f"service:{service.key}"
     since = tx.store.tasks.leaving.chosen_by(key)
@@ -111,13 +118,13 @@ def wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> 
 
 
 def withdraw_others(tx: Tx[Store], service: EcsService, chosen: Collection[str]) -> None:
-    """Let busy tasks continue if they were chosen to stop earlier, but do not have to stop any more."""
+    """Let leaving tasks continue if they do not have to stop any more: they are not in `chosen`."""
     key, kept = f"service:{service.key}", set(chosen)
     withdraw(tx, [task_id for task_id in tx.store.tasks.leaving.chosen_by(key) if task_id not in kept], key)
 
 
 def busy_ranks(tx: Tx[Store], tasks: Sequence[ServiceTask]) -> dict[str, int]:
-    """Return the ranks of busy tasks. Idle tasks stop first, then busy tasks that are already leaving, then other busy tasks."""
+    """Return the ranks of busy tasks, by id. Idle tasks stop first, then leaving tasks (rank 1), then other busy tasks (rank 2)."""
     busy = tx.store.tasks.leaving.busy_among([task.id for task in tasks], tx.now_s)
     return {task_id: 1 if task_id in tx.store.tasks.leaving else 2 for task_id in busy}
 

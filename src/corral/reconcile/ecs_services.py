@@ -1,6 +1,7 @@
 """The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A task without free capacity waits in one pool.
+`reconcile/ecs_service_tasks.py` defines busy and leaving tasks.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ from corral.services.ecs.task_spec import task_spec
 from corral.services.leaving_tasks import still_awaited
 from corral.store import Store
 
-INACTIVE_SHOWN_S = 3600.0
-ROWS_MAX = 100
+INACTIVE_SHOWN_S = 3600.0  # how long an INACTIVE service is kept
+ROWS_MAX = 100  # the most INACTIVE services that one transaction deletes
 BLOCKED = (
     "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
     "Update the minimumHealthyPercent or maximumPercent value and try again."
@@ -84,7 +85,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.paced_at_s == tx.now_s:
         tx.due(f"service:{service.key}", tx.now_s + PACE_S)
         return
-    tx.changed(f"service:{service.key}")  # a stack may wait for this service; its reconciler runs after this function
+    tx.changed(f"service:{service.key}")  # the reconciler of a stack that waits for this service runs after this function
     if service.status == DRAINING:
         _drain(tx, service)
         return
@@ -120,7 +121,7 @@ def _step_older(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
 
 
 def drop_inactive_services(tx: Tx[Store], _: str) -> None:
-    """Drop services that became INACTIVE more than INACTIVE_SHOWN_S ago."""
+    """Delete services that became INACTIVE more than INACTIVE_SHOWN_S ago."""
     if tx.store.ecs_services.drop_deleted(tx.now_s - INACTIVE_SHOWN_S, ROWS_MAX) >= ROWS_MAX:
         tx.due("services:", tx.now_s)
 
@@ -135,7 +136,7 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     is_plain = not draining and not counts.keys() - {service.primary.id} and not tx.store.ecs_services.has_unhealthy(service)
     starts = service.primary.rollout != FAILED
     if current <= service.desired and is_plain:
-        plan = ServicePlan(service.desired - current if starts else 0)  # no task has to stop, so the number of tasks is sufficient
+        plan = ServicePlan(service.desired - current if starts else 0)  # no task has to stop, so the list of tasks is not needed
     else:
         tasks = tasks_with_health(tx, service)
         protected = protected_tasks(tx, service, tasks)
@@ -164,7 +165,7 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     pools: dict[str, tuple[list[Slot], set[str]]] = {}
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        # A slot that becomes too small keeps its task.
+        # A slot that has become too small for the task keeps the task that it already has.
         large = [slot for slot in slots if covers(slot.total, demand) or group in slot.tasks]
         pools[pool] = slots, {slot.id for slot in large if slot.takes_tasks and suits(slot)}
     plans = _vacancies(tx, service, pools) or _daemon_plans(tx, service, pools)
@@ -229,7 +230,7 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 
 
 def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
-    """Stop and start the tasks of a plan, a limited number at a time, and write events."""
+    """Stop at most STOPS_MAX and start at most STARTS_MAX tasks of a plan, and write events. Return the updated service."""
     unhealthy = set(plan.unhealthy)
     idle = [*plan.unhealthy, *wait_for_busy(tx, service, [each for each in plan.stop if each not in unhealthy])]
     for task_id in idle[:STOPS_MAX]:
@@ -263,7 +264,10 @@ def _pace(tx: Tx[Store], service: EcsService) -> EcsService:
 
 
 def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> tuple[EcsService, int]:
-    """Launch tasks of the primary deployment. Return the updated service and how many tasks were launched or wait."""
+    """Launch tasks of the primary deployment. Return the updated service and how many tasks were launched.
+
+    The number includes tasks that wait for capacity. It is 0 if the launch is refused, or must wait after failures.
+    """
     stopped = tx.store.ecs_services.newest_stopped(service, STOPPED_READ)
     start_s = next_start_s(stopped, service.desired)
     if start_s > tx.now_s:
@@ -287,7 +291,8 @@ def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capac
 def _drain(tx: Tx[Store], service: EcsService) -> None:
     """Stop all tasks of a deleted service. When the last task has stopped, the service becomes INACTIVE.
 
-    Busy tasks that were already leaving before the deletion can finish their messages, unless the deletion was forced.
+    Tasks that were leaving before the deletion stop only when they are idle or have been awaited for `busy_wait_s`. A forced
+    deletion stops them at once.
     """
     tasks = tx.store.ecs_services.tasks(service)
     awaited, again_s = still_awaited(tx, tx.store.tasks.leaving.chosen_by(f"service:{service.key}"))
@@ -305,13 +310,13 @@ def _drain(tx: Tx[Store], service: EcsService) -> None:
 
 
 def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
-    """Drop old deployments without tasks. When the service becomes steady, write an event.
+    """Drop old deployments without tasks. When the service becomes steady, write an event. Return the updated service.
 
-    This is called when no task has to start or stop.
+    `_apply` calls this function when no task has to start or stop.
     """
     counts = tx.store.tasks.deployment_counts.of(service)
     current = counts.get(service.primary.id, TaskCount())
-    # During a rollback, the failed deployment stays visible.
+    # During a rollback, responses still show the failed deployment.
     rolls_back = (
         service.primary.rollout == IN_PROGRESS and service.completed is not None and service.completed.id == service.primary.id
     )
@@ -336,9 +341,9 @@ def _settle(tx: Tx[Store], service: EcsService) -> EcsService:
 
 
 def _recovered(tx: Tx[Store], service: EcsService) -> bool:
-    """Return whether the newest tasks of the service have not failed, or its present tasks are older than SHORT_RUN_S.
+    """Return whether the service has no failures in a row, or all its present tasks are older than SHORT_RUN_S.
 
-    If a present task is younger, schedule the reconciler for the time when it is old enough.
+    Otherwise schedule the reconciler for the time when the youngest present task is old enough.
     """
     if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
         return True
@@ -353,7 +358,7 @@ def _recovered(tx: Tx[Store], service: EcsService) -> bool:
 
 
 def _capacity(tx: Tx[Store], caller: Caller, service: EcsService, count: int, running: int) -> Capacity | None:
-    """Return where new tasks can run. If the cluster has no such capacity any more, write an event and return None."""
+    """Return where new tasks can run. If a capacity provider of the service cannot be used, write an event and return None."""
     _, about = cluster_record(tx, caller, service.cluster) or (ACTIVE, {})
     try:
         return service_capacity(tx, service.primary.settings, service.region, service.cluster, about, count, running)

@@ -35,7 +35,7 @@ from corral.store import Store
 
 
 class Budget(Struct):
-    """How many tasks this transaction may still start and stop, and the problems that were found."""
+    """How many tasks this transaction may still start and stop, and the texts of the problems that it has found."""
 
     starts: int = STARTS_MAX
     stops: int = STOPS_MAX
@@ -48,7 +48,7 @@ def step_task_sets(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     kept, budget = [], Budget()
     steps: list[tuple[TaskSet, EcsService, list[ServiceTask], ServicePlan]] = []
     for each in service.task_sets:
-        # The functions for services see the task set as a service with one deployment.
+        # The functions for services get the task set as a service with one deployment.
         alone = service.but(deployments=(service.deployment(each.id),), desired=each.desired(service.desired), task_sets=())
         tasks = tasks_with_health(tx, alone)
         protected = set() if each.status == DRAINING else protected_tasks(tx, alone, tasks)
@@ -114,7 +114,10 @@ def _apply(
 
 
 def _start(tx: Tx[Store], caller: Caller, alone: EcsService, count: int, running: int, budget: Budget) -> int:
-    """Launch tasks. Return how many were launched or wait."""
+    """Launch tasks. Return how many tasks were launched.
+
+    The number includes tasks that wait for capacity. It is 0 if the launch is refused, or must wait after failures.
+    """
     key, task_set = f"service:{alone.key}", f"(taskSet {alone.primary.id})"
     start_s = next_start_s(tx.store.ecs_services.newest_stopped(alone, STOPPED_READ), alone.desired)
     if start_s > tx.now_s:

@@ -1,4 +1,4 @@
-"""Reconciler of the invocations of Lambda functions."""
+"""The reconciler `invocations` deletes the rows of Lambda invocations an hour after the invocations have ended."""
 
 from __future__ import annotations
 

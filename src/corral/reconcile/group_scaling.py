@@ -1,4 +1,4 @@
-"""The rules for requests of alarms to the scaling policies of Auto Scaling groups. `reconcile/scaling.py` calls this module."""
+"""Decides about the requests of alarms to the scaling policies of Auto Scaling groups. `reconcile/scaling.py` calls this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corral.store.stored_resources import Document
 
 
 class GroupPolicies:
-    """The policies of one group."""
+    """The policies of one group. This class implements `Policies` in `reconcile/scaling.py`."""
 
     def __init__(self, tx: Tx[Store], region: str, name: str) -> None:
         group = tx.store.groups.get(region, name)
@@ -47,7 +47,7 @@ class GroupPolicies:
         rule = rule_of(policy, request.threshold)
         members = tx.store.groups.members(group.region, group.name)
         capacity = capacity_now(group, members, warmup_s(group, policy), tx.now_s)
-        if rule.tracking and request.measured_s is not None:  # the metric includes instances that were terminated since
+        if rule.tracking and request.measured_s is not None:  # the metric includes instances that were terminated after measured_s
             ended = tx.store.groups.ended_since(group.region, group.name, request.measured_s)
             terminated = sum(each.description.startswith(group_changes.TERMINATING) for each in ended)
             capacity = replace(capacity, present=capacity.present + terminated)
@@ -93,7 +93,7 @@ def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: f
 
 
 def _note_other_changes(tx: Tx[Store], group: Group) -> Group:
-    """If something other than a policy, for example a user, has set the desired capacity, repeat no policy for a minute."""
+    """If something other than a policy, for example a user, has set the desired capacity, repeat no policy for REPEAT_S seconds."""
     if group.policy_desired == group.desired:
         return group
     waits = {} if group.policy_desired is None else {"policies_wait_until_s": tx.now_s + REPEAT_S}

@@ -1,6 +1,6 @@
 """The reconciler `group` launches and terminates instances until an Auto Scaling group has its desired capacity.
 
-A member is the record that a group has of one of its instances. Each run of the reconciler first updates the members from their
+A member is the record that a group has of one of its instances. Each call of the reconciler first updates the members from their
 instances, then continues an instance refresh, and then launches and terminates instances.
 """
 
@@ -40,9 +40,9 @@ from corral.store import Store
 STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
 WAITING_MAX = 20  # at most this many launches of one group wait for GPUs at the same time
 PACE_S = 0.001  # the time until the next transaction continues
-ACTIVITIES_MAX = 100
+ACTIVITIES_MAX = 100  # the most old activities that one transaction deletes
 DRAIN_MAX_S = 48 * 3600.0  # how long an instance with managed draining waits for its tasks, as on AWS
-IMPAIRED_MAX_S = 120.0  # how long the host of an instance may be silent (the instance is impaired) before the instance is replaced
+IMPAIRED_MAX_S = 120.0  # an instance is impaired while its host does not report; after this time, the instance is replaced
 
 
 def reconcile_group(tx: Tx[Store], key: str) -> None:
@@ -70,7 +70,8 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
         return
     again += _scale(tx, group, members)
     current = tx.store.groups.get(region, name)
-    if owner and (current is None or current.paced_at_s != tx.now_s):  # a paced group runs again, and then marks this key
+    # A group that has reached STEPS_MAX is reconciled again at once, and marks the compute environment then.
+    if owner and (current is None or current.paced_at_s != tx.now_s):
         tx.mark(environment_key(region, owner))
     tx.changed(f"group:{key}")
     tx.mark(provider_key(region, name))
@@ -82,7 +83,7 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 
 
 def _serves(member: Member, instance: Instance | None, silent: set[str], failed: Mapping[str, str]) -> bool:
-    """Whether nothing about a member has to be updated: it is in service, its instance runs, and its host and its GPUs work.
+    """Whether a member needs no update: it is in service, its instance runs, its host reports, and none of its GPUs has failed.
 
     This is true for most members of a large group.
     """
@@ -131,7 +132,11 @@ def _follow(
 def _follow_task_wait(
     tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float], draining: ManagedDraining
 ) -> Member:
-    """Continue the termination of an instance when its tasks are idle, or when the time limit of the wait has passed."""
+    """Continue the termination of an instance when it has waited long enough for its tasks.
+
+    With managed draining, the instance first waits until its tasks have ended, except daemon tasks, and at most for DRAIN_MAX_S.
+    Then it waits until its tasks are idle (`services/leaving_tasks.py`).
+    """
     drained_s, instance = wait.since_s + DRAIN_MAX_S, tx.store.instances.get(member.instance_id)
     if wait.drains and tx.now_s < drained_s and instance is not None and draining.is_awaited(instance):
         again.append(drained_s)
@@ -164,7 +169,10 @@ def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instan
 
 
 def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
-    """Return the result of a member's lifecycle hooks, or None while the member still waits for a hook."""
+    """Return the result of a member's lifecycle hooks, or None while the member still waits for a hook.
+
+    The time when the wait ends is added to `again`.
+    """
     result, at_s = verdict(member.actions.values(), tx.now_s)
     again += [at_s] if at_s is not None else []
     return result
@@ -181,8 +189,9 @@ def _check_health(
 ) -> Member:
     """Update the health of a member.
 
-    A stopped or terminated instance is unhealthy at once. An instance with a failed GPU becomes unhealthy at the end of its grace
-    period. If its host does not report, an instance becomes unhealthy after IMPAIRED_MAX_S, but not during its grace period.
+    The member of a stopped or terminated instance is unhealthy at once. If a GPU of the instance has failed, the member becomes
+    unhealthy, but not before the end of its grace period. If the host does not report for IMPAIRED_MAX_S, the member becomes
+    unhealthy, also not before the end of its grace period.
     """
     if instance is None or instance.state is not InstanceState.RUNNING:
         return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
@@ -265,9 +274,9 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
 
 
 def _used(tx: Tx[Store], group: Group, members: list[Member]) -> frozenset[str]:
-    """Return the instances that the tasks of a capacity provider with managed scaling need.
+    """Return the instances that the tasks of the group's capacity provider need. Without managed scaling, return no instances.
 
-    A scale-in terminates these last. With managed termination protection, it never terminates them.
+    A scale-in terminates these instances last. With managed termination protection, it never terminates them.
     """
     provider = provider_of_group(tx, group.region, group.name)
     if provider is None or not provider.scales_group(group):
@@ -321,8 +330,8 @@ def _refresh(
 ) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
     """Continue the instance refresh of the group, if one is active.
 
-    Return the launch source, the instances to replace now, the surge (by how many units the group may exceed its desired
-    capacity), and all instances that are not replaced yet.
+    Return the launch source (the settings that say what to launch), the instances to replace now, the surge (by how many units the
+    group may exceed its desired capacity), and all instances that are not replaced yet.
     """
     own = {member: group.settings[member] for member in SOURCES if member in group.settings}
     none: frozenset[str] = frozenset()
@@ -376,7 +385,7 @@ def _warmup_s(group: Group, refresh: InstanceRefresh) -> float:
 
 
 def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
-    """Run the scheduled actions of a group that are due."""
+    """Run the scheduled actions of a group that are due, and schedule the next call."""
     region, _, name = key.partition("/")
     next_s = run_due_actions(tx, region, name)
     if next_s is not None:
@@ -384,7 +393,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
 
 
 def drop_old_activities(tx: Tx[Store], _: str) -> None:
-    """Delete activities that ended more than six weeks ago, a limited number at a time."""
+    """Delete activities that ended more than six weeks ago, at most ACTIVITIES_MAX in each transaction."""
     if tx.store.groups.drop_activities(tx.now_s - activities.SHOWN_S, ACTIVITIES_MAX) == ACTIVITIES_MAX:
         tx.due("activities:", tx.now_s)
     elif (oldest_s := tx.store.groups.oldest_activity_s()) is not None:

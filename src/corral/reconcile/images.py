@@ -1,4 +1,7 @@
-"""Reconcilers of container images. They delete the contents of deleted repositories, and layers that no image uses, in batches."""
+"""Reconcilers of container images. They delete the contents of deleted repositories, and layers that no image uses.
+
+Each transaction deletes a limited number of rows, because the deletion of ten thousand images at once would delay requests.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from corral.core import Tx
 from corral.services.ecr.image_storage import DELETED_REPOSITORIES, UNUSED_KEPT_S, release, schedule_layer_cleanup
 from corral.store import Store
 
-LAYERS_MAX = 200
-ROWS_MAX = 100  # images and layers of a deleted repository that one batch deletes
+LAYERS_MAX = 200  # the most unused layers that one transaction deletes
+ROWS_MAX = 100  # the most images and layers of deleted repositories that one transaction deletes
 
 
 def clear_deleted_repositories(tx: Tx[Store], _: str) -> None:
-    """Delete some images and layers of deleted repositories. To delete ten thousand images at once would delay requests."""
+    """Delete the next images and layers of deleted repositories. Schedule the next call if more are left."""
     contents, is_more = tx.store.images.clear_deleted_repository(ROWS_MAX)
     release(tx, contents)
     if is_more:

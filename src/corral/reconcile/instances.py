@@ -1,6 +1,8 @@
-"""Completes the stop or termination of instances after their last task has ended, and deletes old rows of terminated instances.
+"""Reconcilers of instances.
 
-`reconcile_daemons` is here and not in `ecs_services.py`, so that a server without services does not load that module.
+They complete the stop or the termination of an instance after its last task has ended, delete old rows of terminated instances, and
+reconcile DAEMON services when instances change. `reconcile_daemons` is here and not in `ecs_services.py`, so that a server without
+services does not load `ecs_services.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
 def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
     """Delete instances that were terminated more than SHOWN_S ago, and instance-hours older than USAGE_SHOWN_S.
 
-    One transaction deletes a limited number of both.
+    One transaction deletes at most ROWS_MAX rows of each kind.
     """
     dropped = tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX)
     hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)

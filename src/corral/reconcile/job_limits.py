@@ -1,4 +1,4 @@
-"""The time limits of job queues (`jobStateTimeLimitActions`): cancel jobs that wait too long for the same reason.
+"""The reconciler `job-limits` cancels jobs that wait too long for the same reason (`jobStateTimeLimitActions` of their job queue).
 
 A line has the RUNNABLE jobs of a job queue that need the same resources and have the same share identifier. Only the first job of
 each line is checked, because the other jobs wait for the first job.
@@ -14,13 +14,13 @@ from corral.services.batch.job_queues import find_queue
 from corral.services.batch.waiting_reasons import line_reason
 from corral.store import Store
 
-CHECK_S = 60.0  # the interval in which the reasons are computed again, because they can change without an event in the queue
+CHECK_S = 60.0  # the longest time between two checks; the reason of a job can change without a change in its job queue
 
 
 def reconcile_limits(tx: Tx[Store], key: str) -> None:
     """Cancel the jobs of a queue that have reached a time limit. Check again when the next job reaches its limit, or after CHECK_S.
 
-    The time is counted while a job is the first of its line and waits for the reason that the time limit names. If the reason
+    The time is counted only while a job is the first of its line, and waits for the reason that the time limit names. If the reason
     changes, the time begins again at zero.
     """
     region, _, name = key.partition("/")

@@ -1,7 +1,7 @@
-"""The reconciler `job-queue`. It runs after each change of a job queue, of its scheduling policy or of its environments.
+"""The reconciler `job-queue`. It runs after each change of a job queue, of its scheduling policy or of its compute environments.
 
-It updates the order in which the waiting jobs of the queue get capacity. If the queue is being deleted, it terminates the jobs, a
-limited number in each transaction, and deletes the queue when the last job has ended.
+The reconciler updates the order in which the waiting jobs of the queue get capacity. If the queue is being deleted, the reconciler
+terminates the jobs, a limited number in each transaction, and deletes the queue when the last job has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from corral.services.batch.job_queues import find_queue
 from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key
 from corral.store import Store
 
-JOBS_PER_TRANSACTION = 50
+JOBS_PER_TRANSACTION = 50  # the most jobs that one transaction terminates
 AGAIN_S = 1.0  # the time between two checks whether all jobs of a queue that is being deleted have ended
 REASON = "JobQueue deleted"
 

@@ -1,9 +1,10 @@
 """Reconcilers of Batch jobs.
 
-`job` updates a job from its tasks. `job-array` adds the children of an array, and checks or stops them. `job-dependents` checks the
-jobs that depend on ended jobs. `jobs` deletes old jobs. To check a job is to make it RUNNABLE, or to end it, if the jobs that it
-depends on have ended. Each call handles a limited number of jobs, because an array may have 10,000 children and a job may have any
-number of dependent jobs. Later transactions handle the rest.
+To check a job is to make it RUNNABLE, or to end it, if the jobs that it depends on have ended. The check of a child of an array
+also stops the child if the array was stopped. `job` updates a job from its tasks. `job-array` adds the children of an array, and
+checks them. `job-dependents` checks the jobs that depend on ended jobs. `jobs` deletes old jobs. Each call handles a limited number
+of jobs, because an array may have 10,000 children and a job may have any number of dependent jobs. Later transactions handle the
+rest.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from corral.services.batch.job_progress import (
 from corral.store import Store
 from corral.store.job_dependencies import Notice
 
-ADDED_MAX = 100  # children that one transaction adds to an array and to the job queue: about 5 ms of work
-CHECKED_MAX = 40  # children or dependent jobs that one transaction checks: about 5 ms of work if all of them fail
-ROWS_MAX = 500
-SWEEP_EVERY_S = 3600.0
+ADDED_MAX = 100  # the most children that one transaction adds to an array and to the job queue: about 5 ms of work
+CHECKED_MAX = 40  # the most children or dependent jobs that one transaction checks: about 5 ms of work if all of them fail
+ROWS_MAX = 500  # the most old jobs that one transaction deletes
+SWEEP_EVERY_S = 3600.0  # the time between two deletions of old jobs
 
 
 def reconcile_job(tx: Tx[Store], job_id: str) -> None:
@@ -50,7 +51,10 @@ def reconcile_array(tx: Tx[Store], job_id: str) -> None:
 
 
 def _check_children(tx: Tx[Store], array: Job, first: int) -> Job:
-    """Check children in the order of their indexes, so that a failure reaches the next child of a SEQUENTIAL array at once."""
+    """Check at most CHECKED_MAX children, beginning with the index `first`. Return the updated array.
+
+    The children are checked in the order of their indexes, so that a failure reaches the next child of a SEQUENTIAL array at once.
+    """
     last = None
     children = tx.store.jobs.live_children(array, first, CHECKED_MAX)
     for child in children:
@@ -64,7 +68,10 @@ def _check_children(tx: Tx[Store], array: Job, first: int) -> Job:
 
 
 def _add_children(tx: Tx[Store], array: Job) -> Job:
-    """Add the next children of an array. Each child becomes RUNNABLE, waits for other jobs, or fails because one of them failed."""
+    """Add the next children of an array. Return the updated array.
+
+    Each child becomes RUNNABLE, waits for other jobs, or fails because a job that it depends on has failed.
+    """
     waits = any(each.type for each in array.depends_on)
     indexes = range(array.expanded, min(array.expanded + ADDED_MAX, array.size))
     verdicts = [child_state(tx, array, index) if waits else JobState.SUCCEEDED for index in indexes]
@@ -83,9 +90,9 @@ def _add_children(tx: Tx[Store], array: Job) -> Job:
 
 
 def reconcile_dependents(tx: Tx[Store], _: str) -> None:
-    """Check the jobs that depend on ended jobs. The job that ended first is handled first.
+    """Check the jobs that depend on ended jobs. The dependents of the job that ended first are checked first.
 
-    A notice is a row about an ended job. If a checked job fails, a notice about this job is added.
+    A notice is a row about an ended job whose dependents must be checked. If a checked job fails, a notice about this job is added.
     """
     left = CHECKED_MAX
     dependencies = tx.store.jobs.dependencies
@@ -115,7 +122,7 @@ def _check_dependent(tx: Tx[Store], notice: Notice, number: int) -> None:
 
 
 def drop_ended_jobs(tx: Tx[Store], _: str) -> None:
-    """Delete jobs that ended more than SHOWN_S ago."""
+    """Delete jobs that ended more than SHOWN_S ago, and schedule the next call."""
     dropped = tx.store.jobs.drop_ended(tx.now_s - SHOWN_S, ROWS_MAX)
     if dropped >= ROWS_MAX:
         tx.due(SWEEP, tx.now_s)

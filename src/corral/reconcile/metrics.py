@@ -8,10 +8,10 @@ from corral.telemetry import MetricStore
 from corral.telemetry.rollup import roll_up
 
 ROLL_UP_EVERY_S = 300.0
-ROWS_MAX = 100  # rows that one transaction rolls up, in a few milliseconds; a row has sixty time steps of a series
+ROWS_MAX = 100  # the most rows that one transaction rolls up: a few milliseconds; a row has sixty time steps of a series
 EXPIRE_HISTORY_EVERY_S = 6.0 * HOUR_S
 HISTORY_RETENTION_S = 30.0 * DAY_S  # the same as on CloudWatch
-ITEMS_MAX = 500
+ITEMS_MAX = 500  # the most items of alarm histories that one transaction deletes
 
 
 def roll_up_metrics(tx: Tx[MetricStore], _: str) -> None:

@@ -1,6 +1,6 @@
-"""Expires objects and aborts uploads by the lifecycle rules of their bucket.
+"""Expires S3 objects and aborts multipart uploads, as the lifecycle rules of their bucket say.
 
-Each object key and each upload has a scheduled time for its next evaluation.
+In a bucket with enabled rules, each object key and each upload has a scheduled time for its next evaluation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from corral.services.s3.notifications import BY_RULE
 from corral.store import Store
 from corral.store.expiries import ExpiryTarget
 
-EVALUATIONS_MAX = 100  # keys and uploads per transaction
-REMOVALS_MAX = 40  # removals per transaction, approximately; each removal may send notifications
-VERSIONS_MAX = 40  # versions of one key per transaction, oldest first
+EVALUATIONS_MAX = 100  # the most keys and uploads that one transaction evaluates
+REMOVALS_MAX = 40  # a transaction evaluates no further key after this many removals, because a removal may send notifications
+VERSIONS_MAX = 40  # the most versions of one key that one evaluation examines: the oldest versions
 S3 = "s3.amazonaws.com"
 
 
 def expire_due(tx: Tx[Store], _: str) -> None:
-    """Evaluate the keys and uploads whose scheduled time has passed."""
+    """Evaluate keys and uploads whose scheduled time has passed, and schedule the next call."""
     removed = 0
     for target in tx.store.expiries.due(tx.now_s, EVALUATIONS_MAX):
         removed += _evaluate_upload(tx, target) if target.upload_id else _evaluate_key(tx, target)
@@ -33,7 +33,7 @@ def expire_due(tx: Tx[Store], _: str) -> None:
 
 
 def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
-    """Schedule the evaluation of the next keys and uploads in a bucket whose rules have changed."""
+    """Schedule the evaluation of the next EVALUATIONS_MAX keys and uploads in a bucket whose rules have changed."""
     number = int(bucket_id)
     found = tx.store.expiries.walk(number, EVALUATIONS_MAX)
     if found is None:  # no scan is in progress, for example because the bucket was deleted
@@ -48,7 +48,7 @@ def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
 
 
 def _evaluate_upload(tx: Tx[Store], target: ExpiryTarget) -> int:
-    """Abort the upload or reschedule it. Return the number of removals."""
+    """Abort the upload, or schedule its next evaluation. Return the number of removals."""
     upload = tx.store.objects.upload(target.upload_id)
     rules = lifecycle.enabled_rules(tx, target.bucket_id)
     found = abort_time(rules, upload.key, upload.initiated_at_s) if upload is not None else None
@@ -60,7 +60,7 @@ def _evaluate_upload(tx: Tx[Store], target: ExpiryTarget) -> int:
 
 
 def _evaluate_key(tx: Tx[Store], target: ExpiryTarget) -> int:
-    """Expire versions of the key or reschedule it. Return the number of removals."""
+    """Expire versions of the key, or schedule its next evaluation. Return the number of removals."""
     bucket, key = tx.store.buckets.by_id(target.bucket_id), target.key
     rules, current = lifecycle.enabled_rules(tx, bucket.id), tx.store.objects.latest(bucket.id, key)
     if not rules or current is None:

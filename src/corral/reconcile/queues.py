@@ -1,7 +1,8 @@
-"""Reconcilers of SQS queues. They work in small batches.
+"""Reconcilers of SQS queues.
 
 They delete the messages of deleted and purged queues, expired messages and expired deduplication ids, and they continue message
-move tasks.
+move tasks. Each call handles a limited number of rows, because the deletion of a million messages at once would delay requests. A
+pile is the set of messages of a queue. A purge gives the queue a new, empty pile.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from corral.services.sqs.queue_names import now_ms, queue_with_arn, wait_key
 from corral.services.sqs.send_message import put_all
 from corral.store import Store
 
-ROWS_MAX = 250  # rows per batch: about 5 ms of work
-MOVED_MAX = 100  # moved messages per batch: about 5 ms of work
-# The shortest time until rows that have not expired yet are checked again. So rows that expire one by one are deleted together.
-# Requests ignore expired rows.
+ROWS_MAX = 250  # the most rows that one call deletes: about 5 ms of work
+MOVED_MAX = 100  # the most messages that one call moves: about 5 ms of work
+# The shortest time until rows that have not expired yet are checked again. So rows that expire one after the other are deleted
+# together. Requests ignore expired rows.
 PAUSE_S = 1.0
 
 
 def clear_piles(tx: Tx[Store], _: str) -> None:
-    """Delete some messages of purged and deleted queues. To delete a million messages at once would delay requests."""
+    """Delete the next messages of purged and deleted queues. Schedule the next call if more are left."""
     if tx.store.queues.clear_pile(ROWS_MAX):
         tx.due("piles:", tx.now_s)
 
@@ -59,7 +60,7 @@ def forget_duplicates(tx: Tx[Store], _: str) -> None:
 
 
 def move_messages(tx: Tx[Store], task_id: str) -> None:
-    """Move as many messages as the rate of the move task allows now. Schedule the task again if messages are left."""
+    """Move as many messages as the rate of the move task allows now. Schedule the next call until no message is left."""
     store, task = tx.store.queues, tx.store.queues.move_task(task_id)
     if task is None or task.status != RUNNING:
         return
@@ -82,9 +83,9 @@ def move_messages(tx: Tx[Store], task_id: str) -> None:
 
 
 def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tuple[int, str | None]:
-    """Move messages. Return the number of moved messages, and the reason if a move failed.
+    """Move at most `limit` messages. Return the number of moved messages, and the reason if a move has failed, otherwise None.
 
-    A moved message is a new message, with a new id and a new age.
+    A moved message is a new message with a new id, and its age begins again at zero.
     """
     store, at_ms = tx.store.queues, now_ms(tx)
     if source.is_fifo:

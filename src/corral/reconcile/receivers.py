@@ -1,6 +1,6 @@
 """Receivers of hand-overs. A hand-over is a message from one lane to another (`handovers.py`), and a receiver applies it.
 
-A lane is the thread that writes one database. The table RECEIVERS has the receivers by lane and by kind of hand-over.
+A lane is a database and the one thread that writes to it. The table RECEIVERS has the receivers by lane and by kind of hand-over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corral.telemetry import LogStore
 
 
 def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
-    """Replace the requests of one alarm to scaling policies, and the policies that its actions name."""
+    """Replace the stored requests of one alarm to scaling policies, and the stored policies that the actions of this alarm name."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
     tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
     for region, owner in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
@@ -55,21 +55,21 @@ def _once_needed(module: str, name: str) -> Receiver:
 
 
 def run_stack_step(tx: Tx[Any], payload: dict[str, Any]) -> None:
-    """Run the step of a stack whose resource belongs to this lane."""
+    """Run a step of a stack in this lane, because the database of this lane has the resource of the step."""
     from corral.services.cloudformation.step_execution import run_lane_step  # imported with the first stack
 
     run_lane_step(tx, payload)
 
 
 def receive_stack_result(tx: Tx[Store], payload: dict[str, Any]) -> None:
-    """Continue the step of a stack that another lane has run."""
+    """Continue a step of a stack after another lane has run it."""
     from corral.services.cloudformation.step_execution import receive_lane_result
 
     receive_lane_result(tx, payload)
 
 
 def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
-    """Write a message from Corral itself, not from the program, to the log stream of a run."""
+    """Write a message from Corral itself, not from the program, to the log stream of a run, if the run has one."""
     known = tx.store.shipment(payload["run"])
     stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
     if stream is not None:

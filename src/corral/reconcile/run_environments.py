@@ -1,4 +1,7 @@
-"""Deletes objects of the private bucket that no task needs any more (`model/run_environment.py`)."""
+"""The reconciler `run-environment` deletes objects of the private bucket that no task needs any more.
+
+The private bucket has the environment variables that `corral run` stores for its tasks (`model/run_environment.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def delete_unused_object(tx: Tx[Store], key: str) -> None:
         return
     tasks, kept_until_s = found
     if tasks:
-        return  # the end of the last task sets the next time
+        return  # the end of the last of these tasks schedules this reconciler again
     if kept_until_s > tx.now_s:
         tx.due(f"run-environment:{key}", kept_until_s)
         return

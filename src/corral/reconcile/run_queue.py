@@ -1,10 +1,12 @@
 """Reconcilers of the run queue (`services/ecs/run_queue.py`).
 
-`run` admits a task that nothing holds back. It replaces an ended task, or removes it from the queue. `run-end` informs the tasks
-that wait for an ended chain or array. `array` admits the next members of an array. `run-times` admits tasks whose time has come.
-`run-arrays` deletes old arrays. A chain is a task and the tasks that replace it after failures. To admit a task is to give it a
-claim: a place in line for capacity. Each call of a reconciler handles a limited number of tasks, because any number of tasks can
-wait for one task. Later transactions handle the rest.
+A run is a task of the run queue. To admit a task is to give it a claim, which is an entry in the waiting list for capacity. An
+array is a set of tasks, its members. A chain is a task and the tasks that replace it after failures.
+
+`run` handles one task. If the task has ended, `run` replaces it or removes it from the queue. Otherwise `run` admits the task if
+nothing holds it back. `run-end` informs the tasks that wait for an ended chain or array. `array` admits the next members of an
+array. `run-times` admits tasks whose start time has come. `run-arrays` deletes old arrays. Each call of a reconciler handles a
+limited number of tasks, because any number of tasks can wait for one task. Later transactions handle the rest.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from corral.services.ecs.run_queue import ARRAYS, TIMES, array_reconciler, settl
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-ADMITTED_MAX = 20  # tasks that one call of a reconciler admits or stops: about 5 ms of work
+ADMITTED_MAX = 20  # the most tasks that one call of a reconciler admits or stops: about 5 ms of work
 ARRAYS_KEPT_S = 30.0 * DAY_S  # the tags corral:after and corral:after-any can name an array for this time after its end
-ARRAYS_MAX = 500
-SWEEP_EVERY_S = 3600.0
+ARRAYS_MAX = 500  # the most arrays that one call deletes
+SWEEP_EVERY_S = 3600.0  # the shortest time between two deletions of old arrays, if the first one has deleted all of them
 
 
 def reconcile_run(tx: Tx[Store], task_id: str) -> None:
@@ -67,13 +69,13 @@ def _change_array(tx: Tx[Store], run: QueuedRun, ended: RunOutcome | None = None
 
 
 def _announce(tx: Tx[Store], end: EndNotice) -> None:
-    """Inform the waiting tasks in a later transaction, because a failure can stop many tasks, one after the other."""
+    """Inform the waiting tasks in later transactions, because a failure can stop many tasks, one after the other."""
     tx.store.run_waits.add_end(end)
     tx.due(f"run-end:{end.needed}", tx.now_s)
 
 
 def reconcile_end(tx: Tx[Store], needed: str) -> None:
-    """Inform the tasks that wait for a chain or an array. A failure stops the tasks that need a success."""
+    """Inform the tasks that wait for the end of a chain or an array. A failure stops the tasks that need a success."""
     waits = tx.store.run_waits
     end = waits.end(needed)
     if end is None:
@@ -93,7 +95,7 @@ def reconcile_end(tx: Tx[Store], needed: str) -> None:
 
 
 def _fail(tx: Tx[Store], task_id: str, end: EndNotice) -> None:
-    """Stop a task that can never start. Its end is then announced to the tasks that wait for it."""
+    """Stop a task that can never start. Then its own end is announced to the tasks that wait for it."""
     task = tx.store.tasks.get(task_id)
     if task is not None and task.state is TaskState.PROVISIONING:
         begin_stop(tx, task, StopCode.FAILED_TO_START, end.reason)
@@ -106,12 +108,12 @@ def reconcile_array(tx: Tx[Store], key: str) -> None:
         if array is None or run is None or not array.has_room:
             return
         if settle(tx, run) is not QueueState.ADMITTED:
-            return  # its task has just ended: the reconciler of the task runs next, and marks the array again
+            return  # the task has just ended: the reconciler `run` handles its end next, and marks the array again
     tx.due(array_reconciler(key), tx.now_s)
 
 
 def admit_by_time(tx: Tx[Store], _: str) -> None:
-    """Admit tasks whose time has come."""
+    """Admit tasks whose start time has come, and schedule the next call for the next start time."""
     for run in tx.store.run_waits.whose_time_has_come(tx.now_s, ADMITTED_MAX):
         settle(tx, run)
     next_s = tx.store.run_waits.next_time_s()
@@ -120,7 +122,7 @@ def admit_by_time(tx: Tx[Store], _: str) -> None:
 
 
 def drop_ended_arrays(tx: Tx[Store], _: str) -> None:
-    """Delete arrays that ended long ago."""
+    """Delete arrays that ended more than ARRAYS_KEPT_S ago, and schedule the next call."""
     dropped = tx.store.run_waits.drop_arrays(tx.now_s - ARRAYS_KEPT_S, ARRAYS_MAX)
     oldest_s = tx.store.run_waits.oldest_ended_array_s()
     if oldest_s is not None:

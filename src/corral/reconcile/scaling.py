@@ -1,9 +1,9 @@
 """The reconciler `scaling` applies the scaling policies that alarms request.
 
-A policy can be an action of an alarm. While the alarm stays in the state of this action, it keeps a request to the policy. The
-owner of a policy is what the policy scales: an Auto Scaling group or an ECS service. Each call decides about all requests to the
-policies of one owner. As on AWS, the largest wanted capacity is used. The result of a request is sent to the metrics lane, for the
-history of the alarm.
+A policy can be an action of an alarm. While the alarm stays in the state of this action, the alarm keeps a request to the policy.
+The owner of a policy is what the policy scales: an Auto Scaling group or an ECS service. Each call decides about all requests to
+the policies of one owner. As on AWS, the owner gets the largest capacity that one of its policies wants. The reconciler sends the
+result of a request to the metrics lane, which adds it to the history of the alarm.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Decided = tuple[str, ScalingRequest, Verdict]  # the ARN of the alarm, its reque
 
 
 class Policies(Protocol):
-    """The policies of one owner, by ARN, and what they do.
+    """The policies of one owner, by ARN, and the methods that apply them.
 
-    A new kind of owner needs a class with these methods, a line in `_policies_of`, and a form of ARN in `owner_of_policy`.
+    A new kind of owner needs a class with these members, a line in `_policies_of`, and a form of ARN in `owner_of_policy`.
     """
 
     policies: dict[str, Document]
@@ -50,7 +50,10 @@ class Policies(Protocol):
         """Set the desired capacity. `cause` names the alarm and the policy."""
 
     def not_scaled(self, policy: Document, verdict: Verdict, cause: str) -> None:
-        """Record why nothing was done. This is called once for each reason for which AWS has a code."""
+        """Record why a request has changed nothing. `_record` calls this method when the code of the reason changes.
+
+        Not every reason has a code. AWS defines the codes.
+        """
 
 
 def reconcile_scaling(tx: Tx[Store], key: str) -> None:
@@ -105,7 +108,7 @@ def _agreed(owned: Policies, decided: list[Decided]) -> list[Decided]:
 
 
 def _apply(owned: Policies, decided: list[Decided]) -> Decided | None:
-    """Set the desired capacity to the largest wanted one. Return the request that caused a change."""
+    """Set the desired capacity to the largest wanted capacity. Return the request that caused a change, or None."""
     wanting = [each for each in decided if each[2].wanted is not None]
     chosen = max(wanting, key=lambda each: each[2].wanted or 0, default=None)
     if chosen is None or chosen[2].wanted is None or chosen[2].wanted == owned.desired:
@@ -121,7 +124,7 @@ def _cause(decided: Decided, policy: Document) -> str:
 
 
 def _record(tx: Tx[Store], owned: Policies, decided: Decided, before: Progress, *, applied: bool) -> None:
-    """Store the progress of a request. Report its first result, and the first success after a failure, to the alarm's history."""
+    """Store the progress of a request. Send its first result, and the first success after a failure, to the alarm's history."""
     alarm, request, verdict = decided
     progress = verdict.progress if applied else _of_request(before, request)
     first = progress.told is None or (progress.told and not verdict.outcome)

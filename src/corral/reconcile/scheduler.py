@@ -21,7 +21,7 @@ from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
 Grant = Callable[[Tx[Store], Claim, Placement], None]
-GRANTS_MAX = 100  # claims that one call serves: about 5 ms of work
+GRANTS_MAX = 100  # the most claims that one call serves: about 5 ms of work
 JOB_COST = 5  # a job, or a node of a multi-node job, counts as this many claims, because its start writes more rows
 
 
@@ -36,9 +36,9 @@ GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
-    """Serve the claims of a pool. First serve the pools that jobs which wait in this pool prefer to it.
+    """Serve the claims of a pool. First serve each pool that a job prefers to this pool, if the job waits in this pool.
 
-    A job queue has an order of compute environments, and a job prefers the pool of an earlier environment.
+    A job queue has an ordered list of compute environments. A job prefers the pool of an environment that is earlier in this list.
     """
     left = GRANTS_MAX
     order: dict[str, None] = {}
@@ -51,14 +51,14 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 
 
 def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
-    """Serve at most `left` claims of a pool. Return how many more claims may be served now."""
+    """Serve at most `left` claims of a pool. Return how many more claims this call of the reconciler may serve."""
     if not tx.store.job_lines.in_pool(pool_name):
         return _grant(tx, pool_name, left, GRANTS)
     dispatch = _batch("dispatch")
     _batch("line_claims").rank_claims(tx, pool_name)
     try:
         return tx.attempt(lambda: _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=False)}))
-    except dispatch.REFUSALS:  # the launch of a job was refused: find out which one, and let it fail
+    except dispatch.REFUSALS:  # the launch of a job was refused: serve the pool again, and let only this job fail
         return _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=True)})
 
 
@@ -71,12 +71,12 @@ def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]
                 break
         if left > 0 and not fetch_roaming(tx, pool_name):
             break
-        left -= 1  # moving a claim from another pool counts like a grant
+        left -= 1  # `fetch_roaming` has moved a claim to this pool from another pool, which counts as one claim
     return left
 
 
 def _visit(tx: Tx[Store], pool_name: str, order: dict[str, None], seen: set[str]) -> None:
-    """Add a pool to `order`. Before it, add the pools that jobs prefer to it, in the same way."""
+    """Add a pool to `order`. Before this pool, add the pools that its waiting jobs prefer, and so on."""
     seen.add(pool_name)
     for name in sorted(tx.store.job_lines.pools_before(pool_name) - seen):
         if name not in seen:

@@ -1,4 +1,8 @@
-"""The rules for requests of alarms to the scaling policies of ECS services, and reconcilers of scheduled actions and activities."""
+"""Decides about the requests of alarms to the scaling policies of ECS services. `reconcile/scaling.py` calls `ServicePolicies`.
+
+This module also has the reconcilers of the scheduled actions and the scaling activities of scalable targets. A scalable target is
+the registration of a service with Application Auto Scaling.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ from corral.services.applicationautoscaling.targets import cooldowns_of, set_coo
 from corral.store import Store
 from corral.store.stored_resources import Document
 
-MEASURED_EVERY_S = 5.0  # Corral measures some of its own metrics at this interval, so their newest value may be this old
-ACTIVITIES_MAX = 1000  # how many old activities a transaction deletes
+MEASURED_EVERY_S = 5.0  # Corral measures the CPU and memory of tasks at this interval, so the newest value may be this old
+ACTIVITIES_MAX = 1000  # the most old activities that one transaction deletes
 
 
 class ServicePolicies:
-    """The policies of one ECS service."""
+    """The policies of one ECS service. This class implements `Policies` in `reconcile/scaling.py`."""
 
     def __init__(self, tx: Tx[Store], region: str, resource: str) -> None:
         self._tx, self._region, self._resource = tx, region, resource
@@ -54,7 +58,7 @@ class ServicePolicies:
         return decide_scaling(request, rule, capacity, cooldowns, progress, self._tx.now_s)
 
     def _measured_capacity(self, policy: Document, request: ScalingRequest) -> ServiceCapacity:
-        """Return the capacity, with the tasks that have started or stopped since the metric of the request was measured."""
+        """Return the capacity, with the number of tasks that have started or stopped since the request's metric was measured."""
         tx, service, capacity = self._tx, self._service, self._capacity
         assert service is not None and capacity is not None
         out_s = tx.settings.scaling.target_tracking_out_s + MEASURED_EVERY_S
@@ -86,8 +90,8 @@ class ServicePolicies:
 def _repeat_s(settings: Settings) -> float:
     """Return the shortest time between two scalings by a policy, in seconds.
 
-    With the fast timing of alarms, a policy uses the metric of the last `target_tracking_out_s` seconds. All these seconds must be
-    after the start of the tasks that the policy added last.
+    With the timing `fast` of alarms, a policy uses the metric of the last `target_tracking_out_s` seconds. All these seconds must
+    be after the start of the tasks that the policy has added last.
     """
     return REPEAT_S if settings.alarm_timing != "fast" else 2 * settings.scaling.target_tracking_out_s
 
@@ -107,7 +111,7 @@ def _capacity(tx: Tx[Store], target: Document, service: EcsService) -> ServiceCa
 
 
 def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
-    """Run the scheduled actions of a scalable target that are due."""
+    """Run the scheduled actions of a scalable target that are due, and schedule the next call."""
     region, _, resource = key.partition("/")
     next_s = run_due_actions(tx, region, resource)
     if next_s is not None:

@@ -15,7 +15,7 @@ from corral.store import Store
 def end_interrupted_instance(tx: Tx[Store], instance_id: str) -> None:
     """Terminate an instance and its tasks. Then its Auto Scaling group, if it has one, launches another instance.
 
-    The group of a compute environment does not, because the environment decides how many instances it needs.
+    The group of a compute environment launches no other instance, because the environment decides how many instances it needs.
     """
     instance = tx.store.instances.get(instance_id)
     at_s = instance.details.get(INTERRUPTED_AT) if instance is not None else None

@@ -1,7 +1,8 @@
 """Reconcilers of CloudFormation stacks.
 
-`reconcile_stack` continues the operation of a stack. It begins a few steps in each transaction. `reconcile_step` continues one step
-that waits, for example for instances. The status of a stack says what its operation does next.
+An operation creates, updates, rolls back or deletes a stack. A step of an operation creates, updates or deletes one resource.
+`reconcile_stack` continues the operation of a stack, and begins at most STEPS_MAX steps in each transaction. The status of the
+stack says what the operation does next. `reconcile_step` continues one step that waits, for example for instances.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from corral.store import Store
 
 STEPS_MAX = 5  # the most steps that begin in one transaction: about 5 ms of work
 CHECKS_MAX = 25  # the most resources that are compared with the template in one transaction
-ROWS_MAX = 100  # the most rows that are only rewritten, and the most events that are deleted, in one transaction
+ROWS_MAX = 100  # the most rows that `_leave_over` rewrites, and the most events of a deleted stack that one transaction deletes
 PACE_S = 0.001  # seconds until the next transaction continues
 RETENTION_S = 90.0 * DAY_S  # how long a deleted stack is kept
 ROLLS_BACK = "Rollback requested by user."
@@ -64,7 +65,7 @@ def reconcile_stack(tx: Tx[Store], stack_id: str) -> None:
         tx.due(stack.key, tx.now_s + PACE_S)
     elif stack.timeout_minutes is not None and stack.status is StackStatus.CREATE_IN_PROGRESS:
         ends_s = stack.started_at_s + stack.timeout_minutes * MINUTE_S
-        if ends_s > tx.now_s:  # after this time, the end of a step in another lane continues the stack
+        if ends_s > tx.now_s:  # after this time, only a step in another lane can still run: its end marks the stack
             tx.due(stack.key, ends_s)
 
 
@@ -80,7 +81,7 @@ def reconcile_step(tx: Tx[Store], name: str) -> None:
 
 
 def drop_deleted_stacks(tx: Tx[Store], _: str) -> None:
-    """Delete the rows of stacks that were deleted more than 90 days ago."""
+    """Delete the rows of stacks that were deleted more than RETENTION_S ago, and schedule the next call."""
     first = tx.store.stacks.first_deleted()
     if first is None:
         return
@@ -128,12 +129,12 @@ def _go_forward(tx: Tx[Store], stack: Stack) -> bool:
 
 
 def _begin_step(tx: Tx[Store], stack: Stack, work: StackWork, logical_id: str) -> bool:
-    """Begin the step of a resource. Return False if the resource stays as it is."""
+    """Begin the step of a resource, or record why it failed. Return False if the resource stays as it is."""
     resources, declared = tx.store.stacks.resources(stack.id), work.evaluation.resources[logical_id]
     found = resources.get(logical_id)
     row = found.existing if found is not None else None
     exists = row is not None and row.physical_id is not None and row.status not in ENDED
-    # A new attempt to create a resource needs another name, because what the failed attempt created still exists.
+    # A new attempt to create a resource needs another name, because the resource of the failed attempt still exists.
     now = row.version if row is not None and exists and row.status is not ResourceStatus.CREATE_FAILED else None
     ref, get_att = references(resources)
     new, failure = step_execution.attempt(
@@ -172,15 +173,16 @@ def _has_failed(tx: Tx[Store], stack: Stack) -> bool:
 
 
 def _failed(stack: Stack, resource: StackResource, *statuses: ResourceStatus) -> bool:
-    """Whether a step of the present operation has failed with one of `statuses`. Without `statuses`, with any status of failure."""
+    """Whether a step of the present operation has failed with one of `statuses`. If no statuses are given, any failure counts."""
     is_failed = resource.status in statuses if statuses else resource.status.value.endswith("_FAILED")
     return is_failed and resource.operation == stack.operation
 
 
 def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
-    """End an operation that has failed: roll back, or leave the stack as it is. If steps still run in other lanes, wait for them.
+    """End an operation that has failed: begin to roll back or to delete the stack, or leave it as it is.
 
-    Return True if the rollback can begin at once, in another transaction.
+    If steps still run in other lanes, wait for them. Return True if the rollback or the deletion can begin at once, in another
+    transaction.
     """
     late = stack.status is StackStatus.CREATE_IN_PROGRESS and timed_out(stack.started_at_s, stack.timeout_minutes, tx.now_s)
     failure = failure or stack.failure or (TIMED_OUT if late else "")
@@ -212,7 +214,10 @@ def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
 
 
 def _complete(tx: Tx[Store], stack: Stack, work: StackWork) -> bool:
-    """End a creation or an update whose steps are complete. Return True if the stack must be reconciled again at once."""
+    """End a creation, or begin the cleanup after an update. All steps of the creation or the update are complete.
+
+    Return True if the stack must be reconciled again at once.
+    """
     ref, get_att = references(tx.store.stacks.resources(stack.id))
     try:
         outputs = tuple(
@@ -249,7 +254,7 @@ def _check_exports(tx: Tx[Store], stack: Stack, outputs: tuple[Output, ...], exp
 
 
 def _restore(tx: Tx[Store], stack: Stack) -> bool:
-    """Begin the next steps that restore resources. Return True if more can begin at once."""
+    """Begin the next steps that restore resources. Return True if more can begin at once, in another transaction."""
     resources = tx.store.stacks.resources(stack.id)
     steps = STEPS_MAX
     while steps > 0:
@@ -337,7 +342,8 @@ def _delete(tx: Tx[Store], stack: Stack) -> bool:
 def _nested_cleanups(tx: Tx[Store], stack: Stack) -> dict[str, Stack]:
     """Return the nested stacks whose cleanup is not complete, by logical id.
 
-    The cleanup of a nested stack is part of the cleanup of its parent: resources that depend on the nested stack are deleted first.
+    A nested stack begins its cleanup during the cleanup of its parent, after the deletion of resources that depend on the nested
+    stack.
     """
     if stack.status not in CLEANUPS:
         return {}
@@ -346,7 +352,7 @@ def _nested_cleanups(tx: Tx[Store], stack: Stack) -> dict[str, Stack]:
 
 
 def _is_held(tx: Tx[Store], stack: Stack) -> bool:
-    """Whether the cleanup of a nested stack must wait for its parent."""
+    """Whether the cleanup of a nested stack must wait, because its parent has not begun its own cleanup."""
     parent = tx.store.stacks.get(stack.parent_id) if stack.parent_id else None
     return parent is not None and (parent.status in FORWARD or parent.status is UPDATE_ROLLBACK)
 
@@ -358,7 +364,7 @@ def _release(tx: Tx[Store], nested: Stack) -> None:
 
 
 def _give_up(tx: Tx[Store], stack: Stack, failed: list[str]) -> Stack:
-    """Forget resources that a cleanup could not delete, as CloudFormation does."""
+    """Drop the rows of resources that a cleanup could not delete, as CloudFormation does. Return the updated stack."""
     for key in failed:
         tx.store.stacks.drop_resource(tx.store.stacks.resources(stack.id)[key])
     stack = stack.but(failure=UNDELETED)
@@ -367,7 +373,7 @@ def _give_up(tx: Tx[Store], stack: Stack, failed: list[str]) -> Stack:
 
 
 def _leave_over(tx: Tx[Store], stack: Stack) -> bool:
-    """Add leftovers: rows of replaced resources, which must be deleted. Return True if a later transaction must add more."""
+    """Add leftovers: rows of replaced resources that must be deleted. Return True if a later transaction must add more."""
     changed = [row for row in tx.store.stacks.resources(stack.id).values() if not row.leftover and _is_unfinished(stack, row)]
     for row in changed[:ROWS_MAX]:
         before = row.before
@@ -392,7 +398,7 @@ def _to_delete(tx: Tx[Store], stack: Stack) -> list[str]:
 
 
 def _at_end(tx: Tx[Store], stack: Stack, *, failed: bool) -> dict[str, object]:
-    """Return what changes in a stack whose deletions have ended."""
+    """Return the members that change in a stack whose deletions have ended."""
     if stack.status is StackStatus.DELETE_IN_PROGRESS:
         return {} if failed else {"deleted_at_s": tx.now_s}
     if stack.status is CLEANUP:
@@ -401,7 +407,7 @@ def _at_end(tx: Tx[Store], stack: Stack, *, failed: bool) -> dict[str, object]:
 
 
 def _end(tx: Tx[Store], stack: Stack) -> None:
-    """Clear what only an operation in progress needs."""
+    """Delete the data that only an operation in progress needs. Schedule the deletion of the rows of a deleted stack."""
     stacks = tx.store.stacks
     stacks.forget(stack.id)
     tx.watch(stack.key, ())

@@ -1,6 +1,7 @@
 """Reconcilers of tasks.
 
-They enforce time limits, and delete stopped tasks, old records of tasks, and deleted task definitions.
+They enforce time limits, and delete stopped tasks, old records in the history of tasks, expired client tokens, and deleted task
+definitions.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from corral.store import Store
 SWEEP_EVERY_S = 60.0
 STOPPED_TASKS_S = 3600.0  # ECS shows a stopped task for an hour
 DAY_S = 86_400.0
-ROWS_MAX = 500
-RECORDS_MAX = 200  # less than ROWS_MAX, because the deletion of a record changes a random page of the index of ids
+ROWS_MAX = 500  # the most rows of a table that one transaction deletes
+RECORDS_MAX = 200  # the same for the history; fewer, because the deletion of a record changes a random page of the index of ids
 
 
 def reconcile_task(tx: Tx[Store], task_id: str) -> None:
-    """Stop a task whose time limit or startTimeout has passed."""
+    """Stop a task whose time limit or startTimeout has passed. Otherwise schedule the next check."""
     task = tx.store.tasks.get(task_id)
     if task is None or task.instance_id is None:
         return
@@ -31,7 +32,7 @@ def reconcile_task(tx: Tx[Store], task_id: str) -> None:
 
 
 def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:
-    """Delete a limited number of stopped tasks, of old records of tasks, and of expired client tokens."""
+    """Delete a limited number of stopped tasks, of old records in the history, and of expired client tokens."""
     kept = tx.settings.history
     dropped = (
         tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX),
@@ -42,7 +43,7 @@ def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:
 
 
 def drop_deleted_definitions(tx: Tx[Store], _: str) -> None:
-    """Delete task definitions that are marked as deleted and that no task refers to.
+    """Delete task definitions that a user has deleted and that no task refers to.
 
     A stopped task refers to its definition until the task is deleted.
     """

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
 IP_FREEBIND = 15  # the value on Linux; Python has no constant for it
-LOG_MAX_BYTES = 10 * 1024 * 1024  # a log file larger than this is rotated at the next start
+LOG_MAX_BYTES = 10 * 1024 * 1024  # at start, a log file larger than this is rotated
 JOIN_S = 5.0  # at start, the server waits at most this long for the agent of this machine before it reports that Corral is up
 
 
@@ -96,12 +96,12 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
     instance_type: str = HOST_TYPE
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
-    # Start although state.db is missing and blobs exist. The blobs are moved to the quarantine.
+    # Start although state.db has no rows for the existing blobs. Corral moves these blobs to blobs/quarantine.
     discard_blobs: bool = False
     isolate: bool = False
     remember: str = ""  # names of options, separated by commas; the server stores their values in the table [up] of corral.toml
     ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
-    log: str | None = None  # a file for the output; Corral writes to it after it has checked the data folder
+    log: str | None = None  # a file for the output of the server, which uses the file after it has checked the data folder
     # The root keys can also be given as environment variables, because every user of the machine can read command lines.
     access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
     secret_key: str | None = os.environ.get("CORRAL_SECRET_KEY")
@@ -202,7 +202,7 @@ async def _serve(options: ServerOptions) -> None:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
     def open_pages() -> StatusPages:
-        from corral.server.session_revocation import SessionRevocation  # imported with the first page, because they take memory
+        from corral.server.session_revocation import SessionRevocation  # imported with the first page, because it takes memory
         from corral.server.status_pages import StatusPages, status_of
 
         def status(tx: Tx[Store], shown: int) -> dict[str, Any]:
@@ -251,7 +251,7 @@ async def _serve(options: ServerOptions) -> None:
 
 
 def _validate_data(data: Path, options: ServerOptions) -> None:
-    """Refuse a data folder that is in use, belongs to another program or is damaged. Nothing is changed."""
+    """Refuse a data folder that cannot be used, for example because it is in use or damaged. Nothing is changed."""
     require_unused(data)
     validate_folder(data)
     if (data / RESTORING).exists():
@@ -268,9 +268,10 @@ def _validate_data(data: Path, options: ServerOptions) -> None:
 
 
 def _require_state_of_blobs(data: Path) -> None:
-    """Refuse to start if files with the bytes of objects (blobs) exist, but state.db has no rows for them.
+    """Refuse to start if blobs (files with the bytes of objects) exist, but state.db is missing or has never had a blob.
 
-    Corral would treat all of these files as orphans.
+    Corral would treat all these blobs as orphans. If state.db exists, up to ERASED_ORPHANS_MAX blobs are accepted, because a crash
+    can leave so many.
     """
     path, found = data / "state.db", count_blobs(data / "blobs", ERASED_ORPHANS_MAX + 1)
     if not found or (not is_missing(path) and (found <= ERASED_ORPHANS_MAX or not never_had_blobs(path))):
@@ -284,7 +285,7 @@ def _require_state_of_blobs(data: Path) -> None:
 
 
 def _redirect_output(path: Path) -> None:
-    """Write the output to a log file from now on. A large log file is rotated first."""
+    """Write the output to a log file from now on. A log file larger than LOG_MAX_BYTES is rotated first."""
     if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
         path.rename(path.with_suffix(".log.1"))
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -337,7 +338,7 @@ def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
 
 
 def _listeners(host: str, port: int) -> list[socket.socket]:
-    """Listen on the address `host`. If it is neither loopback nor all addresses, listen on loopback, too.
+    """Listen on the address `host`. If it is neither loopback nor all addresses, also listen on loopback. Return the sockets.
 
     Tasks need loopback, because AWS SDKs fetch credentials over plain HTTP only from loopback addresses.
     """
@@ -362,9 +363,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_for_containers(port: int) -> socket.socket | None:
-    """Listen on the address at which containers with a network of their own reach Corral.
+    """Listen on the address at which containers with a network of their own reach Corral. Return None if this is not possible.
 
-    The agent may add this address to the machine later. With IP_FREEBIND, the server can listen on the address before that.
+    The machine gets this address only when the agent creates the Docker network of such containers. With IP_FREEBIND, the server
+    can listen on the address before that.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -416,7 +418,7 @@ def _stored_key(path: Path, loss: str) -> bytes:
 
 
 def _session_validity(path: Path, key: bytes, root: dict[str, str]) -> SessionValidity:
-    """Return the object that decides which sessions are valid. It is made from sessions.json and the root keys."""
+    """Return the object that decides which sessions are valid, made from sessions.json (`path`) and the root keys."""
     stored = json.loads(path.read_text())
     try:
         return msgspec.convert(

@@ -53,12 +53,12 @@ from corral.store import Store
 from corral.telemetry import LogStore
 
 AGENT_MESSAGE_MAX_BYTES = 64 * 1024 * 1024
-ORDERS_BYTES = 4 * 1024 * 1024  # the approximate maximum size of a message; more orders are sent as several messages
-MEASURE_MAX_S = 5.0
-RESTART_MIN_S = 0.05
+ORDERS_BYTES = 4 * 1024 * 1024  # start orders that have more bytes together are sent in several messages
+MEASURE_MAX_S = 5.0  # how long the server waits for a measurement
+RESTART_MIN_S = 0.05  # the pause before the agent is started again; it doubles up to RESTART_MAX_S
 RESTART_MAX_S = 5.0
-SAMPLES_KEPT = 120
-LOG_TAIL_BYTES = 4096
+SAMPLES_KEPT = 120  # samples of each GPU
+LOG_TAIL_BYTES = 4096  # the last line of the agent's log is searched in this many bytes
 
 TOO_LONG = "CannotStartContainerError: the order to start has {} bytes (command, environment, files); at most {} are possible"
 NOT_ENCODED = "CannotStartContainerError: the order to start cannot be sent: {}"
@@ -72,7 +72,7 @@ log = logging.getLogger("corral")
 class AgentConnection:
     """The connection to one agent.
 
-    Orders are sent in the sequence of their commits. A start order is sent after the log stream of its run was opened.
+    Orders are sent in the sequence of their commits. A start order is sent after the log stream of its run has been opened.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, hello: Hello, heard_s: float) -> None:
@@ -161,11 +161,11 @@ class Agents:
             connection = self._connections.get(host_id)
             if connection is not None:
                 while of_host.replaces_earlier and not connection.orders.empty():
-                    connection.orders.get_nowait()  # drop them: after a new hello, all orders are sent again
+                    connection.orders.get_nowait()  # drop the queued orders: `of_host` has all orders again, after a new hello
                 connection.orders.put_nowait(of_host)
 
     def problems(self) -> list[dict[str, Any]]:
-        """Return the agents and spawners that do not respond, for the status page. Any thread may call this method."""
+        """Return the problems of agents and spawners that do not respond, for the status page. Any thread may call this method."""
         now_s, pid = self._clock.now_s(), node_folder.lock_owner(self._folder / "agent.lock")
         connections = list(self._connections.values())
         found = []
@@ -309,7 +309,7 @@ class Agents:
             as_containers = bool(connection.hello.docker)
             refused |= await self._logs.submit_now(lambda tx: open_streams(tx, logged, as_containers=as_containers))
         if self._connections.get(connection.hello.host_id) is not connection:
-            raise ConnectionResetError  # the host's next hello requests all orders again, and these runs can start then
+            raise ConnectionResetError  # the host has reconnected or is gone: its next hello requests these orders again
         await self._refuse(refused, connection)
         return [start.spec for start in starts if start.spec.run_id not in refused]
 
@@ -321,9 +321,10 @@ class Agents:
             await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
 
     async def _with_files(self, starts: list[RunSpec], connection: AgentConnection) -> list[RunSpec]:
-        """Add the variables of the environment files to each run.
+        """Add the variables of the environment files to each run. Return the runs that can start.
 
-        If a file was replaced after the order was made, the run is ordered again.
+        If a file has been replaced since the order was made, the run is ordered again, but only once. A run whose file cannot be
+        read is stored as failed.
         """
         whole, again, refused = list[RunSpec](), set[str](), dict[str, str]()
         for spec in starts:
@@ -367,7 +368,7 @@ class Agents:
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
                 past.append((self._clock.now_s(), sample))
             found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
-            # If the host has reconnected, its new hello has newer facts.
+            # If the host has reconnected, the hello of its new connection has newer facts than this report.
             if found and self._connections.get(host_id) is connection:
                 await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
                 foreign = {**foreign, **found}
@@ -386,7 +387,7 @@ class Agents:
             connection.send({"ack": Ack(shipped)})
 
     async def keep_agent(self) -> None:
-        """Start an agent on this machine whenever none is alive. An agent that outlived an earlier server reconnects by itself."""
+        """Start an agent on this machine whenever no agent is alive. An agent that has outlived an earlier server reconnects."""
         wait_s = RESTART_MIN_S
         while True:
             held = node_folder.try_lock(self._folder / "agent.lock")
@@ -420,7 +421,7 @@ class Agents:
 def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str, str]]:
     """Return the orders as JSON, and the refused orders as a dict from run id to reason.
 
-    An order that is too long or not valid JSON is refused, because it would break the connection for all runs.
+    An order that is too long, or that cannot be encoded, is refused, because it would break the connection for all runs.
     """
     encoded, refused = list[msgspec.Raw](), dict[str, str]()
     for spec in specs:
@@ -437,7 +438,10 @@ def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str
 
 
 def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec]) -> Iterator[dict[str, Any]]:
-    """Split orders into messages of bounded size. Stops are in the last message, because some may be for runs in `starts`."""
+    """Yield the messages for orders. Start orders are split into messages of about ORDERS_BYTES.
+
+    The last message has all stop and check orders. So the agent gets a stop order after the start order of the same run.
+    """
     part, size = list[msgspec.Raw](), 0
     for start in starts:
         if part and size + len(start) > ORDERS_BYTES:
@@ -459,7 +463,7 @@ def _last_line(path: Path) -> str:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a child process without a thread. A waiting thread would prevent the server from exiting."""
+    """Wait for the end of a child process without a thread. A waiting thread would prevent the server from exiting."""
     loop, ended, fd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(process.pid)
     loop.add_reader(fd, ended.set)
     try:

@@ -1,10 +1,10 @@
 """Authentication: finds the caller of a request by its credentials. All kinds of credentials are checked in this module.
 
 The kinds are: a signature with an access key (of the root user or of a session), the signed policy of a browser form, the password
-of the registry, the token for `/metrics`, and the two secrets of a task. No check reads a database, because Corral derives every
-secret except the root user's key from a key of its own (`services/sessions.py`). The tokens of sessions and the passwords of the
-registry also contain the caller and the expiry time. The credentials of a task expire when the task stops. The root user can revoke
-all sessions.
+of the registry, the token for `/metrics`, and two secrets of a task: its authorization token and its metadata URL. No check reads a
+database, because Corral derives every secret except the root user's key from a key of its own (`services/sessions.py`). The tokens
+of sessions and the passwords of the registry also contain the caller and the expiry time. The credentials of a task expire when the
+task stops. The root user can revoke all sessions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corral.server.registry.errors import Denied
 from corral.services import sessions
 from corral.services.ecr.registry_passwords import access_of
 
-ENDED_S = 0.0  # the expiry time of a session that ended early
+ENDED_S = 0.0  # the expiry time of a session that has ended early: a time in the past
 TASKS = "ecs-tasks.amazonaws.com"  # the principal of requests that a task authenticates with its own secrets
 METRICS_READER = "metrics"  # the principal of requests with the token for `/metrics`
 ANONYMOUS = aws.Identity(access_key_id="", principal="*", region="", service="")
@@ -28,8 +28,8 @@ ANONYMOUS = aws.Identity(access_key_id="", principal="*", region="", service="")
 class Authentication:
     """Each method checks one kind of credentials and returns the identity of the caller.
 
-    If the credentials are wrong, a method raises the error of the protocol or returns None. If it returns None, its caller raises
-    the error.
+    If the credentials are wrong, a method raises the error of the protocol or returns None. If a method returns None, the code that
+    called it raises the error.
     """
 
     def __init__(
@@ -65,7 +65,10 @@ class Authentication:
         return aws.verify_post_policy(fields, self.secret, self._clock.now_s())
 
     def registry_password(self, password: str) -> aws.Identity | None:
-        """Check a password that `aws ecr get-login-password` returned. The password also contains a region."""
+        """Check a password that `aws ecr get-login-password` has returned. The password also contains a region.
+
+        Return None if Corral did not issue the password. Raise Denied if the password has expired.
+        """
         access = access_of(self._session_key, password)
         if access is None:
             return None
@@ -105,9 +108,9 @@ class Authentication:
         return aws.Secret(found.secret_key, token, expires_at_s, session.principal, session.task_id, session.confined)
 
     def _has_ended(self, task_id: str | None, epoch: str) -> bool:
-        """Whether a session ended before its expiry time.
+        """Whether a session has ended before its expiry time.
 
-        A session ends early with its task, by `corral revoke`, or when the root key that created it changes.
+        A session ends early when its task stops, when `corral revoke` ends it, or when the root key that created it changes.
         """
         if task_id is not None and task_id not in self._live_tasks:
             return True

@@ -1,4 +1,7 @@
-"""Collects items on the event loop and passes them to a function in batches, so that a thread is woken less often."""
+"""Collects items on the event loop and passes them to a function in batches.
+
+The function wakes a thread. With batches, the thread is woken less often.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ class Batcher(Generic[T]):
     def add(self, item: T) -> None:
         """Add an item.
 
-        The batch is passed on when it is large enough, or after an iteration of the event loop that has added no item.
+        At the end of each iteration of the event loop, the batch is passed on if it has at least `most` items, or if no item was
+        added in this iteration.
         """
         if not self._items:
             asyncio.get_running_loop().call_soon(self._end_turn, 0)

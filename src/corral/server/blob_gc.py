@@ -1,9 +1,10 @@
 """Garbage collection of blobs, which are the files with the bytes of objects and image layers.
 
-It deletes, in batches, the files that no object and no layer needs any more. An orphan is a file without a database row, which a
-crash has left. At start, a few orphans are deleted at once. Many orphans are not deleted, because no crash leaves so many: this
-state.db probably belongs to another data folder. These orphans are moved to blobs/quarantine/DATE and deleted after a week. If rows
-refer to them again, they are moved back. While a backup copies blobs, no blob is deleted.
+A blob that no object and no layer needs any more is garbage. Garbage is deleted in batches. A blob without a database row is an
+orphan. A crash during an upload leaves an orphan. At start, up to ERASED_ORPHANS_MAX orphans are deleted. If there are more
+orphans, they are not deleted, because no crash leaves so many: this state.db probably belongs to another data folder. These orphans
+are moved to blobs/quarantine/DATE, and deleted after a week. If rows refer to them at a later start, they are moved back. While a
+backup copies blobs, no blob is deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from corral.server.lanes import Lane
 from corral.store import Store
 
 BATCH_BLOBS = 200
-ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as there were open uploads
+ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as uploads were in progress
 DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
 HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs
@@ -84,9 +85,10 @@ class BlobGc:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _sweep(self) -> None:
-        """Delete or quarantine orphans.
+        """Delete orphans, or move them to the quarantine.
 
-        Files are listed before rows are read, so a listed file without a row is really an orphan.
+        The files are listed before the rows are read, and the list omits files whose rows are not committed yet. So a listed file
+        without a row is really an orphan.
         """
         folders, orphans = self._blobs.folders(), list[str]()
         while names := await asyncio.to_thread(self._blobs.names, folders):
@@ -107,22 +109,23 @@ class BlobGc:
         )  # fmt: skip
 
     def _has_quarantine(self) -> bool:
-        """Whether an earlier start has moved orphans to the quarantine.
+        """Whether the quarantine has blobs, which an earlier start has moved there.
 
-        That start may have been killed before it had moved all of them. So the other orphans must also be moved, and not deleted.
+        Corral may have been killed before it had moved all orphans. So the remaining orphans must also be moved, even if they are
+        few.
         """
         return any(names for _, names in self._blobs.quarantined())
 
     async def _remove(self, blobs: Sequence[str]) -> None:
-        """Delete the files of garbage, then their rows."""
+        """Delete the files of garbage, then the rows that list them as garbage."""
         await self._erase(blobs)
         await self._state.submit(lambda tx: tx.store.objects.drop_garbage(blobs))
 
     async def _erase(self, blobs: Sequence[str]) -> None:
         """Delete files. If a file has readers, it is deleted when its last reader is done.
 
-        `erasable` is called while the lock is held. So a running backup, whose snapshot may refer to these blobs, ends first. A
-        later backup does not need them.
+        A backup holds the lock while it copies blobs, because its snapshot of the rows may refer to these blobs. A later backup
+        does not need them.
         """
         while (held := try_erasing(self._lock)) is None:
             await asyncio.sleep(HELD_DELAY_S)
@@ -134,7 +137,7 @@ class BlobGc:
 
 
 def take_back_quarantined(blobs: Blobs, store: Store) -> None:
-    """Move the blobs that rows refer to back from the quarantine. Called at start."""
+    """Move blobs back from the quarantine if rows refer to them. The server calls this function at start."""
     for date, names in blobs.quarantined():
         known = set[str]()
         for at in range(0, len(names), BATCH_BLOBS):

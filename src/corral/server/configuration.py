@@ -58,7 +58,7 @@ def read_configuration(data: Path) -> Configuration:
 
 
 def _by_type(types: dict[str, Any]) -> dict[str, Any]:
-    """Return the definitions by type name. TOML reads the dot in `p3.16xlarge = …` as a nested table."""
+    """Return the definitions by type name. TOML reads `p3.16xlarge = …` as the key `16xlarge` in a nested table `p3`."""
     found: dict[str, Any] = {}
     for name, value in types.items():
         if "." not in name and isinstance(value, dict) and not set(value) & set(FIELDS):

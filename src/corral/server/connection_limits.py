@@ -15,13 +15,13 @@ from typing import Protocol
 from corral.errors import ApiError, ServiceUnavailable
 
 CONNECTIONS_MAX = 4000
-OVERFLOW = 64  # so many new connections above the maximum stay open, and their requests get an error response
+OVERFLOW = 64  # up to this many new connections above the maximum stay open for a second, so that their requests get an error
 FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
 UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # the total of bodies and incomplete heads, over all connections
-WAITING_MAX = 64  # requests that may wait until memory for their body is free
-WAIT_MAX_S = 20.0
+WAITING_MAX = 64  # the most requests that wait until memory for their body is free
+WAIT_MAX_S = 20.0  # the longest wait of such a request
 UNVERIFIED_BYTES_PER_S = 100 * 1024 * 1024  # the rate at which large unverified bodies are received, over all connections
-# After unverified requests have taken at least this much memory, free memory is returned to the system.
+# If unverified requests have taken at least this much memory, free memory is returned to the system after TRIM_AFTER_S.
 TRIM_MIN_BYTES = 16 * 1024 * 1024
 TRIM_AFTER_S = 1.0
 
@@ -88,7 +88,7 @@ class UnverifiedMemory:
         self._grant()
 
     def trim_soon(self) -> None:
-        """Return free memory to the system after a second. Otherwise the allocator would keep the memory of large bodies."""
+        """Return free memory to the system after TRIM_AFTER_S. Otherwise the allocator would keep the memory of large bodies."""
         if not self._is_trim_due:
             self._is_trim_due = True
             asyncio.get_running_loop().call_later(TRIM_AFTER_S, self._trim)
@@ -125,7 +125,8 @@ class ConnectionLimits:
     def connected(self, connection: Stranger, count: int) -> None:
         """Register a new connection. `count` is the number of open connections.
 
-        If there are too many, close the oldest stranger.
+        If there are more than `connections_max`, close the oldest stranger. A stranger that is new is closed only if there are also
+        more than OVERFLOW connections above this maximum.
         """
         self._strangers[connection] = None
         if count > self.connections_max:
@@ -141,7 +142,7 @@ class ConnectionLimits:
     disconnected = authenticated
 
     def must_refuse(self, connection: Stranger, count: int) -> bool:
-        """Whether to refuse the requests of a connection, because too many are open and it is a stranger.
+        """Whether to refuse the requests of a connection, because too many connections are open and this one is a stranger.
 
         `count` is the number of open connections.
         """
@@ -156,9 +157,9 @@ class ConnectionLimits:
 
 
 def raise_open_files_limit() -> tuple[int, int]:
-    """Raise the soft limit of open files of the server to the hard limit. Return the previous limits (soft, hard).
+    """Raise the soft limit of open files of the server to the hard limit, but not above FILES_MAX.
 
-    Tasks run with the previous limits.
+    Return the previous limits (soft, hard). Tasks run with the previous limits.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)

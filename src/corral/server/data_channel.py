@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from corral.server.websocket import WebSocket
 
 TOKEN_WITHIN_S = 10.0
-RELAY_WITHIN_S = 15.0  # if the host has not started the relay after this time, it is overloaded or lost
+RELAY_WITHIN_S = 15.0  # if the host has not started the relay within this time, the host is overloaded or lost
 REFUSED_CODE = 1008
 TOKEN_REFUSED = "the token is not valid for this session, or was used before"
 _PATH = re.compile(r"/v1/data-channel/(ecs-execute-command-[0-9a-f]{17})")
@@ -67,7 +67,7 @@ class DataChannel:
         self._server = await asyncio.start_unix_server(self._relay_connects, sock=socket, limit=PART_BYTES)
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve one websocket. It is accepted only if ExecuteCommand issued its URL."""
+        """Serve one websocket. It is accepted only if ExecuteCommand has issued its URL."""
         found = _PATH.fullmatch(websocket.path)
         address = parse_qs(websocket.query).get("cell-number", [""])[0]
         if found is None or not execute_command.is_session_address(self._settings, found[1], address):
@@ -93,7 +93,10 @@ class DataChannel:
                 await websocket.close(1000)
 
     async def _permit(self, session_id: str, websocket: WebSocket) -> Permit | None:
-        """Read the token in the first message and return its permit. A token can be used once."""
+        """Read the token in the first message, and return its permit. A token can be used once.
+
+        Return None if there is no valid token within TOKEN_WITHIN_S.
+        """
         try:
             message = await asyncio.wait_for(websocket.receive(), TOKEN_WITHIN_S)
             token = str(read_json(message or "")["TokenValue"])
@@ -122,7 +125,10 @@ class DataChannel:
             relay.close()
 
     async def _begin(self, host_id: str, order: Execute) -> RelayConnection:
-        """Order the host to start the session, and wait until the relay of the session connects."""
+        """Order the host to start the session, and wait until the relay of the session connects.
+
+        Raise TargetNotConnectedException if the host declines the session, or if no relay connects within RELAY_WITHIN_S.
+        """
         connected: asyncio.Future[RelayConnection] = asyncio.get_running_loop().create_future()
         self._expected[order.session_id] = connected
         declining = asyncio.create_task(self._agents.execute(host_id, order))

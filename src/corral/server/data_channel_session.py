@@ -1,9 +1,10 @@
 """One session of the data channel, on the server's side.
 
-The server numbers its messages and buffers each of them until it is acknowledged. AWS's session-manager-plugin drops messages that
-arrive before it is ready, without an acknowledgement. So the oldest unacknowledged message is sent again after a while. When too
-many bytes are unacknowledged, the server reads no more output of the command. The command then blocks, as with any slow terminal.
-Input is acknowledged when the relay, which is the process on the host that runs the command, has accepted it.
+The relay is a process on the host that runs the command of the session. The server numbers its messages to the client, and buffers
+each message until the client has acknowledged it. AWS's session-manager-plugin drops messages that arrive before it is ready,
+without an acknowledgement. So the server sends the oldest unacknowledged message again every RESEND_S seconds. If more than
+UNACKNOWLEDGED_MAX_BYTES are unacknowledged, the server reads no more output of the command. Then the command blocks, as with any
+slow terminal. The server acknowledges input when the relay has accepted it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from corral.ids import Ids
 from corral.model.json_documents import read_json
 
 AGENT_VERSION = "3.0.0.0"  # clients derive the features of an SSM agent from its version
-PAYLOAD_MAX_BYTES = 16 * 1024
+PAYLOAD_MAX_BYTES = 16 * 1024  # longer output is sent as several messages
 UNACKNOWLEDGED_MAX_BYTES = 256 * 1024
 PENDING_INPUT_MAX_BYTES = 1024 * 1024  # input above this limit is not acknowledged, so the client sends it again
 RESEND_S = 0.2
-HANDSHAKE_S = 15.0
+HANDSHAKE_S = 15.0  # the maximum wait for the response to the handshake
 CLOSE_S = 30.0  # the maximum wait for the last acknowledgements
-SIZED_WITHIN_S = 1.0
-DEFAULT_SIZE = (24, 80)
-SIDE_MAX = 0xFFFF
+SIZED_WITHIN_S = 1.0  # the maximum wait for the window size of the client
+DEFAULT_SIZE = (24, 80)  # rows and columns
+SIDE_MAX = 0xFFFF  # the most rows or columns
 CUT = "The session has ended: the container has stopped, or its host was lost."
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -44,7 +45,7 @@ class Disconnected(Exception):
 
 
 class RelayConnection(Struct, frozen=True):
-    """The connection to the relay, a process on the host that runs the command."""
+    """The connection to the relay."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -159,13 +160,13 @@ class DataChannelSession:
             self._resending.cancel()
         if not self._response.done():
             self._response.set_exception(Disconnected())
-            # Mark the exception as retrieved. Possibly nothing awaits it, and asyncio would then log a warning.
+            # Mark the exception as retrieved. Otherwise asyncio would log a warning if no coroutine awaits it.
             self._response.exception()
         if self._relay is not None:
             self._relay.close()  # this ends the pending read
 
     def _frames(self, message: ChannelMessage) -> bytes:
-        """Return the frames to send to the relay. A message that concerns only the session needs no frame."""
+        """Return the frames to send to the relay. Return no frames for a message that concerns only the session."""
         if message.kind == PayloadKind.DATA:
             return (frame(INPUT, message.payload) if message.payload else b"") + (
                 frame(END_OF_INPUT) if message.flags & messages.LAST else b""

@@ -21,8 +21,7 @@ from corral.model.run_environment import JSON_VALUES
 async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:
     """Return the run with the variables of its environment files.
 
-    Raise FileNotFoundError if an object was replaced after the order was made. The caller then requests a new order, which refers
-    to the new object.
+    Raise FileNotFoundError if the object of a file has been replaced since the order was made.
     """
     if not spec.environment_files:
         return spec
@@ -48,7 +47,8 @@ def parse_file(text: str) -> dict[str, str]:
     """Parse lines of the form NAME=VALUE. Quotes and spaces belong to the value.
 
     If a file sets a name twice, the value of the last line is used. Comments (#) and lines without a name or a value are ignored.
-    If the first line is JSON_VALUES, each value is a JSON string, so that it can contain newlines.
+    If the first line is JSON_VALUES, there are no comments, and each value is a JSON string, so that it can be empty and can
+    contain newlines.
     """
     found: dict[str, str] = {}
     if text.partition("\n")[0] == JSON_VALUES:

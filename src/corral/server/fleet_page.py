@@ -1,7 +1,7 @@
 """The page `/_corral/fleet` for `corral fleet`: when messages arrived in an empty queue, and which tasks hold messages.
 
-SQS does not report these facts. The arrivals, and the time of the first receive of each task, are only in memory: the server has
-them since its start, and only the latest of them.
+SQS does not report these facts. The server has the arrivals, and the time when each task first received a message, only in memory.
+So it knows none from before its start, and it keeps only the latest of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from corral.store import Store
 
 
 def fleet_page(tx: Tx[Store], region: str, queue_name: str, task_ids: Sequence[str]) -> dict[str, Any]:
-    """Return the messages that arrived in the empty queue, and the first receive and the held messages of each task."""
+    """Return the arrivals of messages in the empty queue, and for each task its first receive and the messages that it holds."""
     queues = tx.store.queues
     queue = queues.queue(region, queue_name)
     held = queues.held_by_each(task_ids, round(tx.now_s * 1000))

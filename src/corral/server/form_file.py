@@ -10,7 +10,7 @@ from corral.services.s3.errors import entity_too_large, entity_too_small
 class FormFile:
     """The file of a form upload, as a request body.
 
-    `begun` contains the bytes of the file that arrived together with the last form field.
+    `begun` contains the bytes of the file that arrived together with the last form field. `more` says whether more bytes follow.
     """
 
     def __init__(self, form: FormUpload, begun: bytes, more: bool) -> None:

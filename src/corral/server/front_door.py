@@ -4,7 +4,7 @@ recognise       find the API and the operation, by `aws/recognition.py` for AWS 
 authenticate    identify the caller by the credentials of the request (`authentication.py`)
 authorise       check that the caller may perform the action (`task_permissions.py`)
 rate            check that the caller has not made too many requests
-run             run the operation in the thread that writes its database
+run             run the operation in the lane of its database (`service_calls.py` names the exceptions)
 respond         return the result, or the error in the format of the client's protocol
 """
 
@@ -76,11 +76,11 @@ class Exchange(Protocol):
 
 
 def authorise(caller: Caller, exchange: Exchange) -> None:
-    """Raise AccessDenied if a caller outside of containers may not perform the action.
+    """Raise AccessDenied if an anonymous caller may not perform the action.
 
-    Only anonymous callers are refused here. The root user, its sessions, and tasks that run as processes of this machine may
-    perform all actions. For programs in containers (`Caller.confined`), `TaskPermissions` evaluates the policies of their role.
-    Resource policies are evaluated by the services that have them.
+    The root user, its sessions, and tasks that run as processes of this machine may perform all actions. This function is not
+    called for programs in containers (`Caller.confined`): `TaskPermissions` evaluates the policies of their role. The services that
+    have resource policies evaluate these themselves.
     """
     if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
@@ -104,7 +104,7 @@ class FrontDoor:
         memory: UnverifiedMemory,
         metrics: MetricsPage,
     ) -> None:
-        """`open_pages` is called with the first request for one of Corral's own pages."""
+        """`open_pages` is called once, at the first request for one of Corral's own pages."""
         self._settings = settings
         self._state = lanes["state"]
         self._authentication = authentication
@@ -171,7 +171,7 @@ class FrontDoor:
         return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
-        """Return the exchange of a page of Corral, of a URL that a stack has given out, or of a task endpoint.
+        """Return the exchange of a page of Corral, of a URL that a stack waits for (`wait_handles.py`), or of a task endpoint.
 
         Return None for all other paths.
         """
@@ -227,7 +227,10 @@ class FrontDoor:
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds in the header X-Corral-Wait. AWS ignores this header, so clients can always send it."""
+    """Return the seconds in the header X-Corral-Wait: how long the response may wait for a change.
+
+    AWS ignores this header, so a client can send it with every request.
+    """
     text = headers.get("x-corral-wait")
     try:
         return max(0.0, min(float(text), WAIT_MAX_S)) if text is not None else 0.0
@@ -242,6 +245,6 @@ def _seen(headers: Mapping[str, str]) -> int | None:
 
 
 def _id_prefix(headers: Mapping[str, str]) -> str:
-    """Return the beginning of a task id in the header X-Corral-Prefix. Other texts are ignored."""
+    """Return the beginning of a task id in the header X-Corral-Prefix. Return an empty text if the header has no such value."""
     text = headers.get("x-corral-prefix", "")
     return text if ID_PREFIX.fullmatch(text) else ""

@@ -1,8 +1,8 @@
 """One process of a Lambda function. It runs one invocation at a time, and its output is written to CloudWatch Logs.
 
 The program of the process is `functions/supervisor.py`. The lifeline is a socket between the server and the process. The process
-ends when the server closes the socket. So it also ends when the server is killed. When the process ends by itself, it writes the
-reason to the lifeline. An exit status cannot carry the reason, because a function can end with any exit status.
+ends when the server closes the lifeline. So the process also ends when the server is killed. When the process ends by itself, it
+writes the reason to the lifeline. An exit status cannot carry the reason, because a function can end with any exit status.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ log = logging.getLogger("corral")
 
 PROGRAM = Path(__file__).parents[1] / "functions" / "supervisor.py"
 TOO_MUCH_MEMORY = "memory"  # the reason if the function has used more memory than its limit (`functions/supervisor.py`)
-# The code of a function may take this long to load, or as long as the timeout of the function if that is longer. The timeout of an
-# invocation begins when the code is loaded.
+# The code of a function may take this long to load, or as long as the timeout of the function if the timeout is longer. The timeout
+# of an invocation begins when the code is loaded.
 LOAD_MAX_S = 60.0
-END_MAX_S = 10.0
+END_MAX_S = 10.0  # how long the server waits for the end of a process before it kills the process
 RESULT_MAX_BYTES = 6 * 1024 * 1024
-TAIL_BYTES = 4096
+TAIL_BYTES = 4096  # the response of Invoke can contain this many bytes from the end of the log of the invocation
 REASON_MAX_BYTES = 16
 FLUSH_S = 0.2  # output is written to the log at this interval while the function runs
-PENDING_MAX_BYTES = 4 * 1024 * 1024  # the process is paused if it prints more than this between two writes to the log
+# If a process prints more than this between two writes to the log, the server reads its output only after the next write.
+PENDING_MAX_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 LENGTH = struct.Struct(">I")
 INHERITED = ("LANG", "LD_LIBRARY_PATH", "PATH")  # the environment variables of the server that a function sees
@@ -57,7 +58,7 @@ class ProcessEnded(Exception):
 
 
 class ResultTooLarge(Exception):
-    """The process wants to send more bytes than the server accepts."""
+    """The process wants to send a result of more than RESULT_MAX_BYTES."""
 
 
 class FunctionLog:
@@ -176,7 +177,7 @@ class FunctionProcess:
         return self._is_loaded and not self.has_ended.is_set()
 
     async def run(self, order: InvocationOrder) -> InvocationOutcome:
-        """Run one invocation. If it takes too long, end the process."""
+        """Run one invocation. If the invocation takes longer than its timeout, end the process."""
         self._log.begin()
         self._log.add_line(f"START RequestId: {order.id} Version: $LATEST")
         began_s, init_ms, about = monotonic(), 0.0, dict[str, Any]()

@@ -1,7 +1,7 @@
 """Runs the invocations of Lambda functions: takes queued invocations, runs them in processes, and records the results.
 
-A process serves one invocation at a time. After an invocation, the process is kept for a minute, so that the next invocation
-starts without delay.
+A process serves one invocation at a time. After an invocation, the process is kept for IDLE_S, so that the next invocation starts
+without delay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 IDLE_S = 60.0  # how long an idle process is kept
 IDLE_MAX = 8  # the maximum number of idle processes, because each needs about 50 MB
 AGE_MAX_S = 6 * 3600.0  # older processes serve no further invocation: their credentials expire after twelve hours
-RETRY_S = 1.0
+RETRY_S = 1.0  # the pause after an error, for example if the disk is full
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when an invocation is queued or the server stops
 REPLACED = "The code of the function was replaced while the invocation began. Invoke the function again."
 
@@ -130,7 +130,7 @@ class FunctionRunner:
         return None
 
     async def _start(self, order: InvocationOrder) -> FunctionProcess | None:
-        """Start a process. Return None if the code of the function was replaced meanwhile."""
+        """Start a process. Return None if the code of the function has been replaced since the order was made."""
 
         def read_code(tx: Tx[Store]) -> bytes | None:
             return tx.store.functions.code(order.code_id)
@@ -154,7 +154,7 @@ class FunctionRunner:
         return process
 
     def _keep(self, process: FunctionProcess) -> None:
-        """Keep a process for the next invocation, or end it."""
+        """Keep a process for the next invocation. End it if it cannot be used again, is too old, or has an earlier revision."""
         if not process.is_usable or monotonic() - process.started_s > AGE_MAX_S:
             self._discard(process)
             return
@@ -183,7 +183,7 @@ class FunctionRunner:
         task.add_done_callback(self._discards.discard)
 
     async def close(self) -> None:
-        """End all processes. If asynchronous invocations are running, they run again after the next start."""
+        """End all processes. Asynchronous invocations that have not ended run again after the next start of the server."""
         for task in list(self._running):
             task.cancel()
         for timer in self._idle.values():

@@ -45,7 +45,7 @@ class GpuPage:
         return GpuRequest(request, request_id, self)
 
     async def apply(self, change: GpuChange) -> dict[str, Any]:
-        """Send the change to the host, and return the fault of the GPU after the host has reported it."""
+        """Send the change to the host. Return the fault of the GPU after the host has reported the change, or after SETTLE_S."""
         host_id, simulated = await self._state.submit(partial(_find, gpu_id=change.gpu), read_only=True)
         if change.xid is not None and not simulated:
             raise InvalidGpuRequest(f"{change.gpu} is a real GPU: only simulated GPUs can be made to fail.")
@@ -53,7 +53,7 @@ class GpuPage:
             raise InvalidGpuRequest(f"xid {change.xid} is not valid: use a number from 1 to {XID_MAX}.")
         if not self._agents.set_gpu_fault(host_id, GpuFaultOrder(change.gpu, change.xid)):
             raise GpuNotReachable("The agent of the host is not connected. Try again when it is: see `corral status`.")
-        wanted = "" if change.xid is None else xid_text(change.xid)  # None: tasks can still use a GPU with this Xid
+        wanted = "" if change.xid is None else xid_text(change.xid)  # None: this Xid is no fault, because tasks can use the GPU
         fault = None
         if wanted is not None:
             until_s = (await self._state.submit(_now_s, read_only=True)) + SETTLE_S
@@ -102,7 +102,7 @@ def _find(tx: Tx[Store], gpu_id: str) -> tuple[str, bool]:
 
 
 def _settled(tx: Tx[Store], gpu_id: str, wanted: str, until_s: float) -> str:
-    """Wait until a GPU has the wanted fault, or until the time is over. Return the fault that it has then."""
+    """Wait until a GPU has the wanted fault, but at most until `until_s`. Return the fault that the GPU has then, or no text."""
     host_id, _ = _find(tx, gpu_id)
     fault = tx.store.hosts.faults(host_id).get(gpu_id)
     text = fault.text if fault is not None else ""

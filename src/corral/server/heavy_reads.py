@@ -1,11 +1,11 @@
-"""Runs long reads of one database in reader threads, outside its lane. A lane is the thread that writes the database.
+"""Runs long reads of one database in reader threads, outside the thread of its lane, which writes the database.
 
-A read starts as a quick read. If it uses too much CPU time, it becomes a slow read and continues in its thread. This is allowed if
-fewer than `SLOW_MAX` slow reads run and the caller has no other slow read. Otherwise the read is abandoned, waits for its turn, and
-runs again from the beginning as a slow read. Callers take turns.
+A read starts as a quick read. If it uses more CPU time than QUICK_MAX_S, it becomes a slow read and continues in its thread. This
+is allowed if fewer than SLOW_MAX slow reads run and the caller has no other slow read. Otherwise the read is abandoned, waits for
+its turn, and runs again from the beginning as a slow read. Callers take turns.
 
-There are more threads than slow reads, so quick reads never wait for slow reads. A read ends when its client disconnects. Long
-reads call `Tx.step` regularly. This call raises an exception if the read must end.
+There are more than SLOW_MAX threads, so quick reads never wait for slow reads. A read ends when its client disconnects. Long reads
+call `Tx.step` regularly. This call raises an exception if the read must end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THREADS = 4
 SLOW_MAX = 2  # the maximum number of slow reads that run at the same time; the other threads serve quick reads
 QUICK_MAX_S = 0.02  # the CPU time that a quick read may use
 WATCH_S = 0.25  # a read that takes longer than this ends if its client disconnects
-WAITING_MAX = 200  # the maximum number of slow reads that wait for one of these SLOW_MAX turns
+WAITING_MAX = 200  # the maximum number of reads that wait for their turn to run as slow reads
 
 ThrottlingException = api_error("ThrottlingException")
 Step = Callable[[], None]
@@ -52,7 +52,7 @@ class HeavyRead(Struct, eq=False):
     quick_until_s: float = 0.0  # when the CPU time of the thread reaches this value, the read is no longer quick
 
     def run(self) -> Any:
-        """Called in a reader thread."""
+        """Run the read. A reader thread calls this method."""
         self.quick_until_s = time.thread_time() + QUICK_MAX_S
         return self.read(self.step)
 
@@ -64,7 +64,7 @@ class HeavyRead(Struct, eq=False):
 
 
 class HeavyReads:
-    """The reader threads of one lane, and the queue of slow reads. Call all methods without an underscore from the event loop."""
+    """The reader threads of one lane, and the reads that wait to run as slow reads. Call `run` from the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, waiting_max: int = WAITING_MAX) -> None:
         self._loop = loop
@@ -78,7 +78,7 @@ class HeavyReads:
     async def run(self, read: Read, caller: str, on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
         """Run a read and return its result.
 
-        If the read takes long, `on_slow` is called with a future. Cancelling this future ends the read.
+        If the read takes longer than WATCH_S, `on_slow` is called with a future. Cancelling this future ends the read.
         """
         heavy = HeavyRead(read, caller, self._loop.create_future(), self._become_slow)
         heavy.answer.add_done_callback(lambda answer: self._cancel(heavy) if answer.cancelled() else None)

@@ -1,8 +1,8 @@
 """HTTP connections: httptools parses the requests, and each request gets one response.
 
-`HttpProtocol` serves one connection. It limits the number of connections, and the size and the arrival time of request heads.
-`HttpConnection` is the interface for the handlers of one request. Large bodies do not pass through the event loop: a handler can
-read the body of a request directly from the socket, and write the body of a response directly to the socket.
+`HttpProtocol` serves one connection. It enforces the limits on the number of connections, and on the size and the arrival time of
+request heads. `HttpConnection` is the interface for the handlers of one request. Large bodies do not pass through the event loop: a
+handler can read the body of a request directly from the socket, and write the body of a response directly to the socket.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HttpConnection:
         self._protocol = protocol
         self.request = request
         self.keep_alive = keep_alive
-        # Whether the client sent `Expect: 100-continue`, and waits for the response 100 before it sends the body.
+        # Whether the client has sent `Expect: 100-continue`, and waits for the response 100 before it sends the body.
         self.awaits_continue = request.headers.get("expect", "").lower() == "100-continue"
         self.has_more = True  # a part of the body has not arrived yet
         self.is_taken_over = False
@@ -135,7 +135,10 @@ class HttpConnection:
         self.finish()
 
     def head(self, status: int, headers: Headers, size: int) -> bytes:
-        """Return the head of a response. Content-Length is added unless the handler has set it, as it does for HEAD."""
+        """Return the head of a response. Content-Length (`size`) is added, with two exceptions.
+
+        It is not added if the handler has already set it, as handlers do for HEAD, or if the status is in WITHOUT_LENGTH.
+        """
         self.is_responding = True
         lines, has_length = [_status_line(status), self._protocol.open.date], status in WITHOUT_LENGTH
         for name, value in headers:
@@ -151,7 +154,7 @@ class HttpConnection:
         return "".join(lines).encode("latin-1", "replace")
 
     def finish(self) -> None:
-        """End the response, after its last byte was written. Continue with the next request."""
+        """End the response, after its last byte has been written. Continue with the next request."""
         self.is_complete = True
         self._news.set()
         if not self.keep_alive:
@@ -165,10 +168,10 @@ class HttpConnection:
         return self._protocol.transport
 
     def take_over(self) -> tuple[int, bytes]:
-        """Return a duplicate of the socket, and the part of the body that was received already. Nothing more is received.
+        """Return a duplicate of the socket, and the part of the body that was received already.
 
-        The caller closes the duplicate. When the caller has read the whole body, it calls `end_of_body`. If it does not read the
-        whole body, the connection must serve no other request.
+        From now on, only the caller reads from the socket. The caller closes the duplicate. When the caller has read the whole
+        body, it calls `end_of_body`. If it does not read the whole body, the connection must serve no other request.
         """
         socket = self.pause()
         self.is_taken_over = True
@@ -177,7 +180,7 @@ class HttpConnection:
         return socket, received
 
     def end_of_body(self) -> None:
-        """Prepare for the next request, after the body was read from the socket of `take_over`."""
+        """Prepare for the next request, after the whole body has been read from the socket of `take_over`."""
         if not self.is_disconnected:
             self._protocol.replace_parser()
             self.arrived_whole()
@@ -214,11 +217,11 @@ class HttpProtocol(asyncio.Protocol):
     _in_head = False  # the head of a request has begun to arrive and is not complete
     # The bytes of an incomplete head that are counted in UnverifiedMemory. 0 for a head that arrives at once.
     _head_bytes = 0
-    # The bytes since the last byte of a head or body: chunk extensions, trailers, and line breaks between requests.
+    # The number of bytes since the last byte of a head or body: chunk extensions, trailers, and line breaks between requests.
     _other_bytes = 0
     _upgrading: aws.Request | None = None  # the request for a websocket
     _seconds = 0  # the time since the last head began to arrive, without the time in which requests were served
-    _age_s = 0
+    _age_s = 0  # the time since the connection was opened
     _url = b""
     _header_count = 0
     _address = ""
@@ -297,7 +300,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # a trailer of a chunked body. It must not replace a header, because the signature does not cover it.
+            return  # a trailer of a chunked body: it must not replace a header, because the signature does not cover trailers
         self._header_count += 1
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
@@ -401,7 +404,7 @@ class HttpProtocol(asyncio.Protocol):
         self._close_with(refusal.status, refusal.headers, refusal.body)
 
     def shut_down(self) -> None:
-        """Close the connection after the responses to all requests that have arrived."""
+        """Close the connection after all requests that have arrived have their responses."""
         if self._requests:
             self._requests[-1].keep_alive = False
         else:

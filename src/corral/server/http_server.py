@@ -38,7 +38,7 @@ class HttpServer:
         self._exit_requested = asyncio.Event()
 
     def exit(self) -> None:
-        """Stop listening. Requests that were already received get a response, if they end within GRACE_S."""
+        """Make `serve` stop listening. Requests that have already arrived get a response, if they end within GRACE_S."""
         self._exit_requested.set()
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
@@ -61,8 +61,8 @@ class HttpServer:
         request = connection.request
         try:
             response = await self._front_door.respond(request, connection.receive, connection)
-            # No other coroutine has run since the rows of the body were read, so its files still exist. `reading` protects them
-            # from deletion, also while `end_body` waits for the client.
+            # No other coroutine has run since the rows of the response body were read, so the files of the response body still
+            # exist. `reading` protects these files from deletion, also while `end_body` waits for the client.
             with self._blobs.reading([each.blob for each in response.stream]) if response.stream else nullcontext():
                 await end_body(connection, self._limits.memory, response)
                 await self._sender.send(response, connection)

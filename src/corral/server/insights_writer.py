@@ -1,4 +1,4 @@
-"""Writes the performance log events of Container Insights once a minute, for the clusters that have this setting."""
+"""Writes performance log events once a minute, for the clusters that have Container Insights."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class InsightsWriter:
             await self._append(cluster, await self._state.submit(of_tasks, read_only=True))
 
     async def _measure(self, pieces: list[list[str]]) -> dict[str, UsedByRun]:
-        """Return the resources that the containers of these tasks have used since the last call."""
+        """Return the resources that the containers of these tasks have used since the last call, by attempt id."""
         runs: dict[str, dict[str, float]] = {}
         for ids in pieces:
             found: dict[str, dict[str, float]] = await self._state.submit(partial(_runs, task_ids=ids), read_only=True)

@@ -1,7 +1,7 @@
 """EC2 instances on Corral's own pages, with facts that AWS's APIs do not have.
 
-The facts are the reasons of launches, waits and ends, and the overcommitted hosts. The instances of an overcommitted host may use
-more CPU or memory than the host has.
+These facts are the reasons of launches, waits and ends, and the overcommitted hosts. A host is overcommitted if its instances and
+its own tasks may use more CPU or memory than the host has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ INSTANCES_SHOWN_MAX = 50  # the most instances on one page
 
 
 def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
-    """Return a page of the instances of a region, including terminated instances. `next` is the `after` of the next page."""
+    """Return a page of the instances of a region, including terminated instances.
+
+    The page begins after the instance `after`. `next` is the `after` of the next page, or None on the last page.
+    """
     found = tx.store.instances.listed(region, after, INSTANCES_SHOWN_MAX + 1)
     shown = found[:INSTANCES_SHOWN_MAX]
     return {
@@ -73,14 +76,15 @@ def _reasons(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
 def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
     """Return why a claim (a launch that waits for GPUs) waits.
 
-    If no older claim has the same demand, the reason also names what holds the GPUs. For all claims, this would take too long.
+    If no older claim has the same demand, the reason also names what holds the GPUs. To compute this for all claims would take too
+    long.
     """
     pool = tx.store.fleet.pool(HOST_POOL)
     return why_claim_waits(tx, HOST_POOL, claim) if claim in pool.heads() else why_waiting(pool, claim)
 
 
 def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]]:
-    """List the hosts that have less CPU or memory than their instances and their own tasks may use."""
+    """List the overcommitted hosts."""
     cpu_units, memory_mib = Counter[str](), Counter[str]()
     for instance in living:
         if instance.host_id is not None:

@@ -1,6 +1,6 @@
-"""Lanes. A lane is the thread that runs the transactions of one store, which is a SQLite database.
+"""Lanes. A lane is a SQLite database (the store) and the one thread that writes to it.
 
-The event loop submits commands to a lane and receives their results.
+The event loop submits commands to a lane and receives their results. Reader threads run heavy reads (`heavy_reads.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from corral.model.settings import Settings
 from corral.server.batcher import Batcher
 from corral.server.heavy_reads import HeavyReads, Step
 
-BATCH_MAX = 256  # commands per transaction, approximately
+BATCH_MAX = 256  # when a transaction has at least this many commands, further commands wait for the next transaction
 BROKEN_PAUSE_S = 0.5  # the pause between two attempts when the database fails
 
 log = logging.getLogger("corral")
@@ -63,7 +63,7 @@ class Lane(Generic[S]):
         self.changes = 0  # the number of committed transactions that may have changed the store
 
     def start(self) -> None:
-        """Start the thread. Call this method from the event loop, after all lanes were created."""
+        """Start the thread. Call this method from the event loop, after all lanes have been created."""
         self._delivery.start()
         self._thread.start()
 
@@ -111,9 +111,9 @@ class Lane(Generic[S]):
         caller: str = "",
         on_slow: Callable[[asyncio.Future[T]], object] = lambda answer: None,
     ) -> T:
-        """Run a heavy read in a reader thread, outside the lane.
+        """Run a heavy read in a reader thread, and return its result.
 
-        If the read takes long, `on_slow` is called with its future.
+        If the read takes long, `on_slow` is called with a future. Cancelling this future ends the read.
         """
         found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), caller, on_slow)
         return found
@@ -167,7 +167,7 @@ class Lane(Generic[S]):
             began_s = time.perf_counter()
             try:
                 outcome = self._core.batch(commands)
-            except Exception as error:  # the database cannot be read: these commands fail, and later commands try again
+            except Exception as error:  # the database cannot be read or written: these commands fail, and later commands try again
                 refusal = ServiceUnavailable(f"The database cannot be read or written ({error}).")
                 outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)

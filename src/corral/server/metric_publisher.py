@@ -1,10 +1,9 @@
-"""Publishes Corral's own metrics once a second: metrics of queues, clusters, services, capacity providers and GPUs.
+"""Publishes Corral's own metrics: metrics of queues, clusters, services, capacity providers and GPUs.
 
-When a message arrives in an empty queue, the metrics are published at once.
-
-Unchanged values are republished only once a minute, or once in the period of an alarm if that is shorter. They are weighted by the
-number of seconds that they cover. So averages are correct, and an idle machine has little work. If the state has not changed and no
-queue has messages, no transaction runs in that second. The state lane is the thread that writes state.db.
+Values that have changed are published once a second, and at once when a message arrives in an empty queue. Unchanged values are
+published again only once a minute, or once in the shortest period of an alarm if this period is shorter than a minute. Each value
+is weighted by the number of seconds that it covers. So averages are correct, and an idle machine has little work. If nothing in
+state.db has changed, no queue has messages and no GPU has a new sample, no transaction runs in that second.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SECOND_S = 1.0
 EARLY_S = 0.9  # if a value was published less than this time ago, a new value covers only the time since then, not a whole second
 MINUTE_S = 60.0
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
-MEASURE_EVERY_S = 5.0  # not every second, because measuring the processes of tasks takes a host a few milliseconds
+MEASURE_EVERY_S = 5.0  # not every second, because a host needs a few milliseconds to measure the processes of its tasks
 
 log = logging.getLogger("corral")
 Points = Callable[[float, float], Iterable[Point]]  # (time, number of seconds that the value covers) → points
@@ -62,10 +61,10 @@ class MetricPublisher:
         self._has_messages = False
         self._has_unsaved_use = False  # whether samples of tasks were added since the last `_save_gpu_use`
         self._saved_s = clock.now_s()
-        self._repeat_s = MINUTE_S  # unchanged values are republished at multiples of this time
+        self._repeat_s = MINUTE_S  # unchanged values are published again at multiples of this time
 
     async def run(self) -> None:
-        """Publish once a second, and also when a message arrives in an empty queue, at most once a second.
+        """Publish once a second. Also publish when a message arrives in an empty queue, but at most once between two seconds.
 
         So an alarm on a queue does not wait for the next second, and its scaling policy can start the first worker at once.
         """
@@ -112,8 +111,8 @@ class MetricPublisher:
     def _is_unchanged(self) -> bool:
         """Whether there is nothing to publish.
 
-        Values change when the state changes, when a GPU has a new sample, and when messages grow older. Unchanged values are
-        republished at multiples of `_repeat_s`.
+        Values change when state.db changes, when a GPU has a new sample, and when messages grow older. Unchanged values are
+        published again at multiples of `_repeat_s`.
         """
         return (
             not self._has_messages
@@ -123,7 +122,7 @@ class MetricPublisher:
         )
 
     def _take_measured(self) -> list[Measured]:
-        """Return the measurements if they have finished since the last call, and start the next ones.
+        """Return the measurements that have finished since the last call. Start new measurements every MEASURE_EVERY_S.
 
         A background task measures, because a host may respond slowly.
         """
@@ -142,7 +141,7 @@ class MetricPublisher:
         return [each for each in found if each is not None]
 
     def points(self, tx: Tx[Store], measured: list[Measured]) -> list[Point]:
-        """Return the points to publish now. This method runs in the state lane."""
+        """Return the points to publish now. The thread of the state lane runs this method."""
         found = [*self._queue_points(tx), *self._cluster_points(tx, measured), *self._provider_points(tx), *self._gpu_points(tx)]
         oldest_s = tx.now_s - 2 * MINUTE_S
         self._published = {key: last for key, last in self._published.items() if last.at_s > oldest_s}
@@ -198,9 +197,10 @@ class MetricPublisher:
                 self._has_unsaved_use = True
 
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
-        """Return the points of a value if the value has changed or must be republished.
+        """Return the points of a value if the value has changed, or must be published again.
 
-        If the value has changed, points of the previous value may be returned too. They cover the time until a second ago.
+        If the value has changed, and the previous value was published more than a second ago, points of the previous value are
+        returned first. They cover the time until a second ago.
         """
         before = self._published.get(key)
         silent_s = now_s - before.at_s if before is not None else SECOND_S

@@ -31,7 +31,7 @@ from corral.services.own_metrics import dcgm_values, service_of
 from corral.store import Store
 
 PATH = "/metrics"
-QUEUES_MAX = 1_000  # the queues with the most messages are listed
+QUEUES_MAX = 1_000  # if there are more queues, the queues with the most messages are listed
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Unauthorized = api_error("Unauthorized", 401)
@@ -210,12 +210,12 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
 
 
 def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, task: Task | None) -> Labels:
-    """The labels of dcgm-exporter, and what uses the GPU: the instance, and the task with its cluster, service and container.
+    """Return the labels of dcgm-exporter, and labels for the instance, task, cluster, service and container that use the GPU.
 
     A GPU that tasks share has the label `shared` instead of the labels of a task, because its load belongs to several tasks.
 
-    dcgm-exporter has the label `modelName`. Corral uses `model_name`, because promtool refuses the other name. The configuration of
-    `corral metrics --config` adds `modelName`.
+    dcgm-exporter has the label `modelName`. Corral uses `model_name`, because promtool refuses `modelName`. The configuration that
+    `corral metrics --config` prints adds `modelName`.
     """
     labels = {
         "gpu": str(device.index), "UUID": device.gpu_id, "device": f"nvidia{device.index}", "model_name": device.model,

@@ -1,8 +1,9 @@
 """The page `/_corral/objects`: the content of several small objects in one response. `corral.worker` reads objects with it.
 
 The request is a POST of `{"objects": [[BUCKET, KEY], ...]}`. The first line of the response is a JSON list with the size of each
-object. The contents follow, in the same order. The size is null if the object is not in the response: it is too large, does not
-exist, or the caller may not read it. The client then calls GetObject, which returns the object or the right error.
+object. The contents follow, in the same order. The size is null if the object is not in the response: it is too large for the page,
+does not exist, may not be read by the caller, or the page has already taken READ_MAX_S. Then the client calls GetObject, which
+returns the object or the right error.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from corral.services.caller import Caller
 from corral.services.s3.objects import get_object
 from corral.store import Store
 
-OBJECTS_MAX = 100
+OBJECTS_MAX = 100  # the most objects in one request
 OBJECT_MAX_BYTES = 128 * 1024
-CONTENT_MAX_BYTES = 1024 * 1024
-READ_MAX_S = 0.01  # the event loop reads the objects; after this time, for example on a slow disk, it leaves out the others
+CONTENT_MAX_BYTES = 1024 * 1024  # the most bytes of all objects in one response
+READ_MAX_S = 0.01  # the event loop reads the objects; after this time, for example on a slow disk, it leaves out the other objects
 
 ObjectsDenied = api_error("AccessDenied", 403)
 InvalidObjectsRequest = api_error("InvalidRequest", 400)

@@ -1,4 +1,4 @@
-"""The open connections of the server, and the timer that finds clients which read nothing."""
+"""The open connections of the server, and the timer that disconnects clients which do not read their responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from corral.model.http_dates import http_date
 
-STALLED_S = 600  # a client that reads nothing for this long is disconnected
+STALLED_S = 600  # a client that reads nothing of its response for this long is disconnected
 CLOSING_MAX_S = 20  # the same limit for a connection that the server has closed
 
 

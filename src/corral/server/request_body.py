@@ -27,8 +27,8 @@ from corral.server.socket_reader import SocketReader
 # A body up to this size is written together with other such bodies.
 SMALL_MAX_BYTES = 64 * 1024
 BATCH_BYTES = 512 * 1024  # the approximate number of bytes that a thread writes at a time
-AHEAD_MAX_BYTES = 2 * 1024 * 1024  # the number of bytes that may be received while the threads are busy
-PULLED_MIN_BYTES = 1024 * 1024  # threads read a longer body directly from the socket
+AHEAD_MAX_BYTES = 2 * 1024 * 1024  # the most bytes of a body that are received while the threads still write earlier bytes
+PULLED_MIN_BYTES = 1024 * 1024  # threads read a body with a larger Content-Length directly from the socket
 # Corral reads the rest of a refused body if the whole body has at most this size, so that the connection can be used again.
 REST_MAX_BYTES = aws.BODY_MAX_BYTES
 REST_MAX_S = 30.0  # the maximum time for the rest of a refused body
@@ -62,7 +62,7 @@ class BodyReceiver:
         self._threads = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.RequestBody) -> tuple[bytes, dict[str, str]]:
-        """Return a whole small body, and its trailers."""
+        """Return a whole body of at most BODY_MAX_BYTES, and its trailers."""
         parts, size, more = [], 0, True
         while more:
             data, more = await next_piece(receive)
@@ -84,8 +84,8 @@ class BodyReceiver:
     ) -> Any:
         """Store a body of any size as a blob.
 
-        Then run `commit` in the lane, the thread that writes the database, and return its result. `commit` gets the trailers and
-        the blob. If an error occurs, no blob is left.
+        Then run `commit` in a transaction of the lane, and return its result. `commit` gets the trailers and the blob. If an error
+        occurs, no blob is left.
         """
         waiting, size, more, left = list[bytes](), 0, True, None
         while more and left is None and size < BATCH_BYTES:
@@ -113,14 +113,14 @@ class BodyReceiver:
     async def _committed(self, response: Awaitable[Any], stored: Callable[[], StoredBlob | None]) -> Any:
         """Wait for the commit. If the command fails, delete the blob.
 
-        If this wait is cancelled, the row may still be committed. So the file is not deleted here. Garbage collection deletes it if
-        it is an orphan.
+        If this wait is cancelled, the row may still be committed. So the file is not deleted here. If the row is not committed, the
+        file is an orphan, which the next start of the server deletes (`blob_gc.py`).
         """
         try:
             result = await response
         except Exception:
             if (orphan := stored()) is not None:
-                with suppress(OSError):  # garbage collection will delete the file
+                with suppress(OSError):  # the next start of the server will delete the file
                     await self.erase([orphan.blob])
             raise
         if (blob := stored()) is not None:
@@ -197,7 +197,7 @@ class BodyReceiver:
                 await self._turn(reader, reader.skip)
 
     async def _turn(self, reader: SocketReader, turn: Callable[[], T]) -> T:
-        """Run one turn (a short time slice) of the reader in a thread.
+        """Run one turn of the reader (`reader.read` or `reader.skip`) in a thread.
 
         If the caller is cancelled, it still waits for the end of the turn, because the turn uses open files.
         """
@@ -317,8 +317,8 @@ async def whole_body(
 ) -> tuple[bytes, int]:
     """Return the whole body of a request that must be complete before it can be verified. Its maximum size is `max_bytes`.
 
-    Also return the memory that was taken for the body. The caller gives this memory back after it has verified the request. No
-    memory is taken for a small body, or for a body that has arrived together with the head.
+    Also return the number of bytes of memory that were taken for the body. The caller gives this memory back after it has verified
+    the request. No memory is taken for a body up to UNCOUNTED_MAX_BYTES, or for a body that has arrived together with the head.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > max_bytes):
@@ -368,7 +368,7 @@ def not_written(error: OSError) -> ApiError:
 async def next_piece(
     receive: Receive, connection: HttpConnection | None = None, within_s: float = IDLE_MAX_S
 ) -> tuple[bytes, bool]:
-    """Return the next bytes of a body, and whether more bytes follow."""
+    """Return the next bytes of a body, and whether more bytes follow. Raise RequestTimeout if no bytes arrive in time."""
     try:
         if connection is not None and connection.has_news:
             return await receive()  # without a timeout, which would cost more time than the rest of this function
@@ -381,9 +381,9 @@ async def next_piece(
 async def end_body(connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response) -> None:
     """Read the rest of the body before the response is sent, or make the response close the connection.
 
-    Otherwise the rest of the body would be taken for the next request. The connection is also closed if the client still waits for
-    `100 Continue`, even if the body is empty. Otherwise botocore 1.42 would never get a response to its next request on the
-    same connection.
+    Otherwise the server would take the rest of the body for the next request. The connection is also closed if the client still
+    waits for `100 Continue`, even if the body is empty. Otherwise botocore 1.42 would never get a response to its next request on
+    the same connection.
     """
     if connection.awaits_continue:
         response.headers.append(("Connection", "close"))

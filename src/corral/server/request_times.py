@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.model.histogram import DURATIONS_S, Histogram
 
-ACTIONS_MAX = 5_000  # more than the operations that Corral serves; further actions are counted as OTHER
+ACTIONS_MAX = 5_000  # further actions are counted as OTHER; Corral serves fewer operations than this
 OTHER = "other"
 
 

@@ -16,7 +16,7 @@ from corral.server.http_connection import HttpConnection
 from corral.server.open_connections import STALLED_S
 from corral.server.socket_reader import SOCKET_WAIT_MS
 
-SMALL_BODY_MAX_BYTES = 128 * 1024  # such a body is read on the event loop, because a thread would take longer
+SMALL_BODY_MAX_BYTES = 128 * 1024  # the event loop reads a body up to this size, because the switch to a thread would take longer
 SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # bytes per call of `sendfile`
 SEND_THREADS = 4
 
@@ -27,7 +27,7 @@ class Sender:
         self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="sending")
 
     async def send(self, response: aws.Response, connection: HttpConnection) -> None:
-        """Send a response. The caller protects the blobs of its body from deletion."""
+        """Send a response. The caller must protect the blobs of the response body from deletion."""
         slices: Sequence[Slice] = response.stream or ()
         size = sum(each.size for each in slices)
         if size <= SMALL_BODY_MAX_BYTES:
@@ -133,7 +133,7 @@ def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
 
 
 def _after(jobs: Sequence[Future[int]], close: Callable[[], None]) -> None:
-    """Close a file when the last thread that uses it has ended. The thread continues even if the caller is cancelled."""
+    """Close a file when the last job that uses it has ended. The job continues in its thread even if the caller is cancelled."""
     if jobs and not jobs[-1].done():
         jobs[-1].add_done_callback(lambda _: close())
     else:

@@ -1,12 +1,13 @@
 """The page `/_corral/runs` for `corral ps`: the unfinished tasks of a cluster, running tasks first, then waiting tasks.
 
-ECS can list these tasks too, but it returns at most 100 tasks per request, without their order. This page lists the first waiting
-tasks in the order in which they will start, and then tasks that their tags hold back. It also has the number of all tasks in each
-state.
+A run is a task here. ECS can list these tasks too, but ECS returns at most 100 tasks per request, and not in the order of their
+starts. This page lists the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. The
+page also has the number of all tasks in each state.
 
-A claim is a task, an instance launch or a line of Batch jobs that waits for capacity in a pool, which is a set of instances. The
-place of a task is the number of its claim in its pool, counted from 1. A task that its tags hold back has no claim, so it has no
-place. The page is made in several commands, so that no command keeps the lane busy for long. A reader thread counts the tasks.
+A pool is a set of instances. A claim is an entry in the waiting list of a pool: a task, an instance launch or a line of Batch jobs.
+The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
+has no place. Several commands together make the page, so that no command keeps the lane busy for long. A reader thread counts the
+tasks.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request does not limit it
 LISTED_MAX = 5_000  # the maximum number of running tasks, and of waiting tasks, on the page
-SCANNED_MAX = 10_000  # claims that are read to find tasks of the cluster, because a pool can have claims of other clusters
-SCAN_GROWTH = 4
-CHUNK = 25  # tasks that one command describes
+SCANNED_MAX = 10_000  # no further claims are read after this many; a pool can have claims of other clusters
+SCAN_GROWTH = 4  # if too few tasks of the cluster were found, this many times as many claims are read
+CHUNK = 25  # the most tasks that one command describes
 
 UnknownCluster = api_error("ClusterNotFound", 400)
 
@@ -69,9 +70,9 @@ def _describing(ids: Sequence[str], found: RunList) -> Callable[[Tx[Store]], lis
 
 
 def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
-    """Return the ids of the unfinished tasks of a cluster: the placed tasks, and the first `limit` waiting tasks.
+    """Return the ids of the unfinished tasks of a cluster: the tasks on instances, and the first `limit` waiting tasks.
 
-    The list has at most `LISTED_MAX` tasks of each kind.
+    The list has at most LISTED_MAX tasks of each of these two kinds. Raise UnknownCluster if the cluster is not active.
     """
     if not is_active_cluster(tx, region, cluster):
         raise UnknownCluster(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
@@ -109,7 +110,7 @@ def _claim_of(place: tuple[int, Claim]) -> Claim:
 
 
 def describe_runs(tx: Tx[Store], ids: Sequence[str], found: RunList) -> list[dict[str, Any]]:
-    """Describe some tasks of the page, if they have not stopped meanwhile."""
+    """Describe the tasks with these ids. Omit tasks that have stopped since `found` was made."""
     places = dict(found.waiting)
     by_id = tx.store.tasks.several(ids)
     tasks = [by_id[task_id] for task_id in ids if task_id in by_id and by_id[task_id].state is not TaskState.STOPPED]
@@ -140,7 +141,7 @@ def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s
 
 
 def needs_of(demand: Demand) -> dict[str, int]:
-    """Return what a demand needs. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory on a shared GPU, or 0."""
+    """Return the resources of a demand. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory on a shared GPU, or 0."""
     return {
         "gpus": demand.gpus,
         "gpuMemoryMiB": demand.gpu_memory_mib,

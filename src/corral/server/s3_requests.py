@@ -1,4 +1,7 @@
-"""S3 requests. They are authenticated from their head, so that most requests can be refused without reading the body."""
+"""S3 requests. The server authenticates them from their head, so it can refuse a request before it reads the body.
+
+Only a browser form is different: its credentials are fields in the body, before the file.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
-FILE_NAME = "${filename}"  # the object key in a form may contain this text; it is replaced with the name of the uploaded file
+FILE_NAME = "${filename}"  # in the object key of a form, this text is replaced with the name of the uploaded file
 # The upload of a file by a browser form. The signature and all parameters are form fields before the file.
 FORM = "PostObject"
 QUERY_PARAMS = {"VersionId": "versionId", "Prefix": "prefix", "Delimiter": "delimiter"}
@@ -158,7 +161,7 @@ class S3Request(Struct, eq=False):
         return await self.s3.calls.run(call, caller, self.receive)
 
     def _head_params(self) -> dict[str, Any]:
-        """Return the parameters that name resources. They are in the head of the request, or in the fields of a form."""
+        """Return the parameters that name resources. They come from the head of the request, or from the fields of a form."""
         # If a parameter is repeated in the query, the first value is used.
         query, headers = dict(reversed(pairs_from_text(self.call.request.query))), self.head.headers
         params: dict[str, Any] = {name: percent_decoded(value) for name, value in self.call.located.items()}

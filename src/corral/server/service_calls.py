@@ -1,4 +1,8 @@
-"""Runs the handler of an AWS operation in the lane of its service. A lane is the thread that writes one database."""
+"""Runs the handler of an AWS operation in the lane of its service. A lane is a database and the one thread that writes to it.
+
+There are two exceptions: quick operations run on the event loop, and heavy operations run in reader threads. `Service`
+(`services/__init__.py`) lists both kinds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ from corral.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.services.caller import Caller
 
 LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
-DECODERS = 2
+DECODERS = 2  # the number of these threads
 
 T = TypeVar("T")
 
@@ -86,7 +90,7 @@ class CallRunner:
                     lambda answer: _cancel_when_gone(receive, answer),
                 )
             except Wait:
-                pass  # the read must wait for a change: run it again in the lane, which does not miss a change
+                pass  # the operation must wait for a change: run it again in the lane, where it cannot miss a change
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
@@ -97,16 +101,16 @@ class CallRunner:
         return call.serialize(result, caller.request_id)
 
     async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
-        """Delay the response for a short time, until the work that the request began, for example a new stack, is complete.
+        """Delay the response until the work that the request has begun, for example a new stack, is complete.
 
-        The request itself has already succeeded, so errors of this wait are ignored.
+        `settle` limits this wait to a short time. The request itself has already succeeded, so errors of the wait are ignored.
         """
         waiting = lane.submit(lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting))
         with suppress(ApiError):
             await waiting
 
     async def _fetched(self, fetch: Fetch, lane: Lane[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Return the parameters and the bytes of the objects to which they refer."""
+        """Return the parameters, with the bytes of the objects to which they refer."""
         found = lane.read_now(lambda tx: fetch(tx, params, caller), self._settings, self._ids)
         with self._blobs.reading([each.blob for slices in found.values() for each in slices]):
             return {**params, **{name: await asyncio.to_thread(self._blobs.read, slices) for name, slices in found.items()}}
@@ -119,7 +123,7 @@ class ServiceCall(Struct, eq=False):
     """
 
     request: aws.Request  # `authenticate` receives the body
-    # None: the name of the operation is in the form body, which is decoded after the signature was verified.
+    # None: the name of the operation is in the form body, which is decoded after the signature has been verified.
     call: aws.ApiCall | None
     request_id: str
     receive: Receive
@@ -183,9 +187,9 @@ def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
 
 
 async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
-    """Run each piece in a separate command, and concatenate the lists in the results.
+    """Run an operation in several commands, one for each piece of its parameters, and concatenate the lists in the results.
 
-    Other callers are served between the pieces.
+    Other callers are served between the commands.
     """
     whole: dict[str, list[Any]] = {}
     for piece in pieces:

@@ -1,9 +1,9 @@
 """The page `/_corral/signal`. `corral run` uses it to send a signal, for example SIGINT after Ctrl-C, to the program of a task.
 
-ECS has no such operation: StopTask always sends SIGTERM, and SIGKILL after the stop timeout. The signal goes to all running
-containers of the task. In a Docker container, the first process gets the signal (`docker kill --signal`). If the container is a
-plain process, its process group gets the signal. If the program ends, the task stops with the exit code of the program. If the
-signal usually ends a program, the task is not requeued. The response names the containers that were running. If it names none, no
+ECS has no such operation: StopTask always sends SIGTERM, and SIGKILL after the stop timeout. All running containers of the task get
+the signal. In a Docker container, the first process gets it (`docker kill --signal`). If the container is a plain process, its
+process group gets it. If the program ends, the task stops with the exit code of the program. After any signal except SIGUSR1 and
+SIGUSR2, Corral does not requeue the task when it ends. The response names the containers that were running. If it names none, no
 signal was sent.
 """
 
@@ -32,8 +32,8 @@ from corral.services.ecs.run_queue import forbid_requeue
 from corral.services.ecs.task_progress import host_of
 from corral.store import Store
 
-RECONNECT_ATTEMPTS, RECONNECT_S = 50, 0.1
-CONTINUES = ("SIGUSR1", "SIGUSR2")  # after these signals, a program usually continues
+RECONNECT_ATTEMPTS, RECONNECT_S = 50, 0.1  # the number of attempts to send an order, and the pause between two attempts
+CONTINUES = ("SIGUSR1", "SIGUSR2")  # users do not send these signals to end a program, so the task may still be requeued later
 
 SignalDenied = api_error("AccessDenied", 403)
 InvalidSignalRequest = api_error("InvalidRequest", 400)
@@ -49,12 +49,12 @@ class TaskSignal(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignalTarget(Struct, frozen=True):
-    """The host of a task, and the names and run ids of the containers that run there."""
+    """The host of a task, and the containers of the task that run there."""
 
     task_id: str
     state: str
     host_id: str = ""
-    runs: dict[str, str] = {}  # name of the container → run id
+    runs: dict[str, str] = {}  # name of the container → attempt id, by which the host knows the run of the container
 
 
 class SignalPage:
@@ -74,7 +74,10 @@ class SignalPage:
         return {"task": target.task_id, "lastStatus": target.state, "signal": given.signal, "containers": list(target.runs)}
 
     async def _send_order(self, host_id: str, order: SignalOrder) -> None:
-        """Send the order. Wait a few seconds for an agent that reconnects, for example after a restart of this server."""
+        """Send the order. If the agent is not connected, wait a few seconds: it may reconnect after a restart of this server.
+
+        Raise SignalNotReachable if the agent does not reconnect.
+        """
         for _ in range(RECONNECT_ATTEMPTS):
             if self._agents.signal(host_id, order):
                 return

@@ -1,6 +1,6 @@
 """Writes small request bodies to blobs, which are files of the object storage.
 
-One thread writes all bodies that arrived while it was busy, and syncs them together.
+One thread writes the bodies in batches. A batch has the bodies that arrived while the thread was busy, and needs only one sync.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from corral.model.blob import StoredBlob
 from corral.server.batcher import Batcher
 from corral.server.lanes import Lane
 
-BATCH_MAX = 64
+BATCH_MAX = 64  # when a batch has at least this many bodies, further bodies wait for the next batch
 CommitBlob = Callable[[StoredBlob, Tx[Any]], Any]  # the command that commits the row of a blob and returns the response
 
 
@@ -34,7 +34,7 @@ class PendingBlob(Struct, eq=False):
 
 
 class SmallBlobWriter:
-    """Writes blobs in batches. Many concurrent writes wake the thread only once, and need only one sync."""
+    """Writes blobs in batches. The first write starts the thread."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -43,7 +43,7 @@ class SmallBlobWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes, algorithms: Collection[str], lane: Lane[Any], commit: CommitBlob) -> PendingBlob:
-        """Write a blob. The thread then submits `commit` to the lane, which writes the database.
+        """Queue a blob. When the thread has written it, the thread submits `commit` to the lane.
 
         Call this method from the event loop.
         """

@@ -1,4 +1,4 @@
-"""Reads large bodies from the socket to a file in threads, without the event loop. `response_sender.py` does the reverse."""
+"""Reads large request bodies from the socket into a file, in threads. `response_sender.py` sends large response bodies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from corral.model.blob import StoredBlob
 
 BUFFER_BYTES = 256 * 1024  # so small that a buffer is still in the CPU cache when its digest is computed
 BUFFERS = 6  # buffers per body
-# After this time, the thread serves another body. Otherwise many slow clients would keep all threads busy.
+# A turn is the time in which a thread reads one body. After this time, the thread serves another body. Otherwise a few bodies
+# would keep all threads busy.
 TURN_S = 0.1
-# A thread waits this long for a slow client. After that, the event loop waits for the client, without a thread.
+# A thread waits this long for more bytes. After that, the turn ends, and the event loop waits for the client without a thread.
 SOCKET_WAIT_MS = 20
 
 
@@ -58,7 +59,7 @@ class SocketReader:
         return self._left
 
     def read(self) -> tuple[StoredBlob, dict[str, str]] | None:
-        """Read for at most TURN_S seconds. Return None if the body is not complete yet."""
+        """Read for about TURN_S seconds. Return the blob and the trailers, or None if the body is not complete yet."""
         writer = self._writer or self._begin()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
@@ -95,7 +96,7 @@ class SocketReader:
         return writer.seal(), trailers
 
     def skip(self) -> None:
-        """Read and discard bytes of the body, until the client is slow or the body ends."""
+        """Read and discard bytes of the body, until no byte arrives for SOCKET_WAIT_MS or the body ends."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -126,7 +127,7 @@ class SocketReader:
     def _digest(self, writer: BlobWriter) -> None:
         """Compute the digests of all pieces in the queue, then return.
 
-        The thread does not wait for more pieces of a slow client.
+        This method does not wait for more pieces, so a slow client does not keep the thread busy.
         """
         while True:
             with self._lock:
@@ -143,7 +144,10 @@ class SocketReader:
 
 
 def _fill(source: int, view: memoryview, poll: select.poll) -> int:
-    """Fill the view from the socket, and return the number of bytes. If the view is not full, the client is slow."""
+    """Fill the view from the socket, and return the number of bytes. The view is not full if no byte arrived for SOCKET_WAIT_MS.
+
+    Raise ConnectionAbortedError if the client has disconnected.
+    """
     filled = 0
     while filled < len(view):
         try:

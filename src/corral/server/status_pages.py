@@ -1,4 +1,4 @@
-"""Corral's own pages, which commands of `corral` display.
+"""Corral's own pages, which the commands of `corral` read.
 
 `/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/runs` is for `corral ps`
 (`runs_page.py`). `/_corral/instances` is for `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet`
@@ -52,7 +52,7 @@ from corral.services.sessions import metrics_token
 from corral.store import Store
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
-TASKS_SHOWN = 20  # the number of running tasks, and of waiting tasks, on the status page; the query `tasks` changes it
+TASKS_SHOWN = 20  # the default of the query parameter `tasks` of the status page (`shown` in `status_of`)
 TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
@@ -207,10 +207,13 @@ def status_of(
     failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (), quarantine: Sequence[dict[str, Any]] = (),
     shown: int = TASKS_SHOWN,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of the status page: hosts, their GPUs, and at most `shown` running and `shown` waiting tasks.
+    """Return the content of the status page: hosts, their GPUs, running tasks, and what waits for capacity.
 
-    `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems` lists the
-    agents and spawners that do not respond. `quarantine` counts, by date, the blobs without a row that will be erased later.
+    The page has at most `shown` running tasks, the first `shown` claims of each pool, and at most `shown` tasks that their tags
+    hold back. A claim is a task, an instance launch or a line of Batch jobs that waits for capacity in a pool, which is a set of
+    instances. `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems`
+    lists the agents and spawners that do not respond. `quarantine` counts, by date, the blobs without a row that will be erased
+    later.
     """
     hosts, reserved = [], _reserved_gpus(tx)
     for host in tx.store.hosts.all():
@@ -240,7 +243,11 @@ def status_of(
 
 
 def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
-    """Describe the first claims of a pool with their places. Also describe the first instance launch of each demand."""
+    """Describe the first `shown` claims of a pool, with their places. Also describe other instance launches without a place.
+
+    The place of a claim is its position in the waiting list of the pool. Of the other launches with equal demands, only the first
+    is described, and at most `shown` of them.
+    """
     pool = tx.store.fleet.pool(pool_name)
     first = list(enumerate(islice(pool.in_order(), shown), 1))
     listed = {claim.id for _, claim in first}
@@ -259,14 +266,14 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
 
 
 def _behind(tx: Tx[Store], task: Task | None) -> dict[str, Any]:
-    """Describe a task that its tags hold back. It has no claim, so it has no place."""
+    """Describe a task that its tags hold back. Such a task has no claim, so it has no place."""
     assert task is not None
     needs, reason = needs_of(task.demand), why_queued(tx, task)
     return {**_task(task), "sinceS": task.created_at_s, "place": None, "needs": needs, "startsAtS": None, "reason": reason}
 
 
 def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
-    """Return GPU id → claim, for the free GPUs that the scheduler keeps for a claim, because the claim needs more than is free."""
+    """Return the free GPUs that the scheduler keeps for a claim which needs more than is free, each with this claim."""
     found: dict[str, dict[str, Any]] = {}
     for name in tx.store.fleet.pools_with_claims():
         pool = tx.store.fleet.pool(name)
@@ -280,10 +287,10 @@ def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
 def _gpus(
     tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory, reserved: dict[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, its fault, and whether it is excluded, held by a user, reserved for a claim, or
-    used by other processes.
+    """Describe every GPU of a host.
 
-    `task` is the first of the tasks that share a GPU. `sharedBy` lists all of them.
+    The description says which task has the GPU, which fault it has, and whether it is excluded, held by a user, reserved for a
+    claim, or used by other processes. If several tasks share a GPU, `task` is the first of them, and `sharedBy` lists all of them.
     """
     holders = {
         gpu_id: [task for task_id in task_ids if (task := tx.store.tasks.get(task_id)) is not None]
@@ -360,7 +367,10 @@ def _definition(task: Task) -> str:
 
 
 def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
-    """Return values at equal intervals, oldest first. A value is None if the last sample before it is too old."""
+    """Return the values at HISTORY_POINTS times, HISTORY_STEP_S apart, oldest first.
+
+    The value at a time is the last sample before this time. It is None if this sample is older than SAMPLE_STALE_S.
+    """
     busy: list[float | None] = []
     memory: list[int | None] = []
     at = 0

@@ -1,7 +1,7 @@
 """The endpoints that containers call without a signature: credentials of the role, metadata, and task protection.
 
 Their URLs are in the environment of the container (`services/ecs/run_spec.py`). The credentials endpoint also requires the token of
-the task. The other URLs contain a secret. All of them become invalid when the task ends.
+the task. The URLs of the other endpoints contain a secret. All endpoints of a task stop working when the task ends.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class MetadataRequest(TaskExchange, eq=False):
     async def _spot_notice(self, member: str) -> aws.Response:
         """Return the notice that the spot instance of the task will be interrupted, as EC2's instance metadata does.
 
-        `member` names the member of the notice to return. If it is empty, return the whole notice. Raise NotFound if there is none.
+        If `member` is not empty, return only this member of the notice. Raise NotFound if there is no notice.
         """
         run_id = self.run_id
 

@@ -1,4 +1,4 @@
-"""Permissions of programs in containers: checks their requests against the policies of their role."""
+"""Checks the requests of programs in containers against the policies of their role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corral.services.authorization import RolePolicies
 
 ROLES_CACHED_MAX = 1_000
-LARGE_BODY_BYTES = 100_000  # a larger body is parsed in a thread, because parsing it would delay other requests
+LARGE_BODY_BYTES = 100_000  # a larger body is parsed in a thread, because parsing it on the event loop would delay other requests
 
 
 class RequiredOperation(Struct, frozen=True):
@@ -34,10 +34,10 @@ class RequiredOperation(Struct, frozen=True):
 
 
 class RestrictedExchange(Protocol):
-    """The part of an exchange that the check of permissions uses."""
+    """The methods of a request (`Exchange` in `front_door.py`) that the check of permissions calls."""
 
     def required(self, caller: Caller) -> RequiredOperation | None:
-        """Return the operation that needs a permission. None: the request needs no permission."""
+        """Return the operation that needs a permission. Return None if the request needs no permission."""
 
     def denied(self, message: str) -> ApiError:
         """Return the error of this API for a caller that may not perform the operation."""
@@ -48,7 +48,7 @@ class TaskPermissions:
         self._state = state
         self._settings = settings
         self._ids = ids
-        # Role name → the number of commits before its policies were read, and the policies.
+        # Role name → (the value of `Lane.changes` of the state lane before the policies were read, the policies).
         self._roles: dict[str, tuple[int, RolePolicies]] = {}
 
     async def check(self, caller: Caller, exchange: RestrictedExchange) -> None:
@@ -79,7 +79,7 @@ class TaskPermissions:
             raise exchange.denied(why)
 
     def _role(self, caller: Caller) -> RolePolicies:
-        """Return the policies of the caller's role. They are read again if anything was committed since the last time."""
+        """Return the policies of the caller's role. They are read again if the state lane has committed since the last read."""
         from corral.services.authorization import policies_of_role, role_name
 
         name, changes = role_name(caller.principal), self._state.changes

@@ -1,6 +1,6 @@
-"""Receives the signals of wait conditions, and the responses of custom resources: a PUT to a URL that Corral has given out.
+"""Receives the signals of wait conditions and the responses of custom resources of CloudFormation.
 
-The URL contains a secret, so no signature is needed.
+Each of them is a PUT to a URL that Corral has given to the sender. The URL contains a secret, so the request needs no signature.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from corral import aws
 from corral.server.open_connections import OpenConnections, StallTimer
 
 MESSAGE_MAX_BYTES = 1024 * 1024
-PING_AFTER_S = 20  # a silent client gets a ping, and must respond before LOST_AFTER_S
-LOST_AFTER_S = 40
+PING_AFTER_S = 20  # a client that has sent nothing for this long gets a ping
+LOST_AFTER_S = 40  # a client that has sent nothing for this long is disconnected
 CLOSE_S = 10  # how long the client may take to respond when the server closes the websocket
 BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nsec-websocket-version: 13\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE_CODE, RESTART_CODE = 1009, 1012
@@ -37,7 +37,7 @@ class WebSocket(asyncio.Protocol):
 
     transport: asyncio.Transport
     _silent_s = 0  # the time since the last bytes of the client
-    _closing_s: int | None = None  # the time since the server has closed the websocket
+    _closing_s: int | None = None  # the time since the server closed the websocket; None: it is not closed
     _is_lost = False
 
     def __init__(
@@ -95,7 +95,7 @@ class WebSocket(asyncio.Protocol):
     # Called by the server and by the transport
 
     def tick(self) -> None:
-        """Send a ping to a silent client, and close the websocket of a lost one. The server calls this once a second."""
+        """Send a ping to a silent client, or disconnect it. The server calls this method once a second."""
         self._stall_timer.tick(self.transport)
         self._silent_s += 1
         if self._closing_s is not None:
@@ -160,7 +160,7 @@ class WebSocket(asyncio.Protocol):
                 self._send_now(event.response())
             self._received.put_nowait(None)
             self.transport.close()
-        elif isinstance(event, Ping) and self._writable.is_set():  # a client that reads nothing gets no responses
+        elif isinstance(event, Ping) and self._writable.is_set():  # a client that reads nothing gets no responses to its pings
             self._send_now(event.response())
         elif isinstance(event, TextMessage | BytesMessage) and self._closing_s is None:
             self._handle_part(event)
@@ -178,7 +178,7 @@ class WebSocket(asyncio.Protocol):
             self.transport.pause_reading()  # until `receive` has taken the message
 
     def _send_now(self, event: Event) -> None:
-        """Send without waiting for room. Such events are small."""
+        """Send an event without waiting for room in the write buffer, because the event is small."""
         if not self.transport.is_closing():
             try:
                 self.transport.write(self._wire.send(event))

@@ -1,6 +1,7 @@
-"""Passes websockets to the data channel of execute-command (`data_channel.py`), which is opened with the first websocket.
+"""Passes websockets to the data channel of execute-command (`data_channel.py`).
 
-The modules of the data channel are imported only then, because they take memory and few servers ever get a websocket.
+The first websocket imports the modules of the data channel and opens it, because these modules take memory and few servers ever get
+a websocket.
 """
 
 from __future__ import annotations

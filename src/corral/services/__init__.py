@@ -1,8 +1,9 @@
 """The AWS services that Corral serves.
 
-Each service has a lane, which is the thread that writes its database, and a handler for each operation. The module of a service has
-a table `HANDLERS`. It may also have the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`, `PIECES`
-and `SETTLE`. The first request to a service imports its module, so that unused services do not slow down the start.
+Each service has a lane, which is a database and the one thread that writes to it, and a handler for each operation. The module of a
+service has a table `HANDLERS`, and as many of the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`,
+`PIECES` and `SETTLE` as it needs. The fields of `Service` describe these tables. The first request to a service imports its module,
+so that unused services do not slow down the start.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # (transa
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
-Fetch = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, tuple[Slice, ...]]]  # the result maps a parameter to its bytes
+Fetch = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, tuple[Slice, ...]]]  # parameter → the parts of blobs with its bytes
 Settle = Callable[[Tx[Any], dict[str, Any], Caller], None]
 
 
@@ -29,11 +30,11 @@ class Service(Struct, frozen=True):
     lane: str  # the lane that runs the operations: "state", "logs" or "metrics"
     operations: Mapping[str, Handler]
     # Operations that a program in a container may perform without a policy. They read and write data, and do not change a resource
-    # that other programs depend on. All other operations need a policy in the program's role.
+    # that other programs depend on. All other operations need a policy of the program's role.
     open_to_containers: frozenset[str] = frozenset()
     heavy: frozenset[str] = frozenset()  # long reads; they run in another thread, on a read-only connection
-    # Reads of a few rows, which run without waiting for the lane (S3 only). They have no snapshot: each statement may see another
-    # commit.
+    # Reads of a few rows, which do not wait for the lane (S3 only). They have no snapshot: each statement may see a newer commit
+    # than the statement before.
     quick: frozenset[str] = frozenset()
     # Operation → the check before the body is stored as a blob. If the check returns None, there is no body to store.
     admit: Mapping[str, Admit] = field(default_factory=dict)
@@ -43,7 +44,8 @@ class Service(Struct, frozen=True):
     prepare: Mapping[str, Prepare] = field(default_factory=dict)
     # Operation → the function that splits a request that is too large for one command.
     pieces: Mapping[str, Split] = field(default_factory=dict)
-    # Operation → a function that raises Wait while the work of the request continues, so that the response waits a short time.
+    # Operation → a function that raises Wait while the work that the request has started continues. So the response waits for the
+    # end of this work, but only for a short time.
     settle: Mapping[str, Settle] = field(default_factory=dict)
 
 

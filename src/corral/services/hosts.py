@@ -1,6 +1,7 @@
 """Messages from the agents of hosts: hello, heartbeats, reports about runs, and reports about GPUs that are in use or have failed.
 
-A run is one container of a task on a host. When a container restarts, it is a new attempt of the same run.
+A run is one container of a task on a host. A restart of the container begins a new attempt of the same run. An order is a message
+to an agent, for example to start a run.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def heartbeat(tx: Tx[Store], host_id: str) -> None:
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:
-    """Store which GPUs are used by processes that belong to no run. While they are used, no task is placed on them."""
+    """Store which GPUs are used by processes that belong to no run. No task is placed on a GPU while such a process uses it."""
     host = tx.store.hosts.get(host_id)
     if host is not None and tx.store.hosts.put_foreign(host_id, found):
         _wake_pools(tx, host_id)
@@ -107,7 +108,7 @@ def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
     """Store which GPUs have failed, and why. No task is placed on these GPUs.
 
     `faults` has all faults of the host: GPU id → reason. If a GPU has a new fault, the logs of its tasks get a line with the fault.
-    An Auto Scaling group can replace an instance with a failed GPU.
+    An Auto Scaling group can replace an instance that has a failed GPU.
     """
     changed = tx.store.hosts.put_faults(host_id, faults, tx.now_s)
     if not changed:
@@ -124,7 +125,7 @@ def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
 
 
 def gpu_key(gpu_id: str) -> str:
-    """Return the key of `Tx.changed` for the fault of a GPU."""
+    """Return the key that `Tx.changed` gets when the fault of a GPU changes."""
     return f"gpu:{gpu_id}"
 
 
@@ -145,7 +146,10 @@ def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[
 
 
 def _wake_pools(tx: Tx[Store], host_id: str) -> None:
-    """Run the scheduler and the DAEMON services of the host's pools, because the capacity of the host may have changed."""
+    """Run the scheduler and the reconcilers of DAEMON services, because the capacity of the host may have changed.
+
+    They run for each pool that has capacity of the host.
+    """
     for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
         tx.mark(f"pool:{pool}")
         tx.mark(f"daemons:{pool}")

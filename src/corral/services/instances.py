@@ -1,8 +1,9 @@
 """Instances: launch, stop, start, reboot and terminate them, and let them join ECS clusters.
 
-Services, such as EC2 and Auto Scaling, and reconcilers call these functions. Every change of the state, the cluster or the group of
-an instance ends with a call of `_changed`. This function wakes the requests that wait for the instance, and runs the reconcilers of
-the group and of DAEMON services.
+Services, such as EC2 and Auto Scaling, and reconcilers call these functions. A launch that finds no free GPUs waits as a claim, an
+entry in the waiting list of the hosts. Every change of the state, the cluster or the group of an instance ends with a call of
+`_changed`. This function wakes the requests that wait for the instance, and runs the reconcilers of the group and of DAEMON
+services.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from corral.services.ecs.lookup import is_active_cluster
 from corral.services.ecs.task_progress import begin_stop, mark_service
 from corral.store import Store
 
-TERMINATED = "the instance was terminated"  # why tasks of an instance were stopped
+# Why tasks of an instance were stopped
+TERMINATED = "the instance was terminated"
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
-HOST_SIZES = "host-sizes"  # `Tx.changed` gets this key when a host connects or changes
-ENDS_MAX = 20  # instances of one request whose termination is completed in one transaction
+HOST_SIZES = "host-sizes"  # `Tx.changed` gets this key when a host connects, changes or no longer reports
+ENDS_MAX = 20  # the most instances of one request whose termination is completed in one transaction
 PACE_S = 0.01  # the time until the next of these transactions
 USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
@@ -65,7 +67,7 @@ def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
     """Return None if a host has enough GPUs for the instance. Otherwise return a message that says how to change the type."""
     if any(total.gpus >= request.gpus for total in tx.store.fleet.pool(HOST_POOL).totals()):
         return None
-    most = tx.store.hosts.most_gpus()  # unlike `totals`, this includes GPUs that a user holds
+    most = tx.store.hosts.most_gpus()  # unlike `totals`, this includes GPUs that a user has reserved
     if most is None or most >= request.gpus:
         return None
     has = f"{_gpus(most)} ({tx.store.fleet.pool(HOST_POOL).free_gpus} free)"
@@ -113,7 +115,7 @@ def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -
 
 
 def _run(tx: Tx[Store], instance: Instance, placement: Placement) -> Instance:
-    """Give a pending instance its GPUs. The instance joins its cluster, and the scheduler can place tasks on it."""
+    """Give a pending instance its GPUs. If its cluster exists, it joins the cluster, and the scheduler can place tasks on it."""
     joined = instance.joins if instance.joins and is_active_cluster(tx, instance.region, instance.joins) else ""
     launched = tx.store.instances.launch(instance.but(cluster=joined), placement, tx.now_s)
     if launched.pool is not None:
@@ -153,7 +155,7 @@ def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
 def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
     """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent.
 
-    `after` is the number of instances that the same request terminates before this instance. If this number is large, a later
+    `after` is the number of instances that the same request terminates before this instance. If it is ENDS_MAX or more, a later
     transaction completes the termination, so that other requests do not have to wait.
     """
     assert not instance.is_host, "a host's own instance ends with the host"
@@ -244,7 +246,7 @@ def deregister(tx: Tx[Store], instance: Instance) -> None:
 
 
 def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
-    """Return True if the host of an instance does not report. The tasks of the instance may be lost, and it gets no new tasks."""
+    """Return True if the host of an instance does not report. Then tasks of the instance may be lost, and it gets no new tasks."""
     host = tx.store.hosts.get(instance.host_id) if instance.host_id is not None else None
     return host is not None and not host["connected"]
 

@@ -68,7 +68,7 @@ def busy_on(tx: Tx[Store], instance_id: str) -> list[BusyTask]:
 
 
 def still_awaited(tx: Tx[Store], chosen: Mapping[str, float]) -> tuple[list[BusyTask], float | None]:
-    """Return which of the chosen tasks to wait for, and when to check again. `chosen` has the time when each task was chosen."""
+    """Return the chosen tasks to wait for, and when to check again (None: never). `chosen` has the time of each choice."""
     if not tx.settings.scaling.busy_wait_s:
         return [], None
     busy = [each for each in busy_of(tx, chosen) if tx.now_s < chosen[each.id] + tx.settings.scaling.busy_wait_s]
@@ -85,7 +85,7 @@ def receives_nothing(tx: Tx[Store], task_id: str) -> bool:
 
 
 def choose(tx: Tx[Store], task_ids: Iterable[str], key: str) -> None:
-    """Mark tasks as leaving. `key` is the key of the reconciler that stops them; it runs again when one of them becomes idle."""
+    """Mark tasks as leaving. The reconciler with this key stops them. It runs again when one of the tasks is idle."""
     chosen = tx.store.tasks.leaving.chosen_by(key)
     for task_id in task_ids:
         if task_id not in chosen:
@@ -105,7 +105,10 @@ def wait_key(task_id: str) -> str:
 
 
 def messages_gone(tx: Tx[Store], task_ids: Iterable[str]) -> None:
-    """Run the reconcilers that chose a leaving task which no longer holds messages. Called when messages of tasks were deleted."""
+    """Run the reconcilers that chose a leaving task which no longer holds messages.
+
+    The callers have deleted messages of these tasks.
+    """
     for task_id in task_ids:
         if task_id in tx.store.tasks.leaving and not tx.store.queues.held_by(task_id, round(tx.now_s * 1000)):
             mark_leaving(tx, task_id)

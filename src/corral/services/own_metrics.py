@@ -24,8 +24,8 @@ from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
-# A task that has run for less than this time gets no series in COLLECTOR_NAMESPACE. Series are kept for 15 months, and many short
-# tasks would create very many series.
+# A task that has run for less than this time gets no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and
+# many short tasks would create very many series.
 SERIES_OF_TASK_AFTER_S = 10.0
 
 Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
@@ -78,7 +78,7 @@ def level_points(queue: QueueActivity, at_s: float, seconds: float) -> Iterator[
 
 
 def event_points(queue: QueueActivity, at_s: float) -> Iterator[Point]:
-    """Datapoints for the events of a queue since the last call."""
+    """Datapoints for the events that `queue` counts."""
     events = {
         "NumberOfMessagesSent": queue.sent,
         "NumberOfMessagesReceived": queue.received,

@@ -29,7 +29,7 @@ class Pagination(Struct, frozen=True):
     smallest: int = 1
     largest: int = 1000
     invalid_limit: Callable[[str, int, int, int], ApiError] | None = None  # (member, limit, smallest, largest) → error
-    only_with_limit: bool = False  # SQS returns a token only if the request has a limit
+    only_with_limit: bool = False  # True: a response has a token only if the request has a limit, as in SQS
 
     def limit_of(self, params: Mapping[str, Any]) -> int | None:
         """The size of a page; None if it is unlimited."""
@@ -64,7 +64,7 @@ class Pagination(Struct, frozen=True):
             raise self.wrong_token() from None
 
     def more(self, last: str | None) -> dict[str, Any]:
-        """The response members that say whether more items follow. `last` is the last key of this page, or None if none follow."""
+        """The response members that say whether more items follow. `last` is the last key of this page; None: no items follow."""
         members: dict[str, Any] = {} if self.truncated is None else {self.truncated: last is not None}
         if last is not None:
             members[self.next_token] = token_of(last)

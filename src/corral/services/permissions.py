@@ -66,7 +66,7 @@ def permissions(tx: Tx[Store], caller: Caller, service: str, operation: str, par
 
 
 def action_of(service: str, operation: str) -> str:
-    """The IAM action of an operation. Most actions have the name of their operation."""
+    """The IAM action of an operation. It has the name of the operation, unless ACTIONS has another name."""
     return f"{service}:{ACTIONS.get(service, {}).get(operation, operation)}"
 
 
@@ -201,7 +201,7 @@ def _moved_queue_arn(tx: Tx[Store], handle: str) -> str:
 
 
 def _sns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARN of the topic. As on AWS, operations on one subscription have no resource."""
+    """The permission on the topic. As on AWS, operations on one subscription have no resource."""
     if operation == "CreateTopic":
         arns = [f"arn:aws:sns:{caller.region}:{caller.account}:{params.get('Name', '')}"]
     else:
@@ -293,7 +293,7 @@ def assume_role_context(params: Params) -> Context:
 
 
 def _lambda(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARN of the function, the role that it gets, and the objects with its code. A function has access to the host."""
+    """The permissions on the function, to pass its role, to read the objects with its code, and to run code on the host."""
     given = params.get("FunctionName") or params.get("Resource") or ""
     name = given.removesuffix(":$LATEST").rpartition(":")[2]
     arns = [f"arn:aws:lambda:{caller.region}:{caller.account}:function:{name}"] if name else []
@@ -320,7 +320,7 @@ def _cloudwatch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -
 
 
 def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARNs of the groups that a request names, or whose instances it names. Describe operations have no resources."""
+    """The permissions on the groups that a request names, or whose instances it names. Describe operations have no resources."""
     if operation.startswith("Describe"):
         return _each("autoscaling", operation, (), {})
     names = {params.get("AutoScalingGroupName"), *(tag.get("ResourceId") for tag in params.get("Tags", ()))} - {None}
@@ -338,7 +338,7 @@ def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) 
 
 
 def _application_autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARN of the scalable target. Describe operations have no resources.
+    """The permission on the scalable target. Describe operations have no resources.
 
     A target gets its ARN when it is registered. For a target without an ARN, a policy must allow the action on all targets.
     """
@@ -360,9 +360,9 @@ _CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChange
 
 
 def _cloudformation(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARN of the stack that the handler will find, the role that the stack gets, and the objects to which the request refers.
+    """The permissions on the stack that the handler will find, to read the objects of the request, and to pass the stack's role.
 
-    The resources of a stack need their own permissions, which the stack checks when it creates them.
+    The resources of a stack need their own permissions, which are checked when the stack creates the resources.
     """
     given = params.get("StackName") or ""
     change_set = params.get("ChangeSetName") or ""
@@ -407,7 +407,7 @@ _CONDITION_MEMBERS = {
 
 
 def _batch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The ARNs of the resources, the roles of jobs and compute environments, and the permission to run jobs on the host."""
+    """The permissions on the resources, to pass the roles of jobs and compute environments, and to run jobs on the host."""
     share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
     needed = _each("batch", operation, arns_of(tx, caller, operation, params), {**share, **_tags(params)})
     tasks = tasks_of(tx, caller, operation, params)

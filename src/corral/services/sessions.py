@@ -21,7 +21,7 @@ from msgspec.structs import astuple
 
 from corral.model.session import Credentials, CredentialSession
 
-TOKEN_MAX = 4096  # characters; AWS has the same limit
+TOKEN_MAX = 4096  # characters of a session token; AWS has the same limit
 TASK_LIFETIME_S = 6 * 3600  # as on ECS
 TASK_ROTATION_S = 5 * 3600  # an hour less than the lifetime, because SDKs refresh credentials before they expire
 SEAL_BYTES = 32

@@ -66,7 +66,7 @@ class ResourceType(Struct, frozen=True):
     members: tuple[str, ...] = ()  # request members that are stored unchanged
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     unlisted: tuple[str, ...] = ()  # members that the list operation omits
-    by_arn: tuple[str, str] | None = None  # members for the ARN in requests and in documents, if requests use the ARN
+    by_arn: tuple[str, str] | None = None  # if requests name the ARN: its member in requests, and in documents
     ids: str | None = None  # the member of a list request that has the ids of the requested resources
     check: Callable[[Params], None] = lambda params: None  # raises an error if a create or update request is not valid
     token: str | None = None  # the request member that makes a create request idempotent

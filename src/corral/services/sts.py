@@ -27,7 +27,7 @@ ValidationError = api_error("ValidationError")
 
 ROLE_DURATION_S = 3600
 TOKEN_DURATION_S = 12 * 3600
-CHAINED_MAX_S = 3600  # the maximum for a caller that uses the credentials of another session
+CHAINED_MAX_S = 3600  # the maximum duration if the caller itself uses temporary credentials (role chaining)
 POLICY_MAX = 2048  # characters of session policies and tags together
 
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):role/((?:[!-.0-~]+/)*)([\w+=,.@-]{1,64})", re.ASCII)

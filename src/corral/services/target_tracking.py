@@ -1,7 +1,7 @@
 """The alarms of target tracking policies: one for a scale-out and, unless DisableScaleIn is set, one for a scale-in.
 
-They are ordinary alarms of CloudWatch. The metrics lane, the thread that writes metrics.db, creates and deletes them. Auto Scaling
-groups and ECS services have such policies.
+They are ordinary alarms of CloudWatch. They are stored in metrics.db, so the thread that writes to metrics.db (the metrics lane)
+creates and deletes them. Auto Scaling groups and ECS services have such policies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corral.store.stored_resources import Document
 
 PERIOD_S = 60
 HIGH, LOW = "AlarmHigh", "AlarmLow"
-CRITERIA = {HIGH: ("GreaterThanThreshold", 3), LOW: ("LessThanThreshold", 15)}  # comparison, number of datapoints
+CRITERIA = {HIGH: ("GreaterThanThreshold", 3), LOW: ("LessThanThreshold", 15)}  # alarm → (comparison, periods)
 DIRECTIONS = {HIGH: TRACKS_OUT, LOW: TRACKS_IN}
 REQUESTS = "ALBRequestCountPerTarget"
 TARGET_GROUP = "targetgroup/"
@@ -42,7 +42,7 @@ class Tracked(Struct, frozen=True):
     region: str
     label: str  # the name of the group, or the resource id. It is part of the names of the alarms.
     predefined: Mapping[str, PredefinedMetric]  # PredefinedMetricType → the metric
-    dimensions: Mapping[str, str]  # of the predefined metrics
+    dimensions: Mapping[str, str]  # the dimensions of the predefined metrics
     configuration: str  # the member of a policy that has the configuration
     invalid: type[ApiError]
 

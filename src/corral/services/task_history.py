@@ -25,7 +25,7 @@ GIT_TAG = "corral:git"  # the tag with the commit of the folder when the task wa
 def history_page(tx: Tx[Store], wanted: HistoryFilter, limit: int, *, latest: bool = False) -> dict[str, Any]:
     """Return the newest matching tasks. With `latest`, return only the newest task of each name.
 
-    If `wanted.name` is not a glob, this task has the member `sameName`: the number of matching tasks with this name.
+    With `latest` and a name that is not a glob, the task has the member `sameName`: the number of matching tasks with this name.
     """
     history = tx.store.tasks.history
     if latest:
@@ -80,7 +80,7 @@ def _description(tx: Tx[Store], stored: StoredTask) -> dict[str, Any]:
 
 
 def exit_code(containers: Iterable[ContainerRecord]) -> int | None:
-    """Return the exit code of a task: the first one of an essential container that is not 0, else 0.
+    """Return the exit code of a task: the first exit code of an essential container that is not 0, otherwise 0.
 
     Return None if no essential container has an exit code.
     """

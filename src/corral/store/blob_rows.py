@@ -1,6 +1,7 @@
-"""Queries about blobs in a state.db, mainly for `corral backup`, `corral restore` and `corral check`.
+"""Queries about blobs in a state.db, for `corral backup`, `corral restore`, `corral check` and the start of the server.
 
-A blob is a file with bytes of an object or image layer. A content is a list of blobs. A content without references is garbage.
+A blob is a file with bytes of an S3 object or an image layer. A content is a list of blobs. A content without references is
+garbage.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def known_names(state: sqlite3.Connection) -> set[str]:
 
 
 def wrong_counts(state: sqlite3.Connection) -> int:
-    """Return the number of contents with a wrong reference count. Versions, uploads and layers refer to contents."""
+    """Return the number of contents with a wrong reference count.
+
+    Versions of objects, multipart uploads and image layers refer to contents.
+    """
     (number,) = state.execute(
         "SELECT count(*) FROM content LEFT JOIN (SELECT content, count(*) AS n FROM ("
         "SELECT content FROM object_version WHERE content IS NOT NULL UNION ALL SELECT content FROM upload "
@@ -63,7 +67,7 @@ def wrong_counts(state: sqlite3.Connection) -> int:
 
 
 def never_had_blobs(path: Path) -> bool:
-    """Whether this state.db never had a row for a blob. `sqlite_sequence` has an entry once a table has had a row."""
+    """Whether this state.db never had a content. SQLite adds a table to `sqlite_sequence` with the first row of the table."""
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
     with closing(sqlite3.connect(f"file:{quoted_path(path)}?{mode}", uri=True)) as state:
         return state.execute("SELECT 1 FROM sqlite_sequence WHERE name = 'content'").fetchone() is None
@@ -72,7 +76,8 @@ def never_had_blobs(path: Path) -> bool:
 def forget_boots(path: Path) -> None:
     """Make all hosts in a restored state.db appear rebooted.
 
-    Then Corral treats runs that a host does not report as lost. Otherwise it would start these runs again.
+    If a rebooted host does not report a run (a container of a task), Corral records the end of the run. Without the reboot, Corral
+    would start the run again, unless the host has reported it as running before the backup (`hello` in `services/hosts.py`).
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as state:
         state.execute("UPDATE host SET boot_id = '', connected = 0")

@@ -1,6 +1,6 @@
 """SQL of buckets and their documents.
 
-Buckets are cached by name, because almost every S3 request needs one and they rarely change. A document is one stored
+Buckets are cached by name, because almost every S3 request needs a bucket, and buckets rarely change. A document is one stored
 configuration of a bucket, such as its policy, CORS rules or lifecycle rules.
 """
 
@@ -17,13 +17,17 @@ from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOT
 
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
 COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
-PARSED_MAX = 512
-# Documents that affect objects, and the column of `bucket` that says whether the document exists. The column saves a query.
+PARSED_MAX = 512  # the number of parsed documents in the cache
+# Kind of a document → the column of `bucket` that says whether the bucket has such a document. The columns are read with the
+# bucket, so requests for objects need no query to learn that there is no such document.
 FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 
 class BucketChangeCount(Struct):
-    """The number of commits that changed a bucket. Readers compare it to find out whether their cache is still valid."""
+    """The number of commits that changed a bucket or a document. The writer and the readers share it.
+
+    Each of them compares it with the count at which it filled its cache. If the counts differ, the cache is outdated.
+    """
 
     count: int = 0
 
@@ -36,7 +40,7 @@ class Buckets:
         self.changes = changes
         self._known: dict[str, Bucket] = {}
         self._known_at = 0  # the change count at which `_known` was filled
-        self._reading_at: int | None = None  # the change count before the current read snapshot began
+        self._reading_at: int | None = None  # the change count before the current read snapshot began; None: no snapshot
 
     def add(self, name: str, region: str, now_s: float) -> bool:
         """Add a bucket; return False if the name is taken."""
@@ -50,7 +54,7 @@ class Buckets:
         count = self.changes.count if self._reading_at is None else self._reading_at
         if self._known_at != count:
             self._known.clear()
-            self._known_at = count  # set before the row is read, because the row may change after the read
+            self._known_at = count  # from before the read: if a commit changes the row later, the counts differ
         if (known := self._known.get(name)) is not None:
             return known
         row = self._database.execute(f"SELECT {COLUMNS} FROM bucket WHERE name = ?", (name,)).fetchone()
@@ -111,7 +115,7 @@ class BucketDocuments:
         self._buckets = buckets
 
     def put(self, bucket_id: int, kind: str, document: Any, now_s: float, name: str = "") -> None:
-        """Store a document. If `document` is None, the bucket has no such document, not even the default document."""
+        """Store a document. None is stored too: it says that the bucket has no document of this kind, not even the default one."""
         self._database.execute(
             "INSERT OR REPLACE INTO bucket_document VALUES (?, ?, ?, ?, ?)",
             (bucket_id, kind, name, now_s, orjson.dumps(document).decode()),
@@ -125,7 +129,7 @@ class BucketDocuments:
         return self._database.execute(sql, (bucket_id, kind, name)).rowcount == 1
 
     def get(self, bucket_id: int, kind: str, name: str = "") -> tuple[Any, float] | None:
-        """The document and the time when it was stored. The caller must not change the document."""
+        """The document and the time when it was stored; None if there is none. The caller must not change the document."""
         found = self.text(bucket_id, kind, name)
         return None if found is None else (_parsed(found[0]), found[1])
 

@@ -2,13 +2,14 @@
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- the Id of the document, if a bucket can have several documents of the kind
+    name TEXT NOT NULL,  -- the Id of the document; empty if a bucket has at most one document of the kind
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
 ) WITHOUT ROWID;
 
--- When to evaluate the lifecycle rules of a key or an upload. The evaluation reads the current state, so an early one does no harm.
+-- When to evaluate the lifecycle rules of a key or an upload. An evaluation reads the current state, so an early evaluation does no
+-- harm.
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
@@ -18,7 +19,7 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE INDEX expiry_at ON expiry (at);
 
--- A walk through a bucket whose rules have changed. Each transaction of the walk schedules some uploads or keys for evaluation.
+-- A walk through a bucket whose lifecycle rules have changed. Each transaction schedules some uploads or keys for evaluation.
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
     upload INTEGER NOT NULL,  -- upload.content of the last scheduled upload

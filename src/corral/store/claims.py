@@ -1,7 +1,9 @@
-"""SQL of claims. A claim is a task or an instance launch that waits for capacity in a pool, which is a set of instances.
+"""SQL of the claims of tasks and instance launches. `store/job_lines.py` has the third kind of claims, those of Batch jobs.
 
-A row has the pool of the claim and its rank. The claim with the smallest rank is served first. The claims of Batch jobs are in
-`store/job_lines.py`.
+A slot is the capacity of one instance. A pool is a set of slots. A claim is an entry in the waiting list of a pool. A row has the
+pool of the claim and its rank. The claim with the smallest rank is served first. The fleet index (`store/fleet.py`) has all claims
+in memory. Its methods `join_line` and `leave_line` add and remove a claim: there, a line is the claims of a pool with equal demands
+and equal time limits.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ CLAIMS = (  # every claim with the resources that it needs
 
 
 class Claims:
-    """The claims in the state store."""
+    """The claims of tasks and instance launches in the state store. They are also in memory."""
 
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._database = database
         self._fleet = fleet
         self._waiting: dict[tuple[str, str], tuple[int, str, Claim]] = {}  # kind and id → number of the row, pool, claim
-        self.roaming: list[Claim] = []  # the claims of tasks that may also get capacity of another pool, sorted by rank
+        self.roaming: list[Claim] = []  # the claims of tasks that may move to the other pool of their cluster, by rank
 
     def rebuild(self) -> None:
         for row in self._database.execute(CLAIMS).fetchall():
@@ -77,7 +79,7 @@ class Claims:
         self.add(pool, claim._replace(rank=rank), roams=roams)
 
     def roams(self, kind: str, id: str) -> bool:
-        """Whether a claim may also get capacity of another pool."""
+        """Whether a claim may move to the other pool of its cluster."""
         claim = self.get(kind, id)
         at = bisect_left(self.roaming, claim) if claim is not None else len(self.roaming)
         return at < len(self.roaming) and self.roaming[at] == claim

@@ -23,7 +23,7 @@ class Clusters:
         )
 
     def get(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
-        """Return (status, details)."""
+        """Return (status, details). Return None if there is no such cluster."""
         row = self._database.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
         return (row[0], orjson.loads(row[1])) if row else None
 
@@ -35,7 +35,7 @@ class Clusters:
         return [name for (name,) in rows]
 
     def with_insights(self) -> list[tuple[str, str, str]]:
-        """Return (region, name, enabled or enhanced) of the active clusters that have Container Insights."""
+        """Return (region, name, setting) of the active clusters with Container Insights. The setting is `enabled` or `enhanced`."""
         return self._database.execute(
             "SELECT region, cluster.name, setting.value ->> 'value' FROM cluster, json_each(details, '$.settings') AS setting "
             "WHERE status = 'ACTIVE' AND setting.value ->> 'name' = 'containerInsights' "
@@ -51,7 +51,8 @@ class Clusters:
     def left_behind(self, region: str) -> list[str]:
         """Return the clusters that have tasks but no row.
 
-        The host was in these clusters (`corral up --cluster`), and has left them. The query makes one index look-up per cluster.
+        This machine was in these clusters (`corral up --cluster`), and has left them. The query makes one index look-up for each
+        cluster.
         """
         rows = self._database.execute(
             "WITH RECURSIVE used (cluster) AS (SELECT min(cluster) FROM task WHERE region = ?1 UNION ALL "

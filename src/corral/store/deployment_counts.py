@@ -1,6 +1,6 @@
-"""The number of tasks of each deployment, in memory.
+"""The number of tasks of each deployment of an ECS service, in memory.
 
-So the reconciler of a service does not have to read all tasks of the service at each change.
+With these counts, the reconciler of a service, which starts and stops its tasks, does not have to read all tasks at each change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Key = tuple[str, str, str, str]  # region, cluster, deployment, state
 
 
 class DeploymentCounts:
-    """Counts the tasks whose desired status is RUNNING. `Tasks` reports each change of a task. A rollback undoes the change."""
+    """Counts the tasks whose desired status is RUNNING. `store/tasks.py` reports each change. A rollback restores the counts."""
 
     def __init__(self, database: Database) -> None:
         self._journal = database.journal

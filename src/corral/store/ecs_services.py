@@ -1,4 +1,8 @@
-"""SQL of ECS services and their events, and queries of their tasks."""
+"""SQL of ECS services, their events and their service deployments, and queries of their tasks.
+
+A deployment is an element of `deployments` in DescribeServices. A service deployment is what DescribeServiceDeployments describes:
+the move of the service to another service revision. Here it is called a rollout (`ServiceRollout`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from corral.model.ecs_service import (
 
 EVENTS_MAX = 100  # per service, as in ECS
 ROLLOUTS_MAX = 100  # service deployments that are kept per service
-DOCUMENT = (
+DOCUMENT = (  # the fields of EcsService that are in the column `document`
     "desired", "created_at_s", "deployments", "details", "is_steady", "problem", "paced_at_s", "rollout", "completed", "task_sets",
 )  # fmt: skip
 
@@ -62,7 +66,7 @@ class EcsServices:
     def listed(
         self, region: str, cluster: str, after: str, limit: int, strategy: str | None = None, launch_type: str | None = None
     ) -> list[str]:
-        """Return the names greater than `after` of services that were not deleted, sorted. A limit of -1 means no limit."""
+        """Return the names of the ACTIVE services whose name is greater than `after`, sorted. A limit of -1 means no limit."""
         rows = self._execute(
             "SELECT name FROM ecs_service WHERE region = ? AND cluster = ? AND name > ? AND status = 'ACTIVE' "
             f"AND strategy = coalesce(?, strategy) AND coalesce({LAUNCH_TYPE}, '') = coalesce(?, {LAUNCH_TYPE}, '') "
@@ -80,7 +84,7 @@ class EcsServices:
         return self._execute(sql, (region, cluster, provider)).fetchone() is not None
 
     def daemons(self, cluster: str, region: str | None = None) -> list[tuple[str, str]]:
-        """Return region and name of each DAEMON service of a cluster, in one region or in all regions."""
+        """Return region and name of each active DAEMON service of a cluster. If `region` is None, include all regions."""
         rows = self._execute(
             "SELECT region, name FROM ecs_service WHERE cluster = ? AND region = coalesce(?, region) "
             "AND strategy = 'DAEMON' AND status = 'ACTIVE'",
@@ -137,7 +141,7 @@ class EcsServices:
         for table in ("ecs_service_event", "ecs_service_deployment"):
             self._execute(f"DELETE FROM {table} WHERE region = ? AND cluster = ? AND name = ?", (region, cluster, name))
 
-    # Service deployments
+    # Service deployments (rollouts)
 
     def add_rollout(self, region: str, cluster: str, name: str, rollout: ServiceRollout) -> None:
         """Add a service deployment, and delete all but the newest ROLLOUTS_MAX service deployments of the service."""
@@ -179,7 +183,8 @@ class EcsServices:
         )
         return [(number, _decode(document, type=ServiceRollout)) for number, document in rows]
 
-    # Tasks of services. `started_by` is the id of the deployment of a task. Most queries use the index of this column.
+    # Tasks of services. `started_by` is the id of the deployment of a task. In the SQL, a plus before a column prevents the use of
+    # an index on this column.
 
     def tasks(self, service: EcsService) -> list[ServiceTask]:
         """Return the tasks of all deployments, except tasks that are stopping or have stopped."""
@@ -214,7 +219,7 @@ class EcsServices:
     def failed_count(self, service: EcsService, short_run_s: float) -> int:
         """Count the failed tasks of the primary deployment.
 
-        These tasks failed to start, ended within `short_run_s` of their start, or failed their health checks.
+        A failed task did not start, ended within `short_run_s` of its start, or failed its health checks.
         """
         row = self._execute(
             "SELECT count(*) FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' AND started_by = ? "
@@ -236,7 +241,7 @@ class EcsServices:
     def has_not_healthy(self, service: EcsService, containers: Collection[str]) -> bool:
         """Return whether one of these containers of a running task of the primary deployment is not healthy.
 
-        The query reads the newest tasks first, because their containers often are not healthy yet.
+        The query ends at the first such container. It reads the newest tasks first, because these often are not healthy yet.
         """
         marks = ", ".join("?" * len(containers))
         row = self._execute(
@@ -292,8 +297,8 @@ class EcsServices:
     def still_stopping(self, service: EcsService) -> bool:
         """Return whether a placed task of the service has not stopped yet.
 
-        Tasks of deployments that are no longer shown are included. The query reads the placed tasks of all instances, which are
-        few. Because of the `+`, SQLite does not read all tasks of the cluster.
+        Tasks of deployments that DescribeServices no longer shows are included. With the index on the instance, the query reads the
+        placed tasks of all clusters. These are few. The index on the cluster also has all stopped tasks.
         """
         row = self._execute(
             "SELECT 1 FROM task WHERE instance_id > '' AND state IN ('PENDING', 'RUNNING') AND +region = ? AND +cluster = ? "

@@ -1,4 +1,4 @@
--- ECS services and their events.
+-- ECS services, their events and their service deployments.
 
 CREATE TABLE ecs_service (
     region     TEXT NOT NULL,
@@ -30,10 +30,10 @@ CREATE TABLE ecs_service_deployment (
     id       TEXT NOT NULL,                 -- the last part of its ARN
     region   TEXT NOT NULL,
     cluster  TEXT NOT NULL,
-    name     TEXT NOT NULL,                 -- of the service
+    name     TEXT NOT NULL,                 -- the name of the service
     revision TEXT NOT NULL,                 -- the last part of the ARN of its service revision
     status   TEXT NOT NULL,
-    document TEXT NOT NULL                  -- JSON: the other fields of model.ecs_service.ServiceRollout
+    document TEXT NOT NULL                  -- JSON: model.ecs_service.ServiceRollout
 );
 CREATE UNIQUE INDEX ecs_service_deployment_id ON ecs_service_deployment (region, cluster, name, id);
 CREATE INDEX ecs_service_deployment_revision ON ecs_service_deployment (region, cluster, name, revision);

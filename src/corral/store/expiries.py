@@ -49,7 +49,7 @@ class Expiries:
         sql = f"SELECT {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key = ? ORDER BY number LIMIT ?"
         return [version_of(row) for row in self._database.execute(sql, (bucket_id, key.encode(), limit))]
 
-    # The walk: it visits all uploads and keys of a bucket after the rules of the bucket have changed
+    # The walk: it visits all uploads and keys of a bucket after the lifecycle rules of the bucket have changed
 
     def begin_walk(self, bucket_id: int) -> None:
         self._database.execute("INSERT OR REPLACE INTO expiry_walk (bucket, upload, key) VALUES (?, 0, x'')", (bucket_id,))

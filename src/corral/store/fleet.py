@@ -1,9 +1,9 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. In this module, a line is the claims of a pool that have equal demands and equal time limits.
-Every change of the index registers its inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the
-index with an index that is built from the rows.
+job that waits for capacity in a pool. A demand is what a claim needs. In this module, a line is the claims of a pool that have
+equal demands and equal time limits. Every change of the index registers its inverse in the store's journal, for a rollback. Tests
+use `Fleet.snapshot` to compare the index with an index that is built from the rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from corral.model.placement import JOB, Claim, CompiledRules, Ending, Shares, Sl
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
-CHANGES_KEPT_MIN = 1_000
+CHANGES_KEPT_MIN = 1_000  # a pool remembers this many changes of slots, and two more for each of its slots
 DemandAndLimit = Demand | tuple[Demand, float]  # the key of a line: the demand of its claims, and their `longest_s`, if any
-# A selection has the slots that some placement rules allow. All selections of a pool together have at most about this many slots.
-# Above this, the least recently used selection is evicted.
+# A selection has the slots of a pool that certain placement rules allow. If the number of selections times the number of slots of
+# the pool exceeds this number, the least recently used selection is evicted.
 SELECTED_MAX = 500_000
 
 
@@ -43,12 +43,12 @@ class PoolIndex:
         self.lines_with_limits = 0
         self._slots: dict[str, Slot] = {}
         self._sharing: dict[str, None] = {}  # the slots that have GPUs which tasks share
-        self._totals: dict[Demand, int] = {}
+        self._totals: dict[Demand, int] = {}  # size of a slot → the number of slots of this size
         self._index = SlotIndex()  # the slots that accept tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
         self._lines: dict[DemandAndLimit, list[Claim]] = {}  # each line is sorted by rank
-        self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit, sorted by the end of the time limit
+        self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit; the first limit to end is first
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
         self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
@@ -379,7 +379,7 @@ class Fleet:
         self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "",
         shares: Shares = (),
     ) -> None:  # fmt: skip
-        """Take resources from a slot for a task that becomes pending. If `group`, its task group, is given, count the task."""
+        """Take resources from a slot for a task that becomes pending. If its task group `group` is given, count the task."""
         pool = self._pools[pool_name]
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, shares, back=False)
         self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, shares, back=True))
@@ -428,7 +428,7 @@ class Fleet:
                 "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),
                 "sharing": sorted(pool.sharing()),
-                # The ranks of job claims are not in rows, because they depend on the time.
+                # The ranks of job claims are left out: they depend on the time, so they are not in rows.
                 "claims": {
                     key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
                     for key, line in pool._lines.items()

@@ -9,7 +9,7 @@ import msgspec
 from corral.database import Database
 from corral.model.group import Group, InstanceRefresh, Member, ScalingActivity
 
-EC2_DIGITS = 17  # an id in EC2's form has the first 17 digits of the instance's id
+EC2_DIGITS = 17  # an id in EC2's form is `i-` and the first 17 of the 32 digits of the instance's id
 _ENCODER = msgspec.json.Encoder()
 _GROUP = msgspec.json.Decoder(Group)
 _MEMBER = msgspec.json.Decoder(Member)
@@ -20,8 +20,8 @@ _REFRESH = msgspec.json.Decoder(InstanceRefresh)
 class Groups:
     """The part of the state store (`Store`) with Auto Scaling groups.
 
-    A member is the record that a group has of one of its instances. The members of all groups are also in memory, because each run
-    of the reconciler `group` needs all members of its group.
+    A member is the record that a group has of one of its instances. The members of all groups are also in memory, because the
+    reconciler `group`, which launches and terminates instances, reads all members of a group each time it runs.
     """
 
     def __init__(self, database: Database) -> None:
@@ -141,9 +141,10 @@ class Groups:
     def activities(
         self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
     ) -> list[tuple[int, ScalingActivity]]:
-        """Return activities of a group, or of all groups, with their numbers. The newest activity is first.
+        """Return activities with their numbers, newest first. If `name` is None, return activities of all groups of the region.
 
-        If `before` is given, return only activities with smaller numbers.
+        `ended` selects the activities that have ended, otherwise those in progress. If `before` is given, return only activities
+        with smaller numbers.
         """
         where = ["region = ?", f"ended_at IS {'NOT ' if ended else ''}NULL"]
         values: list[str | int] = [region]

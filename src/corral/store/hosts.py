@@ -13,8 +13,8 @@ from corral.model.placement import Links
 from corral.model.run import Foreign, GpuDevice, GpuFault, Hello
 from corral.store.instances import Instances
 
-# The condition for failed GPUs. The driver does not list a real GPU that has fallen off the bus. So after a restart, the agent does
-# not report this GPU, but it has failed nevertheless.
+# The condition for failed GPUs. It includes real GPUs that are not present: after a restart, the agent does not report a GPU that
+# has fallen off the bus, because the driver does not list it.
 FAILED = "fault != '' AND (present = 1 OR simulated = 0)"
 HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
 
@@ -68,7 +68,7 @@ class Hosts:
         self._renew(hello.host_id)
 
     def silent_ids(self) -> set[str]:
-        """Return the hosts that do not report."""
+        """Return the ids of the hosts that are not connected."""
         return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE connected = 0")}
 
     def get(self, host_id: str) -> dict[str, Any] | None:
@@ -84,7 +84,7 @@ class Hosts:
         self._set_connected(host_id, True)
 
     def silent(self, host_id: str) -> None:
-        """Mark a host as disconnected. It gets no new tasks. Its tasks keep their leases."""
+        """Mark a host as disconnected. It gets no new tasks. Its tasks keep their GPUs."""
         self._set_connected(host_id, False)
 
     def _set_connected(self, host_id: str, connected: bool) -> None:
@@ -99,7 +99,7 @@ class Hosts:
     # GPUs
 
     def gpus(self, host_id: str, *, excluded: bool = False) -> list[GpuDevice]:
-        """The GPUs of a host that tasks can get. With `excluded`, the GPUs that --exclude-gpus excludes."""
+        """The present GPUs of a host that --exclude-gpus does not exclude. With `excluded`, the GPUs that it excludes."""
         rows = self._database.execute(
             "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
             "WHERE host_id = ? AND present = 1 AND excluded = ? ORDER BY position",
@@ -108,13 +108,16 @@ class Hosts:
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
     def gpu_models(self, host_id: str) -> tuple[set[str], bool]:
-        """The models of the GPUs of a host that tasks can get, and whether one of these GPUs is simulated."""
+        """The models of the present GPUs of a host that are not excluded, and whether one of these GPUs is simulated."""
         sql = "SELECT DISTINCT model, simulated FROM gpu WHERE host_id = ? AND present = 1 AND excluded = 0"
         rows = self._database.execute(sql, (host_id,)).fetchall()
         return {model for model, _ in rows}, any(simulated for _, simulated in rows)
 
     def most_gpus(self) -> int | None:
-        """Return the number of GPUs of the largest host, including GPUs that instances own. Return None if there is no host yet."""
+        """Return the number of GPUs of the host with the most GPUs. Return None if there is no host yet.
+
+        GPUs that EC2 instances own are counted. GPUs that --exclude-gpus excludes are not counted.
+        """
         (hosts,) = self._database.execute("SELECT count(*) FROM host").fetchone()
         if not hosts:
             return None
@@ -122,7 +125,7 @@ class Hosts:
         return max((count for (count,) in rows), default=0)
 
     def all_gpus(self) -> int | None:
-        """Return the number of GPUs of all hosts, including GPUs that instances own. Return None if there is no host yet."""
+        """Return the number of GPUs of all hosts, counted as in `most_gpus`. Return None if there is no host yet."""
         sql = "SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM gpu WHERE present = 1 AND excluded = 0)"
         hosts, gpus = self._database.execute(sql).fetchone()
         return gpus if hosts else None
@@ -140,7 +143,7 @@ class Hosts:
         return tuple(tuple(row) for row in orjson.loads(text)) if text else None
 
     def foreign(self, host_id: str) -> dict[str, list[Foreign]]:
-        """GPU id → processes that use the GPU but belong to no run."""
+        """GPU id → processes that use the GPU but belong to no task."""
         rows = self._database.execute(
             "SELECT id, foreign_use FROM gpu WHERE host_id = ? AND present = 1 AND foreign_use != ''", (host_id,)
         )
@@ -157,7 +160,7 @@ class Hosts:
         return bool(changed)
 
     def gpu(self, gpu_id: str) -> tuple[str, bool] | None:
-        """Return (host id, is simulated) of a GPU that its host has."""
+        """Return (host id, is simulated) of a GPU. Return None if no host has the GPU."""
         row = self._database.execute("SELECT host_id, simulated FROM gpu WHERE id = ? AND present = 1", (gpu_id,)).fetchone()
         return None if row is None else (row[0], bool(row[1]))
 
@@ -167,7 +170,7 @@ class Hosts:
         return {gpu_id: GpuFault(text, at_s, owner) for gpu_id, text, at_s, owner in rows}
 
     def failed_instances(self) -> dict[str, str]:
-        """Instance id → a failed GPU of the instance, and why it failed."""
+        """Instance id → a text with one failed GPU of the instance and its fault."""
         rows = self._database.execute(f"SELECT owner, id, fault FROM gpu WHERE {FAILED} ORDER BY id DESC")
         return {owner: f"{gpu_id}: {fault}" for owner, gpu_id, fault in rows}
 
@@ -196,7 +199,7 @@ class Hosts:
         return found
 
     def allocated_mib(self, host_id: str) -> dict[str, int]:
-        """GPU id → the memory in MiB that tasks have on the GPU together, for the GPUs of a host that tasks share."""
+        """GPU id → the memory in MiB that all tasks together have on the GPU. Only GPUs that tasks share are included."""
         rows = self._database.execute(
             "SELECT lease.gpu_id, sum(lease.memory_mib) FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
             "WHERE gpu.host_id = ? AND gpu.mode = 'shared' GROUP BY lease.gpu_id",

@@ -1,7 +1,7 @@
 """SQL of repositories, images, tags and layers.
 
-The bytes of a layer are stored like those of an S3 object: a row of the table `content` stands for a list of blobs. The list of a
-layer has one blob.
+The bytes of a layer are stored like those of an S3 object: a row of the table `content` stands for a list of blobs, which are
+files. The list of a layer has one blob.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ IMAGE_COLUMNS = (
 IMAGE = f"SELECT {IMAGE_COLUMNS} FROM image"
 HAS_TAG = "EXISTS (SELECT 1 FROM image_tag t WHERE t.image = number)"
 TAGGED = {None: "", True: f" AND {HAS_TAG}", False: f" AND NOT {HAS_TAG}"}
+# For a row of `repository_layer`: finds the images of the repository that use the layer.
 HELD = "SELECT 1 FROM image_part p WHERE p.repository = repository_layer.repository AND p.digest = repository_layer.digest"
 
 
@@ -102,7 +103,7 @@ class RegistryImages:
         return [_image(row) for row in self._database.execute(sql, (repository_id, after, limit))]
 
     def names(self, repository_id: int, after: tuple[int, str], limit: int, tagged: bool | None = None) -> list[ImageName]:
-        """One entry per tag of each image, and one entry for an image without tags. All entries are after (number, tag) `after`."""
+        """One entry per tag of each image, and one entry for an image without tags. The entries follow (number, tag) `after`."""
         sql = (
             "SELECT number, image.digest, ifnull(tag, '') AS name FROM image LEFT JOIN image_tag ON image = number "
             f"WHERE image.repository = ? AND number >= ? AND (number, name) > (?, ?){TAGGED[tagged]} ORDER BY number, name LIMIT ?"
@@ -129,7 +130,7 @@ class RegistryImages:
         return [found for (found,) in self._database.execute(sql, (repository_id, digest))]
 
     def add_image(self, repository_id: int, digest: str, manifest: Manifest, body: bytes, now_s: float) -> None:
-        """Add an image. The repository must already have its layers. If it is an index, the repository must have its images."""
+        """Add an image. The repository must already have the layers of the image or, for an image index, the images in it."""
         (number,) = self._database.execute(
             "INSERT INTO image (repository, digest, media_type, artifact_type, size, subject, pushed_at, manifest) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
@@ -153,7 +154,7 @@ class RegistryImages:
         self._database.execute("UPDATE image SET pulled_at = ? WHERE number = ?", (now_s, image.number))
 
     def drop_image(self, image: RegistryImage, now_s: float) -> None:
-        """Delete an image and its tags. `drop_unused_layers` deletes its layers later, because another push may use them."""
+        """Delete an image and its tags. `drop_unused_layers` deletes its layers later, because a new push may use them again."""
         layers = [(image.repository_id, digest) for (digest,) in self._database.execute(
             "SELECT digest FROM image_part WHERE image = ?", (image.number,)
         )]  # fmt: skip
@@ -193,7 +194,7 @@ class RegistryImages:
         return self._database.execute(sql, (repository_id, digest)).fetchone() is not None
 
     def drop_layer(self, repository_id: int, digest: str) -> list[int]:
-        """Remove a layer that no image of this repository uses. Return its `content` rows, as `clear_deleted_repository` does."""
+        """Remove a layer that no image of this repository uses. Return ids of `content` rows, see `clear_deleted_repository`."""
         sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
         self._database.execute(sql, (repository_id, digest))
         return self._drop_layers([digest])
@@ -207,7 +208,7 @@ class RegistryImages:
     def drop_unused_layers(self, before_s: float, limit: int) -> list[int]:
         """Remove up to `limit` layers that became unused before `before_s`.
 
-        Return their `content` rows, as `clear_deleted_repository` does.
+        Return ids of `content` rows, see `clear_deleted_repository`.
         """
         rows = self._database.execute(
             "SELECT repository, digest FROM repository_layer WHERE unused_since <= ? ORDER BY unused_since LIMIT ?",
@@ -217,7 +218,7 @@ class RegistryImages:
         return self._drop_layers(digest for _, digest in rows)
 
     def _drop_layers(self, digests: Iterable[str]) -> list[int]:
-        """Delete the layers that no repository has any more. Return their contents."""
+        """Delete those of the layers that no repository has any more. Return the ids of their `content` rows."""
         sql = (
             "DELETE FROM layer WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM repository_layer r WHERE r.digest = layer.digest) "
             "RETURNING content"

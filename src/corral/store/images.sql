@@ -4,7 +4,7 @@ CREATE TABLE repository (
     region TEXT NOT NULL,
     name TEXT NOT NULL,
     created_at REAL NOT NULL,
-    about TEXT NOT NULL,                    -- JSON
+    about TEXT NOT NULL,                    -- JSON: the settings
     tags TEXT NOT NULL DEFAULT '{}',        -- JSON
     UNIQUE (region, name)
 );
@@ -19,7 +19,7 @@ CREATE TABLE layer (
 CREATE TABLE repository_layer (
     repository INTEGER NOT NULL REFERENCES repository (id),
     digest TEXT NOT NULL REFERENCES layer (digest),
-    unused_since REAL,                      -- NULL: an image of this repository uses it
+    unused_since REAL,                      -- NULL: an image of this repository uses the layer
     PRIMARY KEY (repository, digest)
 ) WITHOUT ROWID;
 CREATE INDEX layer_holder ON repository_layer (digest);

@@ -29,7 +29,7 @@ class UsageTotal(Struct, frozen=True):
 
 
 class InstanceUsage:
-    """The part of the state store (`Store`) with instance-hours. `Instances` writes it when an instance changes."""
+    """The part of the state store (`Store`) with instance-hours. `store/instances.py` reports each change of an instance."""
 
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
@@ -48,7 +48,7 @@ class InstanceUsage:
         self._end(instance, max(now_s, (instance.launched_at_s or 0.0) + BILLED_MIN_S))
 
     def change(self, instance: Instance, now_s: float) -> None:
-        """Continue the period of a running instance in a new row, because its group has changed."""
+        """End the period of a running instance and begin a new one, because its group has changed."""
         self._end(instance, now_s)
         self.begin(instance, now_s)
 
@@ -59,7 +59,7 @@ class InstanceUsage:
         )
 
     def totals(self, by: Literal["group_name", "stack"], since_s: float, now_s: float) -> list[UsageTotal]:
-        """Return the usage since `since_s`: one total for each combination of region, type, and group (or stack: see `by`)."""
+        """Return the usage since `since_s`: one total for each combination of region, type, and group or stack (chosen by `by`)."""
         rows = self._execute(
             f"SELECT region, {by}, type, count(DISTINCT instance_id), sum(seconds), sum(seconds * (market = 'spot')), "
             f"sum(seconds * gpus) FROM ({_SECONDS}) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",

@@ -1,4 +1,4 @@
--- The ledger of instance-hours: a row for each period in which an instance runs. If its group changes meanwhile, a new row begins.
+-- The ledger of instance-hours: a row for each period in which an instance runs and belongs to one group, or to none.
 -- Rows outlive their instances, because `corral cost` reports them. The hosts' own instances have no rows.
 CREATE TABLE instance_usage (
     id            INTEGER PRIMARY KEY,

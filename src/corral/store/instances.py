@@ -1,4 +1,8 @@
-"""SQL of instances, and the slots derived from them. A slot is the capacity of an instance, total and free."""
+"""SQL of instances, and the slots derived from them.
+
+A slot is the capacity of an instance, total and free. A pool is a set of slots. A claim is an entry in the waiting list of a pool.
+An instance that waits for GPUs has a claim.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ COLUMNS = (
     "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
     "group_name, joins, launched_at, launch_reason, end_reason"
 )
-# The placed tasks with a time limit, their own or that of a Batch job (`Task.limit_s`), and the GPUs that they lease
+# WITH_LIMIT is the condition for placed tasks that have a time limit, either their own or that of a Batch job (`Task.limit_s`).
+# LIMITS reads these tasks. LEASED_WITH_LIMIT reads the GPUs that they lease.
 WITH_LIMIT = "state IN ('PENDING', 'RUNNING') AND (time_limit IS NOT NULL OR json_extract(details, '$.attemptTimeout') IS NOT NULL)"
 LIMITS = (
     "SELECT pool, instance_id, id, coalesce(started_at, placed_at) + coalesce(time_limit, json_extract(details, "
@@ -37,7 +42,7 @@ EC2_DIGITS = 17  # the number of hexadecimal digits of an id in EC2's form
 
 
 class Instances:
-    """The instances in the state store. When the row of an instance changes, its slot changes too (`store/fleet.py`)."""
+    """The instances in the state store. The methods that change an instance, except `put_row`, also update its slot."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims) -> None:
         self._database = database
@@ -45,7 +50,7 @@ class Instances:
         self._claims = claims
         self.usage = InstanceUsage(database)
         self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
-        self._by_host: dict[str | None, dict[str, None]] = {}
+        self._by_host: dict[str | None, dict[str, None]] = {}  # host → the ids of its instances; None: instances without a host
         self._addresses: dict[str, set[str]] = {}  # subnet → the private addresses of its instances
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
@@ -113,7 +118,7 @@ class Instances:
         return {(each.region, each.cluster) for each in self._live.values() if each.cluster and not each.is_host}
 
     def host_of(self, instance_id: str) -> str:
-        """The host whose agent gets the orders for this instance."""
+        """The host that runs the tasks of this instance."""
         live = self._live.get(instance_id) or self.get(instance_id)
         assert live is not None and live.host_id is not None, f"instance {instance_id} has no host"
         return live.host_id
@@ -142,9 +147,9 @@ class Instances:
         return {gpu_id: (count, allocated_mib) for gpu_id, count, allocated_mib in rows}
 
     def some_holders(self, pool: str, limit: int) -> tuple[list[str], list[str]]:
-        """Some tasks that lease GPUs of a pool, and some instances that own GPUs of the pool's hosts. At most `limit` in total.
+        """Tasks that lease GPUs of a pool, and EC2 instances that own GPUs of the pool's hosts. At most `limit` in total.
 
-        Messages that explain why a claim waits name them as examples.
+        Messages that explain why a claim waits name these tasks and instances as examples.
         """
         members = (instance for instance in self._live.values() if instance.pool == pool)
         tasks, takers = dict[str, None](), dict[str, None]()
@@ -192,7 +197,7 @@ class Instances:
         self.usage.end(instance, now_s)
         if changed.pool is not None:
             slot = self._fleet.pool(changed.pool).slot(instance.id)
-            drained = replace(slot, draining=True, gpus=list(slot.gpus), tasks=dict(slot.tasks))  # nothing else changes
+            drained = replace(slot, draining=True, gpus=list(slot.gpus), tasks=dict(slot.tasks))  # only `draining` changes
             self._fleet.put_slot(changed.pool, drained)
         return changed
 
@@ -294,7 +299,7 @@ class Instances:
     # Container instances of ECS
 
     def join(self, instance: Instance, cluster: str) -> Instance:
-        """Let a running instance join a cluster: its slot serves the tasks of the cluster."""
+        """Let a running instance join a cluster. From then on, its slot serves the tasks of the cluster."""
         assert not instance.cluster and instance.host_id is not None
         joined = instance.but(cluster=cluster)
         self.put_row(joined)
@@ -421,7 +426,7 @@ class Instances:
     def _count_tasks(self, slot: Slot) -> None:
         """Subtract the resources of the slot's tasks, and count the tasks.
 
-        Fargate tasks are not counted, because the API shows them on no instance.
+        Fargate tasks use resources too, but are not counted, because the API shows them on no instance.
         """
         rows = self._database.execute(
             "SELECT region || '/' || cluster || '/' || task_group, state, desired, launch_type, count(*), sum(cpu_units), "

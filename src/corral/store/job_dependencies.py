@@ -1,8 +1,8 @@
 """SQL of the dependencies between AWS Batch jobs.
 
-A dependency has a row while the dependent job waits. A notice is a row about an ended job whose dependent jobs were not all checked
-yet. To check a job is to make it RUNNABLE, or to end it, if the jobs that it needs have ended. Notices exist because any number of
-jobs can depend on a job, and one transaction checks only some of them.
+A dependency has a row while the dependent job waits. When a job ends, each dependent job is checked: it becomes RUNNABLE, fails or
+still waits for other jobs. Any number of jobs can depend on a job, and one transaction checks only a limited number of them. So an
+ended job has another row, its notice, until all its dependent jobs have been checked.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from corral.database import Database
 
-# Special values of `position`. Other values are the index of a child.
+# Special values of `position`, in dependencies and notices. Other values are the index of a child.
 WHOLE = -1  # the whole job
 N_TO_N = -2  # each child of the dependent array needs the child with the same index
 UNEXPANDED = -3  # in a notice: all children that have no row
-FREE_MAX = 1_000
+FREE_MAX = 1_000  # the size of the cache `JobDependencies._free`
 
 
 class Notice(Struct, frozen=True):
@@ -26,14 +26,14 @@ class Notice(Struct, frozen=True):
     number: int
     job: int  # the number of the ended job, or of its parent
     position: int
-    after: int  # dependent jobs with this number or a smaller number were checked
+    after: int  # dependent jobs with this number or a smaller number have been checked
 
 
 class JobDependencies:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
         self._journal = database.journal
-        self._free: dict[int, None] = {}  # a cache of jobs on which no job depends; saves a query for each ended child
+        self._free: dict[int, None] = {}  # a cache of the jobs on which no job depends; saves a query for each ended child
 
     def add(self, dependent: int, needed: Iterable[tuple[int, int]]) -> None:
         """Write the dependencies of a job.
@@ -52,7 +52,7 @@ class JobDependencies:
         self._executemany("DELETE FROM job_dependency WHERE needs = ? AND position = ? AND dependent = ?", rows)
 
     def notify(self, job: int, position: int) -> bool:
-        """Add a notice if other jobs depend on an ended job or child. Return whether the new notice is the only one."""
+        """Add a notice if other jobs depend on an ended job or child. Return True if a notice was added and is the only notice."""
         if job in self._free:
             return False
         where, values = _matching(job, position)
@@ -77,19 +77,20 @@ class JobDependencies:
         return [number for (number,) in self._execute(sql, (*values, notice.after, limit))]
 
     def proceed(self, notice: Notice, after: int) -> None:
-        """Record that the dependent jobs up to the number `after` were checked."""
+        """Record that the dependent jobs up to the number `after` have been checked."""
         self._drop_met(notice, after)
         self._execute("UPDATE job_notice SET after = ? WHERE number = ?", (after, notice.number))
 
     def finish(self, notice: Notice, after: int) -> None:
-        """Delete a notice, because all dependent jobs were checked."""
+        """Delete a notice, because all dependent jobs have been checked."""
         self._drop_met(notice, after)
         self._execute("DELETE FROM job_notice WHERE number = ?", (notice.number,))
 
     def _drop_met(self, notice: Notice, after: int) -> None:
-        """Delete the dependencies of checked jobs.
+        """Delete the dependencies that a notice concerns, of the jobs that have been checked.
 
-        If a whole array has ended, also delete dependencies on children without a row.
+        Two kinds are kept. Dependencies on children without a row are deleted when the whole array has ended. `drop_n_to_n` deletes
+        N_TO_N dependencies.
         """
         if notice.position == UNEXPANDED:
             return

@@ -65,7 +65,7 @@ class JobHoldings:
         return self._shares.get((region, queue), {})
 
     def holders_of_resource(self, region: str, resource: str, limit: int) -> list[str]:
-        """Return some running jobs that hold a consumable resource."""
+        """Return up to `limit` running jobs that hold a consumable resource."""
         sql = (
             "SELECT job_id FROM job_holding WHERE region = ? AND resources != '[]' "
             "AND EXISTS (SELECT 1 FROM json_each(resources) WHERE json_extract(value, '$[0]') = ?) LIMIT ?"
@@ -73,7 +73,7 @@ class JobHoldings:
         return [job_id for (job_id,) in self._execute(sql, (region, resource, limit))]
 
     def holders_in(self, region: str, environment: str, limit: int) -> list[str]:
-        """Return some jobs that run in a compute environment."""
+        """Return up to `limit` jobs that run in a compute environment."""
         sql = "SELECT job_id FROM job_holding WHERE region = ? AND environment = ? LIMIT ?"
         return [job_id for (job_id,) in self._execute(sql, (region, environment, limit))]
 

@@ -1,10 +1,12 @@
 """SQL of the lines of Batch jobs, and the claims of the lines.
 
-A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is a set of
-instances. A line has a claim in each pool in which its first job may run: the line waits for capacity there. The jobs of a line are
-rows. A place (`JobPlace`) is such a row: its values say where the job is in its line. Lines and claims are also in memory, and can
-be derived from the rows. Only the ranks of claims are not stored: the scheduler computes them before it serves a pool
-(`services/batch/line_claims.py`).
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A slot is the
+capacity of one instance. A pool is a set of slots. A claim is an entry in the waiting list of a pool. A line has a claim in each
+pool in which its first job may run. Each job of a line has a row in `waiting_job`. The values of this row are the place of the job
+in its line (`JobPlace`). Lines and claims are also in memory, and can be derived from the rows. Only the ranks of claims are not
+stored: the scheduler computes them before it serves a pool (`services/batch/line_claims.py`).
+
+The lines of `store/fleet.py`, which `join_line` and `leave_line` change, are other lines: the claims of a pool with equal demands.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FIRST = (
 )
 
 
-FIRST_MAX = 100  # the number of places that one query reads
+FIRST_MAX = 100  # the most places that `_take_next` reads with one query
 
 
 class JobLines:
@@ -46,8 +48,8 @@ class JobLines:
         self._by_pool: dict[str, dict[int, None]] = {}
         self._by_resource: dict[tuple[str, str], dict[int, None]] = {}  # region and name of a consumable resource → lines
         self._claims: dict[tuple[int, str], Claim] = {}  # line and pool → claim
-        # Line → the places that follow its first place, in reverse order. They save a query for each dispatch. Some lines have no
-        # entry.
+        # Line → the places that follow its first place, in reverse order. They save a query for each dispatch. If a line has no
+        # entry, `_take_next` reads the places.
         self._next: dict[int, list[JobPlace]] = {}
         self._last_id = 0
         self.seniority: dict[str, float] = {}  # pool → when its oldest waiting job was created; updated with `ranked_at`
@@ -104,7 +106,7 @@ class JobLines:
         return line, next(pool for pool, _ in line.pools if self._claims[line.id, pool] is claim)
 
     def pools_before(self, pool: str) -> set[str]:
-        """Return the pools that must be served before this pool, because lines with claims in this pool prefer them."""
+        """Return the pools that must be served before this pool, because lines with claims in this pool prefer those pools."""
         before: set[str] = set()
         for line_id in self._by_pool.get(pool, ()):
             for each, _ in self._lines[line_id].pools:
@@ -114,7 +116,7 @@ class JobLines:
         return before
 
     def places(self, line_id: int, limit: int) -> list[JobPlace]:
-        """Return the first jobs of a line."""
+        """Return the places of the first jobs of a line."""
         return [JobPlace(*row) for row in self._execute(FIRST, (line_id, limit)).fetchall()]
 
     def count_before(self, line_id: int, place: JobPlace, most: int) -> int:
@@ -128,7 +130,7 @@ class JobLines:
         return None if row is None else JobPlace(*row)
 
     def _take_next(self, line_id: int) -> JobPlace:
-        """Return the first place of a line after its first place was deleted."""
+        """Return the new first place of a line whose first place has been deleted."""
         self._on_rollback(partial(self._next.pop, line_id, None))
         places = self._next.get(line_id)
         if not places:
@@ -144,7 +146,7 @@ class JobLines:
             return self._new_line(key, places), True
         self._executemany("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", [(before.id, *place) for place in places])
         following = self._next.get(before.id)
-        if following and places[0] < following[0]:  # a new job is before the last of the next places, which is the first element
+        if following and places[0] < following[0]:  # a new job is before the last of these places, which is first in reverse order
             del self._next[before.id]
         is_first = places[0] < before.first
         line = replace(before, count=before.count + len(places), first=places[0] if is_first else before.first)
@@ -195,7 +197,7 @@ class JobLines:
         """Replace the claims of a line. Return the pools that the scheduler must serve now.
 
         These are the pools in which a claim was added or removed, or got a better rank. `wanted` has for each pool the rank of the
-        claim, and whether the claim needs no GPUs there. Its order is the order of the queue's compute environments.
+        claim, and whether the claim needs no GPUs there. The pools are in the order of the queue's compute environments.
         """
         line = self._lines[line.id]
         before, improved = dict(line.pools), set[str]()

@@ -8,13 +8,13 @@ CREATE TABLE job_line (
     demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
     resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
     by_image  INTEGER NOT NULL,                 -- 1: the image sets NVIDIA_VISIBLE_DEVICES (model.job_line.LineKey)
-    pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
+    pools     TEXT NOT NULL                     -- JSON: [pool, true if its jobs get no GPUs there] for each claim
 );
 
 -- The jobs of each line, in the order in which they start.
 CREATE TABLE waiting_job (
     line     INTEGER NOT NULL,
-    priority INTEGER NOT NULL,                  -- the negated scheduling priority, so that the first job has the smallest
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority: the first job has the smallest value
     number   INTEGER NOT NULL,                  -- job.number of the job, or of the array if the job is a child
     position INTEGER NOT NULL,                  -- the index of a child of an array; 0 for other jobs
     job_id   TEXT NOT NULL,
@@ -46,8 +46,8 @@ CREATE TABLE job_share (
     PRIMARY KEY (region, queue, share)
 ) WITHOUT ROWID;
 
--- The first job of a line, the code of the reason why it waits, and since when it waits for this reason. Only the jobs of queues
--- with time limits have rows.
+-- The first job of a line, the code of the reason why it waits, and since when it waits for this reason. Only jobs of queues that
+-- limit the time of such waits have rows.
 CREATE TABLE blocked_job (
     job_id TEXT PRIMARY KEY,
     region TEXT NOT NULL,

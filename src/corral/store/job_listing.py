@@ -1,4 +1,7 @@
-"""SQL of lists of AWS Batch jobs. Most lists use an index, so that a page costs the same for any number of jobs."""
+"""SQL of lists of AWS Batch jobs.
+
+Unless a method says otherwise, it uses an index, so that a page costs the same for any number of jobs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class JobListing:
         name: str | None = None, definition: str | None = None, revision: int | None = None, before_s: float | None = None,
         after_s: float | None = None,
     ) -> list[ListedJob]:  # fmt: skip
-        """Return the jobs of a queue that match one filter, newest first. Only the filter `share` may be combined with `state`."""
+        """Return the jobs of a queue that match a filter, newest first. Without a filter, return all jobs.
+
+        Filters cannot be combined, except `share` with `state`, `definition` with `revision`, and `before_s` with `after_s`.
+        """
         if share is not None:
             return self._by_share(region, queue, share, state, after, limit)
         if name is not None:
@@ -53,8 +59,8 @@ class JobListing:
     def with_resource(self, region: str, name: str, before: int, window: int) -> tuple[list[int], int]:
         """Return numbers of jobs that may need a consumable resource, newest first, and the value of `before` for the next call.
 
-        The method searches for the name in the text of the spec, so the caller must check each job. It reads at most `window` jobs
-        of the region, with smaller numbers than `before`. The second result is 0 if the oldest job was read.
+        The method searches for the name in the JSON text of the spec, so the caller must check each job. It reads at most `window`
+        jobs of the region, with smaller numbers than `before`. The second result is 0 if the oldest job was read.
         """
         sql = (
             "SELECT job.number, instr(job_spec.document, ?) > 0 FROM job JOIN job_spec ON job_spec.number = job.spec "
@@ -129,7 +135,10 @@ class JobListing:
         return [_listed(row, (row[0],)) for row in rows]
 
     def children(self, parent: Job, state: JobState, after: Cursor, limit: int) -> list[ListedJob]:
-        """Return the children or nodes of a job that are in a state, sorted by index. The query reads all, at most 10,000."""
+        """Return the children or nodes of a job that are in a state, sorted by index.
+
+        This reads all children of the job, at most 10,000.
+        """
         first = int(after[0]) + 1 if after else 0
         rows = self._execute(
             f"SELECT {CHILD_COLUMNS} FROM job_child WHERE job = ? AND state = ? AND position >= ? ORDER BY position LIMIT ?",
@@ -141,7 +150,7 @@ class JobListing:
         return [_listed_child(child) for child in found]
 
     def _rowless(self, parent: Job, first: int, limit: int) -> list[Job]:
-        """Return the next children without a row."""
+        """Return the next children that have no row in `job_child`."""
         first = max(first, parent.expanded, 0)
         sql = "SELECT position FROM job_child WHERE job = ? AND position >= ?"
         early = {index for (index,) in self._execute(sql, (parent.number, first))}

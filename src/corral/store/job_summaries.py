@@ -1,7 +1,7 @@
 """SQL of the summaries of array jobs: how many children of an array are in each state.
 
-Each child changes the summary of its array several times. So the summary is changed in memory first. Its row is written once, at
-the end of the transaction.
+Each child changes the summary of its array several times. So a change is made in memory first. The row of the summary is written
+once, at the end of the transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.database import Database
 from corral.model.job import JobState
 
-CACHED_MAX = 1_000
+CACHED_MAX = 1_000  # the most summaries in memory after a commit
 STATES = tuple(JobState)  # the columns of job_summary have the names of the states, in lower case
 _AT = {state: at for at, state in enumerate(STATES)}
 _COLUMNS = [state.lower() for state in STATES]

@@ -1,8 +1,10 @@
-"""SQL of AWS Batch jobs, their children and nodes, and the counts of children by state.
+"""SQL of AWS Batch jobs, and of their children and nodes.
 
 The table `job_child` has the children of arrays and the nodes of multi-node jobs. A row of `job_child` has only the columns in
-which a child differs from its parent. A spec has everything that the attempts of a job need; jobs with equal specs share one row of
-`job_spec`. `job_dependencies.py` has the dependencies between jobs, and `job_listing.py` has the lists of jobs.
+which a child differs from its parent. The children of an array get their rows in steps. A child without a row is computed from its
+parent. A spec has everything that the attempts of a job need. Jobs with equal specs share one row of `job_spec`.
+`job_dependencies.py` has the dependencies between jobs, `job_summaries.py` has the counts of children by state, and
+`job_listing.py` has the lists of jobs.
 """
 
 from __future__ import annotations
@@ -65,9 +67,10 @@ class Jobs:
         return self._cache(job.but(number=number))
 
     def add_children(self, parent: Job, states: Sequence[JobState], now_s: float) -> tuple[Job, list[Job]]:
-        """Add the next children of an array with these states: PENDING or RUNNABLE. Return the array and the new children.
+        """Add the rows of the next children of an array. Return the array and the new children.
 
-        If `add_early` has already added one of these children, its element of `states` is ignored.
+        `states` has the state of each child: PENDING or RUNNABLE. If `add_early` has already added a child, its element of `states`
+        is ignored.
         """
         first = max(parent.expanded, 0)
         sql = "SELECT position FROM job_child WHERE job = ? AND position >= ? AND position < ?"
@@ -93,7 +96,7 @@ class Jobs:
         return self.change(parent, parent.but(expanded=first + len(states))), children
 
     def add_early(self, parent: Job, index: int, now_s: float) -> Job:
-        """Add the row of one child before `add_children` reaches it, so that this child can be stopped. The child is PENDING."""
+        """Add the row of one child before `add_children` reaches it, so that the child can be stopped. The child is PENDING."""
         sql = "INSERT INTO job_child (job, position, state, created_at) VALUES (?, ?, 'PENDING', ?)"
         self._execute(sql, (parent.number, index, now_s))
         self.summaries.move(parent.number, JobState.SUBMITTED, JobState.PENDING, 1, now_s)
@@ -120,7 +123,7 @@ class Jobs:
     def fail_unexpanded(self, parent: Job, now_s: float) -> bool:
         """Count the children of an array that have no row as FAILED. The array was stopped, so they never get a row.
 
-        Return whether there are such children.
+        Return True if there are such children.
         """
         count = self.summaries.get(parent.number).count(JobState.SUBMITTED)
         if count:

@@ -3,7 +3,7 @@
 
 CREATE TABLE job_spec (
     number   INTEGER PRIMARY KEY,
-    digest   BLOB NOT NULL UNIQUE,          -- of the document: equal specs share a row
+    digest   BLOB NOT NULL UNIQUE,          -- a hash of the document: equal specs share a row
     document TEXT NOT NULL                  -- JSON: model.job.JobSpec
 );
 
@@ -80,8 +80,8 @@ CREATE TABLE job_summary (
     updated_at REAL NOT NULL
 );
 
--- Jobs that wait for other jobs. A row is deleted when the needed job has ended and the dependent job was checked. A row of an
--- N_TO_N dependency is deleted when the dependent array has ended.
+-- Jobs that wait for other jobs (store/job_dependencies.py). A row is deleted when the needed job has ended and the dependent job
+-- has been checked. A row of an N_TO_N dependency is deleted when the dependent array has ended.
 CREATE TABLE job_dependency (
     needs     INTEGER NOT NULL,             -- job.number
     position  INTEGER NOT NULL,             -- the index of the needed child; -1: the whole job; -2: N_TO_N
@@ -89,10 +89,10 @@ CREATE TABLE job_dependency (
     PRIMARY KEY (needs, position, dependent)
 ) WITHOUT ROWID;
 
--- Notices: jobs that have ended, and whose dependent jobs were not all checked yet.
+-- Notices: jobs that have ended, and whose dependent jobs have not all been checked yet.
 CREATE TABLE job_notice (
     number   INTEGER PRIMARY KEY,
     job      INTEGER NOT NULL,
     position INTEGER NOT NULL,              -- the index of the ended child; -1: the whole job; -3: all children without a row
-    after    INTEGER NOT NULL               -- dependent jobs up to this number were checked
+    after    INTEGER NOT NULL               -- dependent jobs up to this number have been checked
 );

@@ -1,8 +1,8 @@
 """SQL of leaving tasks: tasks that a scale-in, a rollout or the end of their instance has chosen to stop.
 
-A leaving task receives no further messages. It stops when it is not busy any more, or after a time limit
-(`services/leaving_tasks.py`). Two reconcilers can choose a task: that of its service, and that of the Auto Scaling group of its
-instance.
+A leaving task receives no further messages of SQS queues. It stops when it is not busy any more, or after a time limit
+(`services/leaving_tasks.py`). Two reconcilers can choose a task: `service`, which starts and stops the tasks of a service, and
+`group`, which launches and terminates the instances of an Auto Scaling group. The key of a reconciler names the service or group.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import orjson
 
 from corral.database import Database
 
-# A task is busy while messages that it has received are in flight, or while it is protected. The parameters are the present time in
-# seconds and in ms.
+# The condition for busy tasks. A task is busy while messages that it has received are in flight, or while it is protected. The two
+# parameters are the present time in seconds and in ms.
 _BUSY = (
     "state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING' AND (json_extract(details, '$.protectedUntil') > ? OR EXISTS "
     "(SELECT 1 FROM place JOIN queue ON queue.pile = place.pile WHERE place.task_id = task.id AND visible_ms > ?))"
@@ -28,7 +28,7 @@ class LeavingTasks:
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
         self._journal = database.journal
-        self._by_task: dict[str, dict[str, float]] = {}  # task → key of a reconciler → when it chose the task
+        self._by_task: dict[str, dict[str, float]] = {}  # task → key of a reconciler → when the reconciler chose the task
         self._by_key: dict[str, dict[str, float]] = {}  # key → task → the same time
         if not database.reads_only:
             for row in self._execute("SELECT task_id, chosen_by, chosen_at FROM leaving_task").fetchall():

@@ -2,8 +2,8 @@
 
 The messages of a group are received in order. While a message of a group is in flight, no other message of the group can be
 received. `message_group` has one row per group that has messages. The row has the time at which the group is ready, which means
-that its next message can be received. After each change of a group's messages, `update_group` must compute this time again. It
-reads only the first messages of the group, because only these can be in flight.
+that its next message can be received. After each change of a group's messages, `update_group` must compute this time again.
+`update_group` reads only the first messages of the group, because only these can be in flight.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MessageGroups(Messages):
         return list(takewhile(lambda message: message.visible_ms is None or message.visible_ms <= now_ms, found))
 
     def update_group(self, pile: int, group: str, now_ms: int) -> None:
-        """Compute when a group is ready. If it is ready now, the groups that were ready before are served first."""
+        """Compute and store when a group is ready. If it becomes ready now, the groups that are already ready are served first."""
         rows = self._database.execute(
             "SELECT visible_ms, receives FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT ?",
             (pile, group, RECEIVE_MAX_MESSAGES),  # the maximum number of messages of one group that can be in flight
@@ -71,9 +71,9 @@ class MessageGroups(Messages):
     # Deduplication ids and receive attempts
 
     def sent_before(self, owner: int, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
-        """(message id, id) of an earlier message with this deduplication id; None if there is none or it has expired.
+        """(SQS message id, row id) of an earlier message with this deduplication id; None if there is none or the id has expired.
 
-        `owner` is the id of a queue, or the negative number of an SNS topic.
+        `owner` is the id of a queue, or the negative number of an SNS topic. `scope` is a message group, or empty.
         """
         row: tuple[str, int] | None = self._database.execute(
             "SELECT message_id, id FROM deduplication WHERE queue = ? AND scope = ? AND deduplication_id = ? AND expires_ms > ?",
@@ -88,7 +88,7 @@ class MessageGroups(Messages):
         )
 
     def received_before(self, queue: Queue, attempt_id: str, now_ms: int) -> list[tuple[int, int]] | None:
-        """(id, receive count) of each message that an earlier receive attempt returned; None if the attempt is unknown."""
+        """(row id, receive count) of each message that a receive attempt returned; None if the attempt is unknown or expired."""
         row = self._database.execute(
             "SELECT given FROM receive_attempt WHERE queue = ? AND attempt_id = ? AND expires_ms > ?",
             (queue.id, attempt_id, now_ms),

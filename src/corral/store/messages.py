@@ -1,9 +1,9 @@
 """Messages of queues: add, receive, delete and move. The cost of each operation does not depend on the length of the queue.
 
 A pile is the set of a queue's messages. A purge gives the queue a new pile. Each message has two rows. The row in `message` has
-the content and never changes. The row in `place` has the pile and the time at which the message becomes visible. This row changes
-with each receive. For a standard queue, an index sorts the places by this time. If the time has passed, the message can be
-received. Otherwise it is in flight or delayed. For FIFO queues, see `store/message_groups.py`.
+the content, and changes only if the message moves to a dead-letter queue. The row in `place` has the pile and the time at which the
+message becomes visible, and changes with each receive. For a standard queue, an index sorts the places by this time. If the
+time has passed, the message can be received. Otherwise it is in flight or delayed. For FIFO queues, see `store/message_groups.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MESSAGE_COLUMNS = (
     "place.id, visible_ms, receives, receives_before, first_received_ms, message_id, sent_ms, sender, message.group_id, "
     "deduplication_id, trace, source_arn, attributes, bytes, body"
 )
-WAKES_MAX = 64  # for each pile, this many arrivals of messages in the empty pile are remembered
+WAKES_MAX = 64  # how many arrivals of messages in an empty pile are remembered for each pile
 PILES_MAX = 1_000  # piles whose arrivals are remembered
 FIRST_RECEIVES_MAX = 1_000  # tasks whose first receive is remembered
-RECEIVE_MAX_BYTES = 1024 * 1024  # bytes in one response; SQS may return fewer messages than requested
+RECEIVE_MAX_BYTES = 1024 * 1024  # bytes of the messages in one response, which may have fewer messages than requested
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
 
 
@@ -147,7 +147,7 @@ class Messages:
     def next_visible_ms(self, queue: Queue, now_ms: int) -> int | None:
         """A lower bound of the time at which the next message becomes visible; None if none is in flight or delayed.
 
-        Only for standard queues. Requests can make a message visible earlier.
+        Only for standard queues. A later request, such as ChangeMessageVisibility, can make a message visible earlier.
         """
         next_ms = self.counters.of(queue.pile, now_ms).next_ms
         return None if next_ms == NEVER_MS else next_ms
@@ -200,7 +200,7 @@ class Messages:
     def move_to_dead_letters(
         self, source: Queue, target: Queue, message: QueueMessage, source_arn: str, id: int, now_ms: int
     ) -> None:
-        """Move a message to its dead-letter queue. It keeps its receive count. If `id` is its current id, it also keeps its age."""
+        """Move a message to its dead-letter queue. It keeps its receive count. It keeps its age only if `id` is its present id."""
         source_counter, counter = self.counters.of(source.pile, now_ms), self.counters.of(target.pile, now_ms)
         sent_ms = message.sent_ms if id == message.id else now_ms
         sql = "UPDATE message SET id = ?, sent_ms = ?, source_arn = ? WHERE id = ?"
@@ -218,7 +218,7 @@ class Messages:
     # Expired messages, and piles of purged or deleted queues
 
     def expired(self, queue: Queue, now_ms: int, limit: int) -> list[int]:
-        """Up to `limit` messages that are older than the queue's retention. The oldest message is first."""
+        """The ids of up to `limit` messages that are older than the queue's retention. The oldest message is first."""
         rows = self._database.execute(
             "SELECT place.id, bytes FROM place JOIN message ON message.id = place.id WHERE pile = ? AND place.id < ? "
             "ORDER BY place.id LIMIT ?",
@@ -286,9 +286,10 @@ def fit_response(rows: Iterable[Row]) -> list[QueueMessage]:
 
 
 def _in_tens(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split ids into groups of at most ten, because a request names at most ten. One statement per group is faster than one per id.
+    """Split ids into groups of at most ten. One statement per group is faster than one per id.
 
-    Larger groups would fill the cache of prepared statements with one statement for each length.
+    A request names at most ten messages. Larger groups would fill the cache of prepared statements, because each number of ids
+    needs its own statement.
     """
     return (ids[at : at + 10] for at in range(0, len(ids), 10))
 

@@ -74,7 +74,7 @@ class _Walk(Generic[T]):
     def after(self, key: str, rest: Iterable[Row] = ()) -> Iterator[Row]:
         """The rows `rest` of a key, then the rows of later keys.
 
-        If the key has a common prefix, a page before this one has shown it, so all keys with this common prefix are skipped.
+        If the key has a common prefix, an earlier page has shown this common prefix, so all keys with it are skipped.
         """
         start = key.encode()
         if start < self._prefix or not key:

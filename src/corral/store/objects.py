@@ -14,7 +14,7 @@ from corral.model.objects import ContentPart, MultipartUpload, ObjectVersion
 from corral.store.object_listing import ObjectListing
 from corral.store.object_rows import PART_COLUMNS, UPLOAD_COLUMNS, VERSION_COLUMNS, dumps, part_of, upload_of, version_of
 
-# A content of one part has the part number 1, and this part has the size of the version.
+# `p.blob` is the blob of part 1 if this part has all bytes of the version, otherwise NULL.
 LATEST_WITH_BLOB = (
     f"SELECT {', '.join(f'v.{column}' for column in VERSION_COLUMNS.split(', '))}, p.blob FROM object_version AS v "
     "LEFT JOIN content_part AS p ON p.content = v.content AND p.number = 1 AND p.size = v.size "
@@ -33,7 +33,7 @@ class Objects(ObjectListing):
         return self._database.execute("SELECT 1 FROM object_version WHERE bucket = ? LIMIT 1", (bucket_id,)).fetchone() is not None
 
     def drop_uploads(self, bucket_id: int) -> bool:
-        """Delete the unfinished uploads of the bucket. Returns True if there were any, because their parts are garbage now."""
+        """Delete the unfinished uploads of the bucket. Returns True if there were any: their parts are garbage now."""
         uploads = self._database.execute("DELETE FROM upload WHERE bucket = ? RETURNING content", (bucket_id,)).fetchall()
         self._database.executemany("UPDATE content SET refs = 0 WHERE id = ?", uploads)
         self._drop_empty({content for (content,) in uploads})
@@ -50,8 +50,8 @@ class Objects(ObjectListing):
     def latest_with_blob(self, bucket_id: int, key: str) -> tuple[ObjectVersion, str | None] | None:
         """The newest version of a key, and the blob that has all its bytes.
 
-        The blob is None for an object of several parts, and for a delete marker: `slices` returns the blobs of such an object. One
-        statement reads both, because almost every GetObject needs both.
+        The blob is None for a delete marker, and for an object of several parts, whose blobs `slices` returns. One statement reads
+        the version and the blob, because almost every GetObject needs both.
         """
         row = self._database.execute(LATEST_WITH_BLOB, (bucket_id, key.encode())).fetchone()
         return (version_of(row[:-1]), row[-1]) if row else None

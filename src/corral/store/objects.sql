@@ -11,7 +11,7 @@ CREATE TABLE bucket (
     has_notifications INTEGER NOT NULL DEFAULT 0
 );
 
--- The bytes of an object or of an upload. The copies of an object share its content.
+-- The bytes of an object, an upload or an image layer. The copies of an object share its content.
 -- The files of a content without references are garbage.
 CREATE TABLE content (
     id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -2,8 +2,8 @@
 
 The counts are derived from the rows at start and updated with each change, so no request has to count rows. But messages also
 become visible as time passes. So each counter is valid for one instant, `as_of_ms`. Messages that become visible after this
-instant count as in flight or delayed. Each use first advances the counter to the present time. For this it counts the messages
-that have become visible since `as_of_ms`, with an index. So each message is counted only once.
+instant count as in flight or delayed. Each use first advances the counter to the present time: it counts, with an index, the
+messages that have become visible since `as_of_ms`. So each message is counted only once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from corral.database import Database
 from corral.model.queue import Counts
 
 NEVER_MS = 1 << 62
-# The value of `used_ms` after a start: the queue was used at an unknown time before the start. The first report to CloudWatch
-# replaces it by the present time.
+# The value of `used_ms` after a start, when the time of the last use is not known. The first report to CloudWatch replaces it by
+# the present time.
 SINCE_START_MS = -1
-EMPTY_AT_START_MAX = 1000  # with more queues, empty ones are not reported after a start
+EMPTY_AT_START_MAX = 1000  # if there are more queues, metrics of empty queues are not published after a start
 STEP_BACK_MS = 1000  # if the clock is set back by more, all messages in flight or delayed are counted again
 
 
@@ -30,7 +30,7 @@ class QueueCounter(Struct):
     delayed: int = 0
     as_of_ms: int = 0
     next_ms: int = NEVER_MS  # no message becomes visible between `as_of_ms` and this time
-    used_ms: int = 0  # when the queue was last used; `queues.py` publishes the metrics of an empty queue for some time after that
+    used_ms: int = 0  # when the queue was last used; `queues.py` publishes metrics of an empty queue for ACTIVE_MS after that
     # Events since the last report to CloudWatch
     sent: int = 0
     sent_bytes: int = 0

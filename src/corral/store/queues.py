@@ -16,7 +16,7 @@ from corral.store.queue_counters import SINCE_START_MS, QueueCounter
 QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
 TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
 ACTIVE_MS = 6 * 3_600_000  # metrics of an empty queue are published for this time after its last use
-CACHED_MAX = 20_000  # each queue has two entries
+CACHED_MAX = 20_000  # entries of the cache; each queue has two
 
 
 class Queues(MessageGroups):
@@ -24,7 +24,8 @@ class Queues(MessageGroups):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        # Each queue has two keys: (region, name), and its pile. A reader has no cache: it does not see changes of the writer.
+        # Each queue has two keys: (region, name), and its pile. A read-only connection has no cache, because it does not notice the
+        # changes of the writer.
         self._cached: dict[tuple[str, str] | int, Queue] | None = None if database.reads_only else {}
         if not database.reads_only:
             (last,) = database.execute("SELECT max(id) FROM message").fetchone()
@@ -134,7 +135,7 @@ class Queues(MessageGroups):
         return self.counters.of(queue.pile, now_ms).counts
 
     def activity(self, now_s: float) -> list[QueueActivity]:
-        """Metrics of every queue that has messages or was used in the last hours. Events are counted since the previous call."""
+        """Metrics of every queue that has messages or was used within ACTIVE_MS. Events are counted since the previous call."""
         now_ms, found = round(now_s * 1000), list[QueueActivity]()
         for pile in self.counters:
             counter, queue = self.counters.of(pile, now_ms), self._queue_of_pile(pile)
@@ -148,7 +149,7 @@ class Queues(MessageGroups):
         return found
 
     def levels(self, now_s: float) -> Iterator[tuple[str, str, int, int, int]]:
-        """Yield (region, name, visible, in flight, delayed) for every queue that has messages or was used in the last hours."""
+        """Yield (region, name, visible, in flight, delayed) for every queue that `activity` describes."""
         now_ms = round(now_s * 1000)
         for pile in self.counters:
             queue, counts = self._queue_of_pile(pile), self.counters.of(pile, now_ms).counts

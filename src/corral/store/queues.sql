@@ -21,8 +21,8 @@ CREATE TABLE queue (
 );
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 
--- The part of a message that never changes. Ids grow with time (microseconds, and a counter within them), so new rows are appended
--- at the end of the table, and the smallest id of a pile is its oldest message.
+-- The part of a message that a receive does not change. Ids grow with time (microseconds, and a counter within them), so new rows
+-- are appended at the end of the table, and the smallest id of a pile is its oldest message.
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     message_id TEXT NOT NULL,

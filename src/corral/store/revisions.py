@@ -83,7 +83,7 @@ class Revisions:
     def listed(
         self, region: str, status: str | None, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
     ) -> list[tuple[str, int]]:
-        """Return (family, revision) pairs after the pair `after`, sorted by family and revision. None means any status."""
+        """Return (family, revision) pairs after the pair `after`, sorted by family and revision. Status None means any status."""
         sql = f"SELECT family, revision FROM {self._table} WHERE region = ?"
         values: list[str | int] = [region]
         if status is not None:
@@ -98,7 +98,7 @@ class Revisions:
         return self._database.execute(f"{sql} ORDER BY family {order}, revision {order} LIMIT ?", (*values, limit)).fetchall()
 
     def families(self, region: str, prefix: str, status: str, after: str, limit: int) -> list[str]:
-        """Family names by status.
+        """The names of families that begin with `prefix`, are greater than `after`, and have this status, sorted.
 
         ACTIVE: families with an active revision. INACTIVE: families that have revisions, but no active one. ALL: families with any
         revision.

@@ -1,4 +1,7 @@
-"""SQL of the objects that contain the environment variables of `corral run` (`model/run_environment.py`): which tasks need them."""
+"""SQL of the table `run_environment`: how long Corral keeps the S3 objects with the environment variables of `corral run`.
+
+`model/run_environment.py` describes these objects.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """SQL of the run queue: tasks that are held back, members of arrays, and tasks that Corral may replace after a failure.
 
-`model/queued_run.py` defines the terms. The ids of all tasks in the queue, and of all tasks that others wait for, are also in
-memory. So the end of a task without queue options needs no query.
+`model/queued_run.py` defines the terms. The ids of all tasks in the queue, and of all chains and arrays that tasks wait for, are
+also in memory. So Corral needs no query to learn that the end of a task does not matter to the queue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunWaits:
         return None if row is None else _run_of(row)
 
     def of_chain(self, chain: str) -> str | None:
-        """The unfinished task of a chain. None if the chain has ended, or if it is the id of a task that is not in the queue."""
+        """The unfinished task of a chain. None if the chain has ended, or if `chain` is a task that is not in the queue."""
         row = self._execute("SELECT task_id FROM run_wait WHERE chain = ?", (chain,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -66,7 +66,7 @@ class RunWaits:
                 self._count_needed(needed, 1)
 
     def change(self, run: QueuedRun) -> None:
-        """Write the values of a task in the queue that can change."""
+        """Write the changeable values of a task in the queue."""
         self._execute(
             "UPDATE run_wait SET state = ?, held = ?, not_before = ?, unmet = ?, requeues = ? WHERE task_id = ?",
             (run.state.value, run.held, run.not_before_s, run.unmet, run.requeues, run.task_id),
@@ -97,7 +97,7 @@ class RunWaits:
         """Ids of tasks that have no claim yet: first READY members of arrays by index, then tasks that are held back.
 
         With `cluster`, a region and a name, only tasks of this cluster. Tasks that are held back are sorted by age. If there are
-        more than SORTED_MAX of them, only some are considered.
+        more than SORTED_MAX of them in all clusters, only SORTED_MAX of them, in no certain order, are considered.
         """
         condition, values = ("region = ? AND cluster = ?", cluster) if cluster is not None else ("TRUE", ())
         ready = self._execute(
@@ -116,7 +116,7 @@ class RunWaits:
     # Times
 
     def next_time_s(self) -> float | None:
-        """The earliest time that a task waits for."""
+        """The earliest time that a task waits for; None if no task waits for a time."""
         row = self._execute("SELECT min(not_before) FROM run_wait WHERE not_before IS NOT NULL").fetchone()
         return None if row[0] is None else float(row[0])
 
@@ -133,13 +133,16 @@ class RunWaits:
 
     def dependents(self, end: EndNotice, limit: int) -> list[tuple[str, bool]]:
         """The next tasks that a notice concerns. The second element of each pair says whether a failure also ends the wait."""
-        # Before the end of an array, a notice is about a failed member. It concerns only the tasks that need a success.
+        # A notice that is not final reports a failed member of an array. It concerns only the tasks that need a success.
         most = 1 if end.final else 0
         sql = "SELECT dependent, any_end FROM run_dependency WHERE needed = ? AND any_end <= ? ORDER BY any_end, dependent LIMIT ?"
         return [(task_id, bool(any_end)) for task_id, any_end in self._execute(sql, (end.needed, most, limit))]
 
     def meet(self, needed: str, task_id: str) -> QueuedRun:
-        """Delete a dependency, because the task is informed of the end. Return the task. The caller must write it with `change`."""
+        """Delete a dependency, because the task is informed of the end of `needed`. Return the task with one unmet dependency less.
+
+        The caller must write the task with `change`.
+        """
         self._execute("DELETE FROM run_dependency WHERE needed = ? AND any_end IN (0, 1) AND dependent = ?", (needed, task_id))
         self._count_needed(needed, -1)
         run = self.get(task_id)
@@ -147,7 +150,7 @@ class RunWaits:
         return run.but(unmet=run.unmet - 1)
 
     def add_end(self, end: EndNotice) -> None:
-        """Add a notice. If a notice about the same array exists, merge both, and keep the reason of the earlier one."""
+        """Add a notice. If a notice about the same array exists, merge both notices, and keep the reason of the earlier notice."""
         self._execute(
             "INSERT INTO run_end (needed, succeeded, final, reason) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (needed) DO UPDATE SET final = max(final, excluded.final), succeeded = min(succeeded, excluded.succeeded)",

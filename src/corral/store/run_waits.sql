@@ -24,7 +24,7 @@ CREATE INDEX run_wait_by_time ON run_wait (not_before) WHERE not_before IS NOT N
 -- array.
 CREATE TABLE run_dependency (
     needed    TEXT NOT NULL,                -- the id of a chain, or array:KEY
-    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: it must succeed
+    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: `needed` must succeed
     dependent TEXT NOT NULL REFERENCES run_wait (task_id),  -- SQLite's quick_check needs the columns in the order of the key
     PRIMARY KEY (needed, any_end, dependent)
 ) WITHOUT ROWID;

@@ -7,13 +7,13 @@ CREATE TABLE scaling_request (
     region       TEXT NOT NULL,                 -- of the policy
     owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
-    period_value REAL,                          -- the value of the newest period of the alarm that has ended
-    newest_value REAL,                          -- the value of the newest second; only for metrics that Corral publishes
-    peak_value   REAL,                          -- in the last period, the value of the second that breaches most
+    period_value REAL,                          -- see model.alarm.ScalingRequest, also for the next two columns
+    newest_value REAL,
+    peak_value   REAL,
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
     whole        INTEGER NOT NULL,              -- 1: the ended periods have caused the state; 0: only single seconds
-    measured_s   REAL,                          -- target tracking: the start of the time that the value covers; NULL: up to date
+    measured_s   REAL,                          -- see model.alarm.ScalingRequest
     asked_s      REAL NOT NULL,                 -- when the metrics lane sent the request
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)

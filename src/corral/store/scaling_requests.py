@@ -29,7 +29,8 @@ class ScalingRequests:
     def put(self, alarm: str, requests: Sequence[ScalingRequest], asked_s: float) -> set[tuple[str, str]]:
         """Replace all requests of this alarm. Return the region and the owner of each policy that has or had a request.
 
-        The progress of a policy is kept. But the reconciler `scaling` ignores it if the alarm has entered its state again.
+        A new request keeps the progress of the old request to the same policy: what the policy has done (`Progress`). The
+        reconciler `scaling`, which applies policies, ignores the progress if the alarm has entered its state again.
         """
         sql = "DELETE FROM scaling_request WHERE alarm = ? RETURNING policy, region, owner, progress"
         rows = self._execute(sql, (alarm,)).fetchall()

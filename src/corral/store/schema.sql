@@ -51,7 +51,7 @@ CREATE TABLE host (
 -- An instance is a part of a host. Each host also has an instance of its own, without a region.
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
-    region        TEXT NOT NULL,            -- empty: a host's own instance; its cluster has the same name in every region
+    region        TEXT NOT NULL,            -- empty: a host's own instance, which is in its cluster in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
     state         TEXT NOT NULL
@@ -86,8 +86,8 @@ CREATE TABLE instance_attribute (
 ) WITHOUT ROWID;
 
 -- The mode is 'shared' while the GPU has leases of parts of its memory, otherwise 'exclusive'. The owner is the instance that has
--- the GPU. The foreign keys of lease need the two composite UNIQUE constraints. Because of these keys, neither mode nor owner can
--- change while a run leases the GPU.
+-- the GPU. The foreign keys of lease need the two composite UNIQUE constraints. Because of these foreign keys, neither mode nor
+-- owner can change while a run leases the GPU.
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
     host_id    TEXT NOT NULL REFERENCES host (id),
@@ -99,7 +99,7 @@ CREATE TABLE gpu (
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
     owner      TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
-    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no task; empty: none
     fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
     fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
@@ -156,7 +156,7 @@ CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 -- Tasks that a reconciler has chosen to stop, but that may still process SQS messages. They receive no further messages.
 CREATE TABLE leaving_task (
     task_id   TEXT NOT NULL REFERENCES task (id),
-    chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
+    chosen_by TEXT NOT NULL,                -- the key of the reconciler that has chosen the task: group:… or service:…
     chosen_at REAL NOT NULL,
     PRIMARY KEY (task_id, chosen_by)
 ) WITHOUT ROWID;
@@ -175,11 +175,11 @@ CREATE TABLE run (
     reason     TEXT,
     started_at REAL,
     stopped_at REAL,
-    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- 1: it waits for others
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- 1: it waits for other runs
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
     about      TEXT,                        -- JSON: facts about its Docker container; NULL: the run is a process
-    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- memory of the GPU that it shares; 0: it does not share its GPUs
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- its part of the memory of a shared GPU; 0: it does not share its GPUs
 );
 CREATE INDEX run_of_task ON run (task_id, position);
 CREATE INDEX run_unhealthy ON run (task_id) WHERE health = 'UNHEALTHY' AND state != 'STOPPED';
@@ -208,7 +208,7 @@ BEGIN
     SELECT RAISE(ABORT, 'a lease cannot be changed');
 END;
 
--- A PROVISIONING task or a pending instance that waits for capacity of a pool. `job_line.pools` has the claims of Batch jobs.
+-- A claim: a PROVISIONING task or a pending instance waits for capacity of a pool. `job_line.pools` has the claims of Batch jobs.
 CREATE TABLE claim (
     number  INTEGER PRIMARY KEY,            -- the store finds the number of a claim in memory, so there is no index on the id
     kind    TEXT NOT NULL CHECK (kind IN ('task', 'instance')),

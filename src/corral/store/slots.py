@@ -1,7 +1,7 @@
 """Indexes of slots by their free resources. A slot is the capacity of one instance, total and free.
 
-`SlotIndex` has any set of slots, for example all slots of a pool. `SelectionIndex` has the slots that placement rules allow, in the
-order in which the rules prefer them.
+`GroupIndex` has slots with the same number of free GPUs. `SlotIndex` has any set of slots, for example all slots of a pool.
+`SelectionIndex` has the slots that certain placement rules allow, in the order in which the rules prefer them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FreeAmounts = tuple[int, int, int]  # free (GPUs, memory, CPU)
 
 
 class GroupIndex:
-    """Slots with the same number of free GPUs (implements `model.placement.SlotGroup`). Ids and shapes are sorted.
+    """Slots with the same number of free GPUs (implements `model.placement.SlotGroup`).
 
-    A shape is an amount of free memory and CPU.
+    A shape is an amount of free memory and CPU. The shapes are sorted, and so are the ids of the slots with one shape.
     """
 
     def __init__(self, gpus: int, *, by_cpu: bool = False) -> None:
@@ -70,7 +70,7 @@ class GroupIndex:
 class SlotIndex:
     """Slots sorted by free GPUs, then by free memory and CPU (implements `model.placement.SpreadPart`).
 
-    With `by_cpu`, CPU is compared before memory. Only with `drawn` can `sample` be called.
+    With `by_cpu`, CPU is compared before memory. `sample`, for the placement strategy `random`, can be called only with `drawn`.
     """
 
     def __init__(self, *, by_cpu: bool = False, drawn: bool = False) -> None:
@@ -145,8 +145,8 @@ class SelectionIndex:
     """The slots that placement rules allow (implements `model.placement.Selection`).
 
     Before each use, `PoolIndex` calls `refresh` for the slots that have changed. Slots with equal spread values form a part. The
-    parts are sorted by the number of tasks that slots with these values already have. So the part with the fewest tasks is first.
-    Only tasks of the task group `CompiledRules.group` are counted.
+    parts are sorted by the number of tasks on slots with these values: the part with the fewest tasks is first. Only tasks of the
+    task group `CompiledRules.group` are counted.
     """
 
     def __init__(self, compiled: CompiledRules) -> None:
@@ -161,7 +161,7 @@ class SelectionIndex:
         self._order: list[tuple[tuple[int, ...], SpreadValues]] = []
         self._shares: dict[str, tuple[SpreadValues, int]] = {}  # slot id → spread values, number of tasks of the task group
         self._sums: list[dict[str | int, int]] = [{} for _ in compiled.spreads]  # per spread: value → tasks of the task group
-        self._having: list[dict[str | int, dict[SpreadValues, None]]] = [{} for _ in compiled.spreads]  # value → parts
+        self._having: list[dict[str | int, dict[SpreadValues, None]]] = [{} for _ in compiled.spreads]  # per spread: value → parts
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         return self._all.groups(min_gpus)
@@ -212,7 +212,7 @@ class SelectionIndex:
             del having[value][key]
 
     def _share(self, slot_id: str, values: SpreadValues, count: int) -> None:
-        """Update the number of tasks that have this slot's spread values. Tasks on slots that the rules do not allow count too."""
+        """Update the number of tasks on slots with this slot's spread values. Slots that the rules do not allow count too."""
         if not self.compiled.spreads:
             return
         before, there = self._shares.pop(slot_id, ((), 0))

@@ -20,8 +20,8 @@ _EVENT = msgspec.json.Decoder(StackEvent)
 class Stacks:
     """The part of the state store (`Store`) with stacks.
 
-    The resources of a stack that is being changed are also in memory, because each step needs all of them. A leftover is an old
-    resource that the current version of the stack does not contain, and that must be deleted.
+    The resources of a stack that is being changed are also in memory, because each step of the change needs all of them. A leftover
+    is an old resource that the current version of the stack does not contain, and that must be deleted.
     """
 
     def __init__(self, database: Database) -> None:
@@ -42,7 +42,7 @@ class Stacks:
         )  # fmt: skip
 
     def get(self, stack_id: str) -> Stack | None:
-        """Return a stack by its ARN. It may be deleted."""
+        """Return a stack by its ARN, even if the stack is deleted. Return None if there is no such stack."""
         row = self._execute("SELECT record FROM stack WHERE id = ?", (stack_id,)).fetchone()
         return _STACK.decode(row[0]) if row else None
 
@@ -78,7 +78,7 @@ class Stacks:
         return found
 
     def first_deleted(self) -> tuple[str, float] | None:
-        """Return the stack that was deleted first, and when."""
+        """Return the ARN of the stack that was deleted first, and when. Return None if there is no deleted stack."""
         sql = "SELECT id, deleted_at FROM stack WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1"
         row = self._execute(sql).fetchone()
         return (str(row[0]), float(row[1])) if row else None
@@ -100,7 +100,7 @@ class Stacks:
         self._execute("INSERT INTO stack_template VALUES (?, ?, ?, ?)", (stack_id, number, original, processed))
 
     def template(self, stack_id: str, number: int) -> tuple[str, str]:
-        """Return the text of the request, and the JSON after transforms."""
+        """Return the template as the request contained it, and as JSON after the transforms."""
         sql = "SELECT original, processed FROM stack_template WHERE stack_id = ? AND number = ?"
         original, processed = self._execute(sql, (stack_id, number)).fetchone()
         return original, processed

@@ -28,7 +28,7 @@ CREATE TABLE stack_template (
 
 CREATE TABLE stack_resource (
     stack_id    TEXT NOT NULL REFERENCES stack (id),
-    key         TEXT NOT NULL,                  -- the logical id; of a leftover, which must be deleted: ID/NUMBER
+    key         TEXT NOT NULL,                  -- the logical id; ID/NUMBER for a leftover, which must be deleted
     physical_id TEXT,                           -- NULL: not created
     record      TEXT NOT NULL,
     PRIMARY KEY (stack_id, key)

@@ -1,4 +1,8 @@
-"""SQL of resources that are stored as JSON documents: stored-only resources, and others that need no table of their own."""
+"""SQL of resources that are stored as JSON documents.
+
+Some of these resources are stored only: Corral stores and describes them, but they have no effect. The others have an effect, but
+need no table of their own.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ class StoredResources:
         return orjson.loads(text) if text is not None else None
 
     def text(self, service: str, type_: str, region: str, name: str) -> str | None:
-        """Return the document as JSON, from a cache if possible. The text can be the key of a cache of parsed documents."""
+        """Return the document as JSON text, or None if there is no such resource. The text can be the key of a cache."""
         key = service, type_, region, name
         if key in self._texts:
             return self._texts[key]

@@ -20,8 +20,8 @@ from corral.model.task import Task
 from corral.model.task_record import GpuUse, TaskRecord, is_failure, task_record, with_sample
 
 NAMES_MAX = 1_000  # the most names with which a glob is compared
-COUNTED_MAX = 1_000
-SHORT_ID = 8  # digits of an id in the index
+COUNTED_MAX = 1_000  # the largest result of `count`
+SHORT_ID = 8  # the number of digits of an id that are in the index
 LAST_CHARACTER = "\U0010ffff"
 
 _encode = msgspec.json.Encoder().encode
@@ -36,7 +36,7 @@ class HistoryFilter(Struct, frozen=True):
     cluster: str = ""
     name: str = ""  # a name, or a glob such as `lr*`
     id: str = ""  # the beginning of an id
-    failed: bool = False
+    failed: bool = False  # True: only failed tasks
     since_s: float = 0.0
     before: int | None = None  # only records with a smaller number; the number of the last record of the previous page
 

@@ -1,6 +1,8 @@
 """SQL of tasks, their runs and their leases. A write fails if the task has another version than the caller expects.
 
-A run is one container of a task. A lease gives a GPU to a run.
+A run is one container of a task. A lease gives a run a whole GPU, or a part of the memory of a shared GPU. A slot is the capacity
+of one instance. A pool is a set of slots. A claim is an entry in the waiting list of a pool. A task that waits for capacity has a
+claim.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from corral.store.task_rows import (
 )
 
 CACHED_MAX = 10_000
-CHANGEABLE = ("desired", "started_at", "stopping_at", "stopped_at", "stop_code", "stopped_reason")  # columns of a placed task
+CHANGEABLE = ("desired", "started_at", "stopping_at", "stopped_at", "stop_code", "stopped_reason")  # columns that `change` writes
 _changeable = attrgetter("desired", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason")
 
 
@@ -52,7 +54,7 @@ class Tasks:
         self._instances = instances
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
-        self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers need them
+        self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
         self.leaving = LeavingTasks(database)
@@ -108,7 +110,7 @@ class Tasks:
         self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
 
     def raise_version(self, task: Task) -> None:
-        """Increase the version of a task whose reason to wait has changed, so that waiting clients read the new reason."""
+        """Increase the version of a task, because its reason to wait has changed. Clients that wait for a change read it again."""
         self._evict_on_rollback(task.id)
         self._move(task, task.state, {})
         self._cache(task.but(version=task.version + 1))
@@ -364,7 +366,7 @@ class Tasks:
         values = (region, cluster, desired, *given.values())
         if family is not None:
             sql, values = f"{chosen} AND family = ? AND rowid > ?", (*values, family, after[1])
-        else:  # the remaining tasks of the last page's family, then all later families
+        else:  # the remaining tasks of the previous page's last family, then all later families
             sql = f"{chosen} AND family = ? AND rowid > ? UNION ALL {chosen} AND family > ?"
             values = (*values, *after, *values, after[0])
         return self._execute(f"{sql} ORDER BY family, rowid LIMIT ?", (*values, limit)).fetchall()
@@ -390,14 +392,14 @@ class Tasks:
 
     def placed_in(self, region: str, cluster: str, limit: int) -> list[str]:
         """Ids of the placed tasks of a cluster, oldest first."""
-        sql = (  # a plus disables the index on the cluster, in which all waiting tasks of the cluster are, too
+        sql = (  # a plus disables the index on the cluster, which also has all waiting and all stopped tasks of the cluster
             "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') "
             "AND +region = ? AND +cluster = ? ORDER BY rowid LIMIT ?"
         )
         return [task_id for (task_id,) in self._execute(sql, (region, cluster, limit))]
 
     def in_cluster(self, region: str, cluster: str, task_ids: Sequence[str]) -> set[str]:
-        """Return the ids of those tasks that belong to the cluster."""
+        """Return those of `task_ids` that are tasks of the cluster."""
         marks = ", ".join("?" * len(task_ids))
         sql = f"SELECT id FROM task WHERE id IN ({marks}) AND +region = ? AND +cluster = ?"
         return {task_id for (task_id,) in self._execute(sql, (*task_ids, region, cluster))}
@@ -405,8 +407,8 @@ class Tasks:
     def unfinished_counts(self, region: str, cluster: str) -> dict[str, int]:
         """Count the unfinished tasks of a cluster: PENDING, RUNNING, STOPPING (placed, but must stop) and WAITING (not placed).
 
-        There may be many waiting tasks. So one query counts the placed tasks, another query counts all tasks with an index, and
-        WAITING is the difference.
+        There may be many waiting tasks. So one query counts the placed tasks, and another query counts, with an index, all tasks
+        whose desired status is RUNNING. WAITING is the difference.
         """
         placed = self._execute(
             "SELECT state, desired, count(*) FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') "

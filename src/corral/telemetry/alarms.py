@@ -103,7 +103,7 @@ class Alarms:
         return found
 
     def evaluated_s(self, alarm_id: int) -> float:
-        """The end of the last window (period) that was evaluated; 0 if it is unknown."""
+        """Return the end of the last window (period) that was evaluated. Return 0 if it is unknown."""
         return self._evaluated_s.get(alarm_id, 0.0)
 
     def set_evaluated(self, alarm_id: int, end_s: float) -> None:
@@ -120,15 +120,15 @@ class Alarms:
         return self._alarms.get(alarm_id)
 
     def parents(self, region: str, name: str) -> list[Alarm]:
-        """The composite alarms that have this alarm in their rule or as their suppressor."""
+        """Return the composite alarms that have this alarm in their rule or as their suppressor."""
         return [self._alarms[alarm_id] for alarm_id in self._parents.get((region, name), ())]
 
     def watchers(self, metric: Metric) -> list[Alarm]:
-        """The alarms that watch a series."""
+        """Return the alarms that watch a series."""
         return [self._alarms[alarm_id] for alarm_id in self.watching.get(metric, ())]
 
     def listed(self, region: str, *, prefix: str = "", after: str = "") -> Iterator[Alarm]:
-        """Alarms whose names begin with `prefix` and are greater than `after`, sorted by name."""
+        """Return the alarms whose names begin with `prefix` and are greater than `after`, sorted by name."""
         rows = self._execute(
             "SELECT id FROM alarm WHERE region = ? AND name > ? AND name >= ? AND name < ? ORDER BY name",
             (region, after, prefix, prefix + "\U0010ffff"),
@@ -138,8 +138,8 @@ class Alarms:
     def add(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> Alarm:
         """Add an alarm, and return it with its id.
 
-        A composite alarm has `children`: the alarms in its rule, and its suppressor. A child is the name of an alarm, and whether
-        the rule contains this alarm.
+        A composite alarm has `children`: the alarms in its rule, and its suppressor. Each child is a pair: the name of an alarm,
+        and True if the rule contains this alarm.
         """
         marks = ", ".join("?" * len(COLUMNS.split(",")))
         cursor = self._execute(f"INSERT INTO alarm ({COLUMNS}) VALUES ({marks})", (None, *_values(alarm)))
@@ -187,7 +187,7 @@ class Alarms:
     # Requests to scaling policies
 
     def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
-        """The last scaling requests of an alarm. None if they are unknown: after a restart or a rollback.
+        """Return the last scaling requests of an alarm. Return None if they are unknown, which is so after a restart or a rollback.
 
         If they are unknown, the alarm sends its requests again. A repeated request has no effect.
         """
@@ -205,7 +205,7 @@ class Alarms:
             self._execute("INSERT INTO alarm_watch VALUES (?, ?, ?)", (watcher, region, name))
 
     def watches(self, watcher: str) -> list[str]:
-        """The names of the alarms that a watcher watches."""
+        """Return the names of the alarms that a watcher watches."""
         return [name for (name,) in self._execute("SELECT alarm FROM alarm_watch WHERE watcher = ? ORDER BY alarm", (watcher,))]
 
     def watchers_of(self, region: str, name: str) -> list[str]:
@@ -224,7 +224,7 @@ class Alarms:
         self, region: str, *, name: str | None, item: str | None, kinds: Sequence[str], since_s: float, until_s: float,
         after: tuple[float, int] | None, ascending: bool, limit: int,
     ) -> list[tuple[int, HistoryItem]]:  # fmt: skip
-        """One page of (number, item) pairs. `after` is the time and number of the last item of the previous page."""
+        """Return one page of (number, item) pairs. `after` is the time and number of the last item of the previous page."""
         where, values = ["region = ?", "at_s >= ?", "at_s <= ?"], [region, since_s, until_s]  # type: tuple[list[str], list[Any]]
         if name is not None:
             where, values = [*where, "alarm = ?"], [*values, name]
@@ -253,7 +253,7 @@ def _drop(index: dict[Any, dict[int, None]], key: Any, alarm_id: int) -> None:
 
 
 def _values(alarm: Alarm) -> tuple[Any, ...]:
-    """The values of an alarm in the order of COLUMNS, without the id."""
+    """Return the values of an alarm in the order of COLUMNS, without the id."""
     return (
         alarm.region, alarm.name, alarm.kind, alarm.config, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
         alarm.state.value, alarm.reason, alarm.reason_data, alarm.updated_s, alarm.transitioned_s, alarm.acted_state.value,

@@ -1,7 +1,9 @@
 """A buffer in memory for Corral's own datapoints, which are measured every second. It reduces disk writes.
 
-The buffer is flushed to the database every FLUSH_S seconds. A crash loses the points since the last flush. Points from callers are
-not buffered.
+The metric store flushes the buffer to the database every FLUSH_S seconds. A crash loses the points since the last flush. Points
+from callers are not buffered.
+
+A series is the values of one metric with one set of dimensions. `packing.py` describes the records of its points.
 
 Readers in other threads also read the buffer. The points between two flushes form a generation, which has a number. The database
 stores the number of the last flushed generation. That generation also stays in the buffer, for a reader whose snapshot of the
@@ -40,7 +42,7 @@ class Buffer:
         return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
 
     def flush(self) -> Generation | None:
-        """The generation to write in this transaction; None if there is nothing to write."""
+        """Return the generation that the caller must write in this transaction. Return None if there is nothing to write."""
         number, rows = self._generations[-1]
         if self._flushing or not rows:
             return None
@@ -51,11 +53,14 @@ class Buffer:
 
     @property
     def flushed(self) -> int:
-        """The number of the last flushed generation, as the writer sees it."""
+        """The number of the last flushed generation. It includes a flush in the current transaction."""
         return self._generations[-1][0] - (not self._flushing)
 
     def newer_than(self, flushed: int, series_id: int) -> list[tuple[int, int, bytes]]:
-        """(unit, minute, records) of all generations after the generation `flushed`, which is the last in the reader's snapshot."""
+        """Return (unit, minute, records) of a series in all generations after the generation `flushed`.
+
+        A reader passes the number of the last generation that its snapshot of the database contains.
+        """
         found: list[tuple[int, int, bytes]] = []
         for number, by_series in self._generations:
             if number > flushed and series_id in by_series:
@@ -63,7 +68,7 @@ class Buffer:
         return found
 
     def pending(self, series_id: int) -> list[tuple[int, int, bytes]]:
-        """(unit, minute, records) of the current transaction. Only the writer sees them."""
+        """Return (unit, minute, records) of a series in the current transaction. Only the writer sees them."""
         return self._pending_by_series.get(series_id, [])
 
     # The transaction

@@ -28,11 +28,11 @@ class Dashboards:
         return Dashboard(*row) if row else None
 
     def drop(self, name: str) -> bool:
-        """Delete a dashboard. Returns False if it does not exist."""
+        """Delete a dashboard. Return False if it does not exist."""
         return self._execute("DELETE FROM dashboard WHERE name = ?", (name,)).rowcount == 1
 
     def page(self, prefix: str, after: str, limit: int) -> list[Dashboard]:
-        """Dashboards with names greater than `after`, sorted by name."""
+        """Return the dashboards whose names begin with `prefix` and are greater than `after`, sorted by name."""
         rows = self._execute(
             "SELECT name, body, modified_s FROM dashboard WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?",
             (after, prefix, prefix + "\U0010ffff", limit),

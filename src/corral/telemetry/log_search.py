@@ -1,8 +1,9 @@
-"""Search many log streams for events, sorted by time. The work for one page is limited.
+"""Searches many log streams for events, sorted by time. A search finds one page of events, and limits its work for this page.
 
 Each stream is read in chunks. SQLite drops rows that cannot match before Python sees them. The horizon of a stream is the position
-up to which it has been read. All events before the earliest horizon have been read, so a page can contain them. The stream with
-the earliest horizon is read next. So a search reads at most one extra chunk per stream.
+up to which the stream has been read. All events before the earliest horizon have been read, so a page can contain them. The stream
+with the earliest horizon is read next. So a search reads at most one chunk per stream more than the page needs. A hit is an event
+that matches the filter of the search.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ SearchKey = tuple[int, int, int]  # a place, negated in a backward search, so th
 LOWEST: SearchKey = (-(2**63), 0, 0)
 NEVER: SearchKey = (2**63, 0, 0)
 
-STEP_ROWS = 64  # `step` is called once per this number of rows
+STEP_ROWS = 64  # the callback `step` (see `LogSearch`) is called once per this number of rows
 # The budget of a search is in bytes. The cost of other work is also counted in bytes, with these constants.
 ROW_BYTES = 100  # the cost of a row, in addition to the length of its message
 SEEK_BYTES = 2_000  # the cost of starting a chunk
 MATCH_BYTES = 1_500  # the cost of a message that Python must match
 UNLIMITED = 2**63
-CHECK_HITS = 1_000  # after each 1,000 events, the search checks whether the page is complete
+CHECK_HITS = 1_000  # after this number of new hits, the search checks whether the page is complete
 
 
 class SearchBudget(Struct, frozen=True):
@@ -41,7 +42,7 @@ class SearchBudget(Struct, frozen=True):
     first_share: float = 0.8  # the fraction of the budget that the first chunks of all streams may use
     chunk_min_rows: int = 16
     chunk_max_rows: int = 16_384
-    chunk_max_bytes: int = 1024 * 1024  # SQLite's cache holds it: a chunk is read twice, first to find its end
+    chunk_max_bytes: int = 1024 * 1024  # a chunk must fit in SQLite's cache, because it is read twice, first to find its end
     held_max_bytes: int = 16 * 1024 * 1024  # messages held in memory; other messages are read again for the page
     listed_at_once: int = 1_000  # number of streams that one query lists
 
@@ -116,8 +117,8 @@ class LogSearch:
         self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap, sorted by horizon
         self._listed_to = LOWEST  # all streams up to this horizon have been listed
         self._last_listed: tuple[int, int] | None = None
-        self._hits: list[_Hit] = []  # not sorted; some of them may be behind the horizon
-        self._ready: list[_Hit] = []  # the hits before the horizon, sorted
+        self._hits: list[_Hit] = []  # the hits that are not in `_ready`, not sorted
+        self._ready: list[_Hit] = []  # the hits that were before the earliest horizon at the last check, sorted
         self._ready_bytes = 0
         self._held_bytes = 0
         self._spent_bytes = 0
@@ -125,7 +126,7 @@ class LogSearch:
         self._read_last: _Scan | None = None
 
     def page(self) -> tuple[list[FoundEvent], EventPlace | None]:
-        """The events of one page, and the place where the next page starts. After the last page, the place is None.
+        """Return the events of one page, and the place where the next page starts. After the last page, the place is None.
 
         In a backward search, the place is the end of the next page.
         """
@@ -150,8 +151,8 @@ class LogSearch:
     def _take_ready(self, horizon: SearchKey) -> None:
         """Sort the hits before the horizon, and append them to `_ready`.
 
-        The hits that are already there come first, because they were before an earlier horizon. So each hit is sorted
-        once, in a short list. To sort a long list would block all other threads for milliseconds.
+        The hits that are already in `_ready` come first, because they were before an earlier horizon. So each hit is sorted once,
+        in a short list. To sort a long list would block all other threads for milliseconds.
         """
         ready = [hit for hit in self._hits if hit[0] < horizon]
         if ready:
@@ -161,7 +162,7 @@ class LogSearch:
             self._ready_bytes += sum(hit[2] for hit in ready)
 
     def _has_moved(self, origin: SearchKey) -> bool:
-        """Whether every stream has been read beyond the start of the search.
+        """Whether every stream has been read beyond `origin`, where the search has started.
 
         If not, the next page would begin at the same place and repeat this work.
         """
@@ -227,7 +228,7 @@ class LogSearch:
     # Reading of one stream
 
     def _read(self, scan: _Scan) -> bool:
-        """Read the next chunk of a stream. Returns False if it was the last chunk."""
+        """Read the next chunk of a stream. Return False if it was the last chunk."""
         event_filter, backwards, stream_id = self._filter, self._filter.backwards, scan.stream_id
         matches, everything = event_filter.matches, event_filter.everything
         budget_bytes, held_max_bytes = self._budget.budget_bytes, self._budget.held_max_bytes
@@ -273,9 +274,9 @@ class LogSearch:
         return scan.start < scan.end
 
     def _chunk_rows(self, scan: _Scan) -> int:
-        """The number of rows to read from a stream. It is chosen so that the chunks of all streams cover about the same time range.
+        """Return how many rows the next chunk of a stream has. The chunks of all streams cover about the same time range.
 
-        If the previous chunk was from the same stream, the number doubles.
+        If the previous chunk of the search was from the same stream, the number doubles.
         """
         budget = self._budget
         self._window_ms = self._window_ms or self._page_ms(scan)
@@ -291,7 +292,7 @@ class LogSearch:
         )
 
     def _page_ms(self, first: _Scan) -> float:
-        """The estimated time range of a page. The estimate uses the streams that start at the same time."""
+        """Return the estimated time range of a page. The estimate uses the streams that start at the same time as `first`."""
         edge_ms = first.end[0] if self._filter.backwards else first.start[0]
         scans = [first, *(scan for key, scan in self._scans if abs(abs(key[0]) - edge_ms) <= 1)]
         if self._filter.everything:
@@ -299,29 +300,30 @@ class LogSearch:
             return page_events / sum(scan.events_per_ms for scan in scans)
         each, share = ROW_BYTES, self._budget.first_share
         if self._has_hinted_matches:
-            share /= 2  # see `_planned_cost`
+            share /= 2  # because a chunk may cost up to twice its planned cost (`_tries_max`)
         elif self._filter.matches is not None:
             each += MATCH_BYTES
         per_ms = sum(scan.events_per_ms * (each + scan.event_bytes) for scan in scans)
         return share * self._budget.budget_bytes / per_ms
 
     def _planned_cost(self, scan: _Scan) -> float:
-        """The cost of a row to plan with, if Python matches only messages that satisfy the hint. A chunk may cost twice as much.
+        """Return the planned cost of a row, in bytes, if Python matches only messages that satisfy the hint.
 
-        It is the expected cost, from the rows that satisfied the hint in earlier chunks. But it is at most half of the cost of a
-        row that Python matches, because no row costs more.
+        It is the expected cost, from the share of rows that satisfied the hint in earlier chunks. But it is at most half of the
+        cost of a row that Python matches. This is enough, because no row costs more, and because a chunk may cost up to twice its
+        planned cost (`_tries_max`).
         """
         tried = self._tried_rows / ((self._tried_rows + self._dropped_rows) or 1)
         read = ROW_BYTES + scan.event_bytes
         return min(read + MATCH_BYTES * tried, (read + MATCH_BYTES) / 2)
 
     def _tries_max(self, scan: _Scan) -> int:
-        """The number of messages of a chunk that Python may match, so that the chunk costs at most twice as much as planned."""
+        """Return how many messages of a chunk Python may match, so that the chunk costs at most twice as much as planned."""
         match_bytes = scan.rows * (2 * self._planned_cost(scan) - ROW_BYTES - scan.event_bytes)
         return max(self._budget.chunk_min_rows, int(match_bytes / MATCH_BYTES))
 
     def _chunk_edge(self, scan: _Scan) -> Position | None:
-        """The position where the chunk ends and the next chunk starts; None if this is the last chunk."""
+        """Return the position where the chunk ends and the next chunk starts. Return None if this is the last chunk."""
         order, offset = ("DESC", scan.rows - 1) if self._filter.backwards else ("ASC", scan.rows)
         row: Position | None = self._connection.execute(
             "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND (at_ms, number) >= (?, ?) AND (at_ms, number) < (?, ?) "
@@ -342,7 +344,7 @@ class LogSearch:
     # Conversion between places and keys
 
     def _horizon_key(self, place: EventPlace) -> SearchKey:
-        """The horizon for a stream that has been read up to `place`. The keys of all its unread events are not smaller."""
+        """Return the horizon of a stream that has been read up to `place`. No unread event of the stream has a smaller key."""
         return (-place[0], -place[1], 1 - place[2]) if self._filter.backwards else place
 
     def _horizon(self, key: SearchKey) -> EventPlace:
@@ -350,7 +352,7 @@ class LogSearch:
 
 
 def _in_stream(place: EventPlace, stream_id: int) -> Position:
-    """The first position in a stream that is not before `place`."""
+    """Return the first position in a stream that is not before `place`."""
     at_ms, of_stream_id, number = place
     return (at_ms, number) if stream_id == of_stream_id else (at_ms + (stream_id < of_stream_id), 0)
 

@@ -17,7 +17,7 @@ from corral.model.durations import DAY_MS
 Position = tuple[int, int]  # (milliseconds, number): the position of an event in its stream
 
 EVENT_OVERHEAD_BYTES = 26  # CloudWatch Logs adds this to the size of each message
-LAST_MS = 2**62
+LAST_MS = 2**62  # a time after all events
 
 
 class LogGroup(Struct, frozen=True):
@@ -37,7 +37,7 @@ class LogStream(Struct, frozen=True):
     first_ms: int | None
     last_ms: int | None
     ingested_ms: int | None
-    events: int
+    events: int  # how many events were ever added to the stream; the next event gets this number in its position
     group: str
     retention_days: int | None
     region: str
@@ -104,7 +104,7 @@ class LogStore(Database):
         classes: Sequence[str] = (),
         names: Sequence[str] | None = None,
     ) -> list[LogGroup]:
-        """Groups with names greater than `after`, sorted by name. A name must contain `part`.
+        """Return groups with names greater than `after`, sorted by name. A name must begin with `prefix` and contain `part`.
 
         If `classes` is empty, groups of all classes are listed. If `names` is None, groups with any name are listed.
         """
@@ -139,7 +139,7 @@ class LogStore(Database):
         return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
 
     def stream_id(self, group_id: int, name: str, now_ms: int) -> int:
-        """The id of a stream. The stream is created if it does not exist."""
+        """Return the id of a stream. Create the stream if it does not exist."""
         sql = (  # with DO NOTHING, SQLite would not return the id of an existing row
             "INSERT INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?) "
             "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"
@@ -165,7 +165,7 @@ class LogStore(Database):
         return [LogStream(*row) for row in rows]
 
     def streams_by_time(self, group_id: int, after: tuple[int, str] | None, limit: int, *, descending: bool) -> list[LogStream]:
-        """Streams sorted by the time of their last event. A stream without events sorts like one with an event at time 0."""
+        """Return streams sorted by the time of their last event. A stream without events sorts like one with an event at time 0."""
         sign, order = ("<", "DESC") if descending else (">", "ASC")
         here = "" if after is None else f" AND (coalesce(s.last_ms, 0), s.name) {sign} (?, ?)"
         rows = self.execute(
@@ -211,9 +211,10 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes + ? WHERE id = ?", (size, stream.group_id))
 
     def purge(self, limit: int, max_bytes: int) -> bool:
-        """Delete some events of deleted groups. A stream is deleted after its events, and a group is deleted after its streams.
+        """Delete events of deleted groups: at most `limit` rows, with about `max_bytes` together. A stream is deleted after its
+        events, and a group is deleted after its streams.
 
-        Returns False if nothing is left to delete.
+        Return False if nothing is left to delete.
         """
         while limit > 0 and max_bytes > 0:
             row = self.execute(
@@ -239,7 +240,7 @@ class LogStore(Database):
         return self.execute("SELECT 1 FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL").fetchone() is not None
 
     def next_expiry(self) -> tuple[int, int] | None:
-        """The group id and the expiry time in milliseconds of the event that expires first; None if no event will expire."""
+        """Return the group id and the expiry time (ms) of the event that expires first. Return None if no event will expire."""
         row: tuple[int, int] | None = self.execute(
             f"SELECT id, (SELECT min(first_ms) FROM log_stream WHERE group_id = log_group.id) + retention_days * {DAY_MS} AS at "
             "FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL AND at IS NOT NULL ORDER BY at LIMIT 1"
@@ -247,7 +248,9 @@ class LogStore(Database):
         return row
 
     def expire(self, group_id: int, now_ms: int, limit: int, max_bytes: int) -> None:
-        """Delete some expired events from the stream of the group that has the oldest event."""
+        """Delete expired events from the stream of the group that has the oldest event: at most `limit`, with about `max_bytes`
+        together.
+        """
         row = self.execute(
             f"SELECT s.id, s.stored, s.bytes, ? - g.retention_days * {DAY_MS} "
             "FROM log_group g JOIN log_stream s ON s.group_id = g.id "
@@ -290,7 +293,7 @@ class LogStore(Database):
         )
 
     def metric_filters(self, region: str, group: str | None = None, prefix: str = "") -> list[MetricFilter]:
-        """The metric filters of one group, or of all groups in a region, sorted by name."""
+        """Return the metric filters of one group, or of all groups in a region, sorted by name."""
         rows = self.execute(
             "SELECT g.name, f.name, f.created_ms, f.details FROM log_group g JOIN metric_filter f ON f.group_id = g.id "
             "WHERE g.region = ? AND g.name = coalesce(?, g.name) AND f.name >= ? AND f.name < ? ORDER BY f.name, g.name",
@@ -347,7 +350,10 @@ class LogStore(Database):
             self.execute("UPDATE shipment SET stream_id = ?, touched_ms = ? WHERE run_id = ?", (stream_id, now_ms, run_id))
 
     def shipment(self, run_id: str) -> tuple[int | None, int] | None:
-        """(stream id, bytes stored); the stream id is None until `name_shipment` has created the stream."""
+        """Return (stream id, bytes stored) of a run, or None if it has no shipment.
+
+        The stream id is None until `name_shipment` has created the stream.
+        """
         row = self.execute("SELECT stream_id, shipped FROM shipment WHERE run_id = ?", (run_id,)).fetchone()
         return (row[0], row[1]) if row else None
 
@@ -395,12 +401,12 @@ def _group(row: tuple[Any, ...]) -> LogGroup:
 
 
 def _rows_of(max_bytes: int, stored: int, size: int) -> int:
-    """The approximate number of a stream's events that have `max_bytes` bytes together."""
+    """Return about how many events of a stream have `max_bytes` together, if the stream has `stored` events of `size` bytes."""
     return max(1, max_bytes * max(stored, 1) // max(size, 1))
 
 
 def _beyond(prefix: str) -> str:
-    """A text that is greater than every text with this prefix."""
+    """Return a text that is greater than every text with this prefix."""
     return prefix + "\U0010ffff"
 
 

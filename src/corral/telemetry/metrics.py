@@ -22,14 +22,17 @@ from corral.telemetry.buffer import Buffer
 from corral.telemetry.dashboards import Dashboards, ResourceTags
 from corral.telemetry.packing import STEPS, gather, newest_step, pack, repack
 
-VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → maximum number of distinct values; more values are stored as buckets
-ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked; it is repacked again when it has grown to more than twice its packed size
+# Length of a step in seconds → maximum number of distinct values in the step. More values are stored as buckets.
+VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}
+ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked; then it is repacked again at this size plus twice its repacked size
 ACTIVE_STEP_S = 1800  # the time of a series' last activity is written only this often
 SERIES_CACHED_MAX = 100_000  # number of series whose ids are cached
-COLLECTED_S = 180.0  # how long a series belongs to a collector after a datapoint of the collector; collectors write once a minute
+# A collector, for example the CloudWatch agent in a task, writes to a series once a minute. For this time after its last datapoint,
+# Corral itself does not write to the series.
+COLLECTED_S = 180.0
 COLLECTED_MAX = 10_000  # number of series of collectors that are remembered
-STEP_ROWS = 200  # `step` is called once per this number of rows
-BLOCKS_MAX = 300  # for a longer time range, the query first finds out which times have rows
+STEP_ROWS = 200  # `listed` calls `step` once per this number of rows
+BLOCKS_MAX = 300  # if a time range has more blocks (times of one row) than this, the query first finds out which times have rows
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
 
 PackedRow = tuple[int, int, int, bytes]  # (unit, step, start, data)
@@ -53,7 +56,7 @@ class MetricStore(Database):
         super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS, checked=checked)
 
     def _compose(self) -> None:
-        """A read-only store has the rows and the buffer. Only the writer has alarms."""
+        """Create the parts of this store. A read-only store has no alarms, and shares the buffer of the writer."""
         self.dashboards = Dashboards(self)
         self.tags = ResourceTags(self)
         self._series: dict[Metric, tuple[int, int]] = {}  # series → (id, active_s)
@@ -64,7 +67,7 @@ class MetricStore(Database):
             self.alarms = Alarms(self)
             self._buffer = Buffer(self._flushed(), self.journal)
 
-    # Due keys: keys of reconcilers that run at a later time. Most are rows in the database, but those of alarms are in memory.
+    # Due keys: keys of reconcilers that run at a later time. Those of alarms are in memory (`Alarms.wake`), all others are rows.
 
     def next_due_s(self) -> float | None:
         row_s, wake_s = super().next_due_s(), self.alarms.next_wake_s()
@@ -112,10 +115,7 @@ class MetricStore(Database):
             self.flush()
 
     def note_collected(self, points: Iterable[Point], now_s: float) -> None:
-        """Record that a collector, for example the CloudWatch agent in a task, writes to these series.
-
-        Corral itself does not write to these series for COLLECTED_S.
-        """
+        """Record that a collector has written to the series of these points. Points of other namespaces are ignored."""
         for metric in {point.metric for point in points if point.metric.namespace == COLLECTOR_NAMESPACE}:
             before_s = self._collected.pop(metric, None)  # the series written last is at the end
             if len(self._collected) >= COLLECTED_MAX:
@@ -127,14 +127,14 @@ class MetricStore(Database):
                 self.journal.on_rollback(partial(self._collected.__setitem__, metric, before_s))
 
     def without_collected(self, points: Sequence[Point], now_s: float) -> Sequence[Point]:
-        """Return the points of series to which no collector has written lately."""
+        """Return the points of series to which no collector has written for COLLECTED_S."""
         if not self._collected:
             return points
         since_s = now_s - COLLECTED_S
         return [point for point in points if self._collected.get(point.metric, since_s) <= since_s]
 
     def is_collected(self, metrics: Iterable[Metric], now_s: float) -> bool:
-        """Whether a collector has written to one of these series lately."""
+        """Whether a collector has written to one of these series within COLLECTED_S."""
         since_s = now_s - COLLECTED_S
         return any(self._collected.get(metric, since_s) > since_s for metric in metrics) if self._collected else False
 
@@ -161,7 +161,7 @@ class MetricStore(Database):
     # Series
 
     def find(self, metric: Metric) -> int | None:
-        """The id of a series; None if it has never had a point."""
+        """Return the id of a series. Return None if the series does not exist."""
         known = self._series.get(metric)
         if known is not None:
             return known[0]
@@ -183,7 +183,7 @@ class MetricStore(Database):
         self._series.pop(metric, None)
 
     def _active(self, metric: Metric, now_s: float) -> int:
-        """The id of a series that gets a new point. The series is created if it does not exist."""
+        """Return the id of a series that gets a new point. Create the series if it does not exist."""
         known = self._series.get(metric)
         if known is not None and now_s - known[1] < ACTIVE_STEP_S:
             return known[0]
@@ -219,7 +219,7 @@ class MetricStore(Database):
         limit: int = -1,
         step: Callable[[], None] = lambda: None,
     ) -> list[Metric]:
-        """Series sorted by namespace, name and dimensions. A dimension with the value None matches any value.
+        """Return series sorted by namespace, name and dimensions. A dimension with the value None matches any value.
 
         `step` is called repeatedly. It can raise an exception to stop the query.
         """
@@ -260,7 +260,8 @@ class MetricStore(Database):
         unit: str | None = None,
         values: bool = False,
     ) -> dict[int, Summary]:
-        """Summaries of the periods that have samples. The periods begin at `start_s`, `start_s + period_s`... before `end_s`.
+        """Return the summaries of the periods that have samples. The periods begin at `start_s`, `start_s + period_s`... before
+        `end_s`.
 
         If `unit` is None, a summary covers the samples of all units together. Without `values`, a summary does not contain the
         single values (`weights`), and the method is much faster.
@@ -282,7 +283,7 @@ class MetricStore(Database):
         return found
 
     def newest(self, metric: Metric, *, since_s: int, now_s: float, unit: str | None = None) -> tuple[int, Summary] | None:
-        """The newest second that has samples, at or after `since_s`, and the summary of its samples."""
+        """Return the newest second at or after `since_s` that has samples, and their summary. Return None if there is none."""
         wanted = None if unit is None else UNIT_NUMBERS[unit]
         found: tuple[int, Summary] | None = None
         for row_unit, step_s, at_s, data in self._rows(metric, since_s, int(now_s) + AHEAD_S + 1, now_s):
@@ -299,7 +300,7 @@ class MetricStore(Database):
         return found
 
     def _rows(self, metric: Metric, start_s: int, end_s: int, now_s: float) -> list[PackedRow]:
-        """All rows that may have samples of this time range, including rows in the buffer."""
+        """Return all rows that may have samples of this time range, including rows in the buffer."""
         series_id = self.find(metric)
         if series_id is None:
             return []

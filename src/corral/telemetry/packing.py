@@ -1,5 +1,5 @@
-"""The binary format of samples. A row has the samples of one series for sixty time steps. It is a list of records, and new records
-are only appended.
+"""The binary format of samples. A row has the samples of one metric, with one set of dimensions, for sixty time steps. A row is a
+list of records, and new records are only appended.
 
 The first byte of a record contains its kind and its step, from 0 to 59. There are four kinds of records:
 
@@ -35,7 +35,7 @@ _VALUE_BYTES, _COUNTED_BYTES, _SET_BYTES, _BUCKETED_BYTES, _BUCKET_BYTES = (
 
 
 def pack(step: int, sample: Sample) -> bytes:
-    """The records for a new sample."""
+    """Return the records for a new sample."""
     if isinstance(sample, float):
         return _value.pack(step, sample)
     if isinstance(sample, StatisticSet):
@@ -47,7 +47,9 @@ def pack(step: int, sample: Sample) -> bytes:
 
 
 def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
-    """The records for a whole period. They contain all values if these are known exactly and are at most `values_max`."""
+    """Return the records for a whole period. If all values are known exactly, and at most `values_max` of them are distinct, the
+    records contain all values.
+    """
     head = summary.count, summary.sum, summary.minimum, summary.maximum
     weights = summary.weights
     if weights is None:
@@ -66,7 +68,7 @@ def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
 
 
 def steps_of(data: bytes) -> dict[int, Summary]:
-    """The summary of each step, by step."""
+    """Return the summary of each step that has samples, by step."""
     found: dict[int, Summary] = {}
     for step, kind, at in _records(data):
         summary = found.get(step)
@@ -77,7 +79,7 @@ def steps_of(data: bytes) -> dict[int, Summary]:
 
 
 def summary_of(data: bytes, *, values: bool) -> Summary:
-    """One summary of all samples of a row."""
+    """Return one summary of all samples of a row. Without `values`, the single values (`weights`) are left out."""
     if not values and _is_plain(data):
         return _plain(data)
     summary = Summary() if values else Summary(weights=None)
@@ -113,7 +115,7 @@ def gather(
 
 
 def newest_step(data: bytes) -> tuple[int, Summary]:
-    """The last step that has samples, and its summary."""
+    """Return the last step that has samples, and its summary."""
     last = max(step for step, _, _ in _records(data))
     summary = Summary()
     for step, kind, at in _records(data):
@@ -123,12 +125,12 @@ def newest_step(data: bytes) -> tuple[int, Summary]:
 
 
 def repack(data: bytes, values_max: int) -> bytes:
-    """The same samples in fewer bytes."""
+    """Return the same samples in fewer bytes."""
     return b"".join(pack_summary(step, summary, values_max) for step, summary in sorted(steps_of(data).items()))
 
 
 def move(data: bytes, step: int, values_max: int) -> bytes:
-    """All samples of a row, packed as one step of a row with longer steps."""
+    """Return all samples of a row, packed as one step of a row with longer steps."""
     if len(data) == _VALUE_BYTES:
         return bytes((step,)) + data[1:]
     return pack_summary(step, summary_of(data, values=True), values_max)

@@ -1,4 +1,8 @@
-"""Roll-up of old samples into rows with longer steps, as on CloudWatch, and deletion of the oldest samples and series."""
+"""Roll-up of old samples into rows with longer steps, as on CloudWatch, and deletion of the oldest samples and series.
+
+A series is the values of one metric with one set of dimensions. A row has the samples of a series for sixty time steps, which are
+seconds, minutes, five minutes or hours (`packing.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from corral.model.metric import RETENTION_S, Metric, Summary
 from corral.telemetry.metrics import VALUES_MAX, MetricStore, parse_dimensions
 from corral.telemetry.packing import STEPS, gather, move, pack_summary
 
-SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is deleted five days after its last samples
+SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is deleted about five days after its last samples were deleted
 
 
 def roll_up(store: MetricStore, now_s: float, limit: int) -> int:

@@ -1,8 +1,8 @@
 """The share of one child of an AWS Batch array job: which items of a list the child processes.
 
-An array job runs the same program in N children. Child I gets the items from N_ITEMS * I // N up to, but not including,
-N_ITEMS * (I + 1) // N. So every item belongs to exactly one child, the order is kept, and the sizes of two shares differ by at most
-one.
+An array job runs the same program in N children. Child I gets the items with the indexes from N_ITEMS * I // N up to, but not
+including, N_ITEMS * (I + 1) // N. So every item belongs to exactly one child, the order is kept, and the sizes of two shares differ
+by at most one.
 
 When failed children are submitted again as a smaller array, the environment variable CORRAL_ARRAY_INDEXES has the indexes of these
 children in the original array, and ARRAY_SIZE has the size of the original array. Child I of the smaller array uses the element I
@@ -30,12 +30,12 @@ INDEXES = "CORRAL_ARRAY_INDEXES"
 LIST_FILE = "LIST_FILE_S3_PATH"
 CHILDREN_MAX = 1_000_000  # Batch allows 10,000
 LIST_MAX_BYTES = 256 * 1024 * 1024
-READABLE_MAX = 80  # characters of the item in its key
+READABLE_MAX = 80  # maximum number of characters of an item in its key, and of a value in an error message
 RETRY_S = 60.0
 
 
 def share(items: Iterable[T], *, index: int | None = None, size: int | None = None) -> list[T]:
-    """Return the items of one child, in their order. Without an array, return all items.
+    """Return the items of one child, in their order. If the job is not an array job, return all items.
 
     `index` and `size` default to the values in the environment of the job.
     """
@@ -72,7 +72,7 @@ def item_key(item: str) -> str:
 
 
 def _place(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return the index of this child in the original array, and the size of that array. Return (0, 1) if the job is no array."""
+    """Return the index of this child in the original array, and the size of that array. Return (0, 1) if there is no array."""
     index, size, whole = (_number(environment, name) for name in (INDEX, SIZE, WHOLE_SIZE))
     if environment.get(INDEXES):
         return _replaced(environment[INDEXES], index or 0, whole)
@@ -210,7 +210,7 @@ def existing(keys: Iterable[str], page_after: Callable[[str], tuple[list[str], b
 
 
 def _asked(what: str, call: Callable[[Any], T]) -> T:
-    """Send a request to S3. Retry it while errors are transient."""
+    """Send a request to S3. Retry it while errors are transient. Raises WorkerError if it fails."""
     try:
         s3 = client("s3", None)
         return retried(what, lambda: call(s3), threading.Event(), RETRY_S)

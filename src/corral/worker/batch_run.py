@@ -1,4 +1,8 @@
-"""Calls `predict` for a batch, and decides for each item whether its message is deleted or returned to the queue."""
+"""Calls `predict` for a batch, and decides for each item whether its message is deleted or returned to the queue.
+
+`predict` is a function of the user. To settle an item is to delete its message, or to return the message to the queue. A feeder
+(`feeder.py`) receives messages and settles them.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +125,7 @@ class BatchRun:
                 item.result = result
 
     def _succeeded(self, items: Iterable[Item]) -> None:
-        """Settle the items after `predict` has returned. Items for which it called `fail` have failed."""
+        """Settle the items after `predict` has returned. Items for which `predict` called `fail` have failed."""
         self._failures = 0
         settled: list[tuple[Item, Fate, ItemResult | None]] = []
         for item in items:
@@ -175,7 +179,10 @@ class BatchRun:
             self._settle(feeder, settlements)
 
     def _log_exception(self, batch: list[Item], error: Exception) -> None:
-        """Log an exception, with the traceback if it is new. Old exceptions of single items are not logged: `_fail` logs them."""
+        """Log an exception, with the traceback if it is new.
+
+        A known exception of a single item is not logged here, because `_fail` logs it.
+        """
         frames = traceback.extract_tb(error.__traceback__)
         text = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}"
         is_new = text not in self._seen and len(self._seen) < TRACEBACKS_MAX

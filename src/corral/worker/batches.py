@@ -1,4 +1,7 @@
-"""Dynamic batches. A batch is taken when it has the maximum size, or when its oldest item has waited for the maximum time."""
+"""Dynamic batches for `predict`, a function of the user.
+
+A batch is taken when it has the maximum size, or when `predict` is idle and the oldest item has waited for the maximum time.
+"""
 
 from __future__ import annotations
 

@@ -28,9 +28,11 @@ from corral.worker.settlement import REQUESTS_MAX, Fate, HeldMessage, Settlement
 from corral.worker.visibility import VisibilityKeeper
 
 RECEIVE_MAX = 10
-ONCE_POLL_S = 1  # a long poll reads from every server of SQS, so an empty response means that the queue is empty
+# The maximum time of a long poll with the option `once`. A long poll reads from every server of SQS, so an empty response means
+# that the queue is empty.
+ONCE_POLL_S = 1
 FETCH_MAX_S = 60.0
-SMALL_BYTES = 128 * 1024  # the objects of smaller items are fetched together
+SMALL_BYTES = 128 * 1024  # an item whose objects have more bytes together is fetched alone
 FOREVER_S = 1e9
 SYSTEM_ATTRIBUTES = ["ApproximateReceiveCount", "MessageGroupId"]
 
@@ -121,7 +123,7 @@ class Feeder:
                     self._settler.add(message, settlement)
 
     def stop(self) -> None:
-        """Stop receiving, and return the messages that the worker does not have yet. This method does not wait."""
+        """Stop receiving, and return the messages whose objects are not fetched yet. This method does not wait."""
         self._stopping.set()
         self._flowing.set()
         self._prefetch.close()
@@ -135,7 +137,7 @@ class Feeder:
         self.settle([Settlement(number, Fate.RETURNED) for number in numbers])
 
     def close(self, within_s: float) -> None:
-        """Wait until all receives have returned and all messages are settled."""
+        """Stop, and wait up to `within_s` until all receives have returned and all messages are settled."""
         self.stop()
         until_s = time.monotonic() + within_s
         for thread in self._threads[: self._options.receivers]:
@@ -188,7 +190,8 @@ class Feeder:
             self._flowing.clear()
         self._keeper.hold([message.handle for message in held])
         items = [item_of(message, feeder=self.number, number=each.number, receive=receive) for message, each in zip(messages, held)]
-        # A large item waits for bytes that smaller items hold. So the smaller items after it are charged only when it is taken.
+        # Take the items in their order. If the small items after a large item were charged before it, the large item could wait
+        # forever: it would wait for their bytes, and they would wait until it is taken.
         for is_large, group in groupby(zip(held, items), key=lambda pair: _object_bytes(pair[1]) > SMALL_BYTES):
             pairs = list(group)
             if not is_large and self._reader is not None and self._reader.can_read_several and not self._stopping.is_set():
@@ -222,7 +225,7 @@ class Feeder:
         return held
 
     def _end_if_empty(self, was_idle: bool, returns: int) -> None:
-        """End after an empty receive, if this feeder held no message before the receive, and received or returned none during it.
+        """Stop after an empty receive, if this feeder held no message before the receive, and received or returned none during it.
 
         Otherwise the queue may have messages although a receive is empty: a FIFO queue returns no message of a group while another
         message of the group is held.

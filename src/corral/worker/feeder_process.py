@@ -27,7 +27,8 @@ HEAD = struct.Struct("!QI")  # bytes of the pickle, number of buffers
 SIZE = struct.Struct("!Q")
 SOCKET_BYTES = 4 * 1024 * 1024
 REPORTS_MAX = 64  # the maximum number of reports in one frame
-ABANDONED_S = 10.0  # how long a child closes if its parent has ended, and how much longer than `within_s` the parent waits
+# The time limit of `close` in a child whose parent has ended. Also how much longer than `within_s` a parent waits for its child.
+ABANDONED_S = 10.0
 
 
 class FeederProcess:
@@ -43,7 +44,7 @@ class FeederProcess:
         self._reader = threading.Thread(target=self._read, name=f"worker-feeder-{number}", daemon=True)
 
     def fork(self) -> None:
-        """Start the process. All processes start before the first thread of the worker."""
+        """Start the process. Call this before the worker starts its first thread."""
         self._socket, theirs = socket.socketpair()
         for end in (self._socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
@@ -176,7 +177,7 @@ def _make_picklable(report: tuple[Any, ...]) -> None:
 
 
 def _child(connection: socket.socket, parents_end: socket.socket, number: int, options: FeederOptions) -> None:
-    """The main function of the child. It executes the parent's calls until the parent closes the connection."""
+    """The main function of the child. It executes the parent's calls until the parent calls `close` or closes the connection."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # a terminal and Corral send signals to the whole group; only the parent handles them
     signal.set_wakeup_fd(-1)

@@ -45,7 +45,8 @@ class Item:
     data: Any = field(default=None, repr=False)  # what `decode` returned
     result: Any = field(default=None, repr=False)
     failure: str | None = None
-    # Only the worker uses these: the feeder that holds the message, and the numbers that it gave to the message and to its receive.
+    # Only the worker uses these: the number of the feeder (`feeder.py`) that holds the message, and the numbers that this feeder
+    # gave to the message and to the request that received it.
     feeder: int = field(default=0, repr=False)
     number: int = field(default=0, repr=False)
     receive: int = field(default=0, repr=False)

@@ -2,9 +2,9 @@
 
 `get_object` spends most of its time on the parameters, the endpoint and the response of the call, not on the object. The endpoint
 is the same for all objects of a bucket, so this module resolves it once, and then sends plain signed GET requests: with
-`signed_http.py` to Corral, and with botocore to AWS, which needs TLS. If a GET fails, it calls `get_object`, which follows
-redirects to other regions, retries, and raises the right error. Corral also returns several small objects in one response, which
-costs the server a third as much for each object.
+`signed_http.py` to Corral, and with botocore to AWS, which needs TLS. If a GET fails, this module calls `get_object`, which follows
+redirects to other regions, retries, and raises the right error. Corral also returns several small objects in one response. This
+costs the server a third of what one response for each object costs.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class ObjectReader:
         self._without_tls: dict[BucketEndpoint, SignedHttp] = {}
         # False without credentials, and if only `get_object` can connect, for example because the network needs a proxy.
         self._is_direct = self._credentials is not None
-        self._has_connected = False  # True: a failed connection is an outage, and no reason to use only `get_object`
+        self._has_connected = False  # True: a failed connection is an outage, and not a reason to use only `get_object`
         meta = self._s3.meta
         can_read_several = self._is_direct and can_send(meta.endpoint_url)
-        self._is_corral = False  # True: a refused request, for example with expired credentials, says nothing about the endpoint
-        # None: the endpoint is not Corral
+        # True: the endpoint is Corral, even if it refuses a request, for example because the credentials have expired.
+        self._is_corral = False
+        # None: `read_several` cannot read objects, because the endpoint is not Corral or cannot be reached directly.
         self._corral = SignedHttp(meta.endpoint_url, meta.region_name, "corral") if can_read_several else None
 
     @property
@@ -145,7 +146,7 @@ def contents_of(body: bytes, count: int) -> list[bytes | None] | None:
 
 
 def endpoint_of(presigned_url: str) -> BucketEndpoint | None:
-    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. Return None if its requests need another signature."""
+    """Read the endpoint of a bucket from the presigned URL of ANY_KEY. Return None if the bucket needs another signature."""
     parts = urlsplit(presigned_url)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     scope = query.get("X-Amz-Credential", "").split("/")

@@ -58,18 +58,18 @@ def credentials(region: str | None) -> Any:
 
 
 def _region(region: str | None) -> str | None:
-    """Return the region. ECS sets AWS_REGION, which boto3 does not read."""
+    """Return `region`, or the region in the environment. ECS sets AWS_REGION, which boto3 does not read."""
     return region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
 
 
 def read_environment_again() -> None:
-    """Forget the session, so that a second run in this process uses the present credentials and endpoint."""
+    """Forget the sessions, so that the next call of `QueueWorker.run` uses the present credentials and endpoint."""
     _session.cache_clear()
 
 
 @cache
 def _session(region: str | None) -> boto3.session.Session:
-    """Return the session of all clients. They share its service models, also in forked feeders."""
+    """Return the session of all clients of a region. The clients share its service models, also in forked processes."""
     return boto3.session.Session(region_name=region)
 
 

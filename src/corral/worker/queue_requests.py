@@ -1,7 +1,7 @@
-"""Sends the requests to SQS that a worker needs all the time, with a fifth of the CPU time of boto3.
+"""Sends the frequent requests of a worker to SQS.
 
-Requests to Corral are sent by `signed_http.py`, and requests to AWS by boto3. If a request to Corral fails, boto3 sends it again,
-because boto3 retries and raises the right error.
+Requests to Corral are sent by `signed_http.py`, which needs a fifth of the CPU time of boto3. Requests to AWS are sent by boto3. If
+a request to Corral fails, boto3 sends it again, because boto3 retries and raises the right error.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from corral.worker.task_protection import WorkerProtection
 from corral.worker.worker_metrics import Totals, WorkerMetrics
 
 MIB = 1024 * 1024
-CLOSE_MAX_S = 60.0  # how long to wait for the settlement of held messages, after all receives have returned
+CLOSE_MAX_S = 60.0  # how long to wait, after all receives have returned, until all messages are deleted or returned to the queue
 LIMITS: dict[str, tuple[float, float]] = {
     "batch_max": (1, 10_000),
     "wait_max_s": (0, 3600),
@@ -166,7 +166,7 @@ class QueueWorker:
 
 
 class _Run:
-    """The state of one call of `QueueWorker.run`. It receives the events of the feeders."""
+    """The state of one call of `QueueWorker.run`. It handles the events of the feeders, which receive messages (`feeder.py`)."""
 
     def __init__(self, batches: Batches, metrics: WorkerMetrics, stopping: threading.Event) -> None:
         self._batches = batches

@@ -36,7 +36,7 @@ class ItemResult:
 
 
 def target_of(results: str | None) -> ResultTarget | None:
-    """Parse `s3://bucket/prefix/`, or the name, URL or ARN of a queue."""
+    """Parse `s3://bucket/prefix/`, or the name, URL or ARN of a queue. Raise WorkerError if the bucket or queue does not exist."""
     if results is None:
         return None
     if not results.startswith("s3://"):

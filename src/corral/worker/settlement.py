@@ -17,7 +17,9 @@ from corral.worker.visibility import VisibilityKeeper
 
 ENTRIES_MAX = 10  # messages of one DeleteMessageBatch or ChangeMessageVisibilityBatch
 LINGER_S = 0.02  # how long an incomplete batch waits for more messages
-DELETE_LINGER_S = 0.25  # the same for deletes while others are processed: the user's `predict` ends a whole batch at once
+# How long an incomplete batch of deletes waits while other messages are processed: `predict` processes many messages at once, so
+# many deletes follow at the same time.
+DELETE_LINGER_S = 0.25
 REQUESTS_MAX = 4
 TRY_MAX_S = 60.0
 DELAY_MAX_S = 300
@@ -97,7 +99,10 @@ class Settler:
             self._writer.close()
 
     def _collect(self) -> None:
-        """Collect messages with the same fate. Send a batch when it has ten messages, or when no message arrives for a moment."""
+        """Collect messages with the same fate. Send a batch when it has ten messages, or when no message arrives for LINGER_S.
+
+        A batch of deletes waits for DELETE_LINGER_S if more are expected.
+        """
         batches: dict[Fate, list[tuple[HeldMessage, Settlement]]] = {fate: [] for fate in Fate}
         last_s = 0.0
         while True:
@@ -134,7 +139,10 @@ class Settler:
             self._settled([message for message, _ in pairs], Fate.FAILED)
 
     def _finish(self, pairs: list[tuple[HeldMessage, Settlement]]) -> None:
-        """Write the results, then delete the messages. A message whose result was not written has failed."""
+        """Write the results, then delete the messages. A message whose result was not written has failed.
+
+        If a result was refused with one of the errors REFUSALS, the messages are returned instead, and the worker stops.
+        """
         written = [message for message, settlement in pairs if settlement.result is None]
         with_result = [(message, settlement.result) for message, settlement in pairs if settlement.result is not None]
         if with_result:
@@ -184,8 +192,9 @@ class Settler:
 def delay_s(retry_delay_s: int | None, receives_max: int | None) -> Callable[[int], int]:
     """Return a function that maps the receive count of a failed message to the seconds that the message stays invisible.
 
-    A redrive policy of the queue ends the retries of a bad message. Without such a policy, the message would be received again and
-    again for days, so the delay doubles with each receive.
+    `retry_delay_s` is the user's option. If it is None and the queue has a redrive policy, the delay is 0, because the policy ends
+    the retries of a bad message. Without such a policy, the message would be received again and again for days, so the delay
+    doubles with each receive.
     """
     if retry_delay_s is not None:
         return lambda count: retry_delay_s

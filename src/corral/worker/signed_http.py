@@ -26,7 +26,8 @@ EMPTY_SHA256 = sha256().hexdigest()
 _OK = b"HTTP/1.1 200 "
 _END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n|$)", re.IGNORECASE)
-# The body does not end at the Content-Length, or the connection may close: this module does not handle such responses.
+# With these headers, the body does not end at the Content-Length, or the server may close the connection. This module does not
+# handle such responses.
 _UNKNOWN = re.compile(rb"\r\n(transfer-encoding|connection):", re.IGNORECASE)
 
 
@@ -106,7 +107,7 @@ class SignedHttp:
         try:
             body = _body_of_response(connection, request)
         finally:
-            # If the body was not read completely, bytes of the response can be left on the connection.
+            # A connection on which the body was not read completely is closed, because bytes of the response may be left on it.
             self._idle.append(connection) if body is not None else connection.close()
         return body
 

@@ -1,4 +1,4 @@
-"""Task protection: ECS does not stop the task of a worker that holds messages when the service scales in or deploys.
+"""Task protection: when a service scales in or deploys, ECS does not stop the task of a worker that holds messages.
 
 The worker calls the API of the ECS agent at ECS_AGENT_URI, which ECS and Corral set in every task.
 """

@@ -14,7 +14,7 @@ from corral.worker.queue_lookup import QueueInfo, client
 from corral.worker.settlement import Fate
 
 PROGRESS_S = 0.5
-DEPTH_S = 2.0  # how often the progress line reads the number of messages in the queue
+DEPTH_S = 2.0  # the time between two reads of the number of messages in the queue, for the progress line
 BAR_CHARACTERS = 24
 
 
@@ -58,7 +58,7 @@ class Totals:
 
 
 class WorkerMetrics:
-    """Thread-safe counters, and the thread that publishes and shows them."""
+    """Thread-safe counters, and the threads that publish and show them."""
 
     def __init__(self, queue: QueueInfo, namespace: str | None, every_s: float, show_progress: bool) -> None:
         self._queue = queue

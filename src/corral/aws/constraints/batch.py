@@ -1,7 +1,7 @@
 """Constraints on the parameters of AWS Batch's operations. Batch has one error code for all violated constraints.
 
-The handlers check the states and actions of job queues, the types of resources, and the actions of retry strategies. Their error
-texts also say what to do.
+The handlers check the states and types of job queues, the states and actions of their time limits, and the actions of retry
+strategies. Their error texts also say what to do.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
@@ -15,7 +15,7 @@ TABLE = ConstraintTable(
         ":JobQueueType": HANDLER,
         ":JobStateTimeLimitActionsAction": HANDLER,
         ":JobStateTimeLimitActionsState": HANDLER,
-        ":RetryAction": HANDLER,  # AWS ignores its case
+        ":RetryAction": HANDLER,  # AWS ignores the case of this value
         ":TagrisTagsMap": Limit(min=0),  # AWS accepts an empty map of tags
     },
 )

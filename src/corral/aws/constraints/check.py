@@ -1,8 +1,9 @@
 """Checks the input of an operation against its constraints.
 
 A check has two steps, and both use the constraint tree of `tree.py`. The first step is a generated function, which returns True if
-the input violates any constraint. It runs for every request, so it makes no function call per member. The second step,
-`violations`, runs only if the first step returned True. It finds the violated constraints and their paths.
+the input violates any constraint. It runs for every request, so it tests the members itself, without a function for each member.
+Only large structures (MANY_MEMBERS) and shapes that contain themselves have functions of their own. The second step, `violations`,
+runs only if the first step returned True. It finds the violated constraints and their paths.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from corral.aws.constraints.tree import COMPOUND, SIZED, ConstraintNode, input_n
 from corral.aws.shapes import OperationModel
 
 Check = Callable[[dict[str, Any]], None]
-MANY_MEMBERS = 16  # for larger structures, the generated code loops over the members in the request
+MANY_MEMBERS = 16  # for a structure with this many members, the generated code loops over the members in the request
 
 
 def compile_check(operation: OperationModel, table: ConstraintTable) -> Check | None:

@@ -1,4 +1,4 @@
-"""The constraints of IAM. Errors have AWS's usual text. Errors for names with invalid characters have a special text."""
+"""The constraints of IAM. Errors have AWS's usual text, except errors for names with invalid characters."""
 
 from corral.aws.constraints.tables import ConstraintTable, Violation, usual_wording
 from corral.aws.wire_errors import error_class

@@ -6,7 +6,7 @@ has the pattern `[0-9]{12}` for registry ids and refuses an id of 13 digits. Cor
 Corral uses two libraries. RE2 always takes time linear in the length of the value, but each call takes 8 µs. A call of Python's
 `re` takes only 0.3 µs, but some patterns take exponential time with `re`. A pattern takes linear time with `re` if it has at most
 one unbounded repetition and no alternatives. So Corral uses `re` for such a pattern if the value is ASCII, and RE2 in all other
-cases. In ASCII, `\\p{L}`, `\\p{N}` and `\\p{Z}` match only letters, digits and the space.
+cases. `re` does not support `\\p{L}`, `\\p{N}` and `\\p{Z}`. For ASCII values, these are only letters, digits and the space.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ REPLACEMENTS: dict[str, str | None] = {
 }
 
 # Patterns of ECR with several repetitions. They take linear time with `re`, because the character after a repetition never matches
-# the repetition itself. Most servers need RE2 for no other pattern. So these entries usually save the 2.5 MB of memory that RE2
-# takes.
+# the repetition itself. Most servers need RE2 for no other pattern. On such a server, these entries save the 2.5 MB of memory that
+# RE2 takes.
 LINEAR = frozenset(
     {
         r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*",

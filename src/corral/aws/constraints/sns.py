@@ -1,6 +1,7 @@
 """The constraints of SNS that botocore's model lacks.
 
-This table does not cover constraints that depend on the topic or on the protocol. The handlers in `services/sns/` check them.
+This table does not cover constraints that depend on the topic or on the protocol of the subscription. The handlers in
+`services/sns/` check them.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording

@@ -271,7 +271,10 @@ def _json_from_header(text: str) -> Any:
 
 
 def _split_header(text: str, commas: int) -> list[str]:
-    """Split the elements of a list in a header. Clients put an element in quotes if it contains a comma or a quote."""
+    """Split the elements of a list in a header. An element without quotes contains `commas` - 1 commas.
+
+    Clients put other elements that contain a comma or a quote in quotes.
+    """
     elements: list[str] = []
     current, quoted, escaped, seen = "", False, False, 0
     for char in text:

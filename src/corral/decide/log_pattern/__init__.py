@@ -24,7 +24,7 @@ PATTERN_MAX_CHARACTERS = 1024
 class LogPattern(Protocol):
     @property
     def hint(self) -> Hint:
-        """A condition that every matching message satisfies. Some messages that do not match may satisfy it too."""
+        """A condition that every matching message satisfies. A message that does not match can satisfy it, too."""
 
     @property
     def exact(self) -> bool:
@@ -45,7 +45,7 @@ class LogPattern(Protocol):
 
 
 def parse(text: str) -> LogPattern:
-    """Parse a pattern. Raises InvalidPattern; its message describes the error and has its position."""
+    """Parse a pattern. Raise InvalidPattern if it is not valid."""
     if len(text) > PATTERN_MAX_CHARACTERS:
         raise InvalidPattern(f"a pattern can have at most {PATTERN_MAX_CHARACTERS} characters", PATTERN_MAX_CHARACTERS)
     reader = Reader(text)

@@ -14,10 +14,10 @@ from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint, all_of, any
 
 OPERATOR = re.compile(r"!=|<=|>=|=|<|>")
 UNQUOTED = re.compile(r"[A-Za-z0-9_.*:/#+-]+")
-NUMBER = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?")  # an integer has none of the three groups
+NUMBER = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?")  # for an integer, no group matches
 INTEGER_MAX_CHARACTERS = 4300  # int() accepts no longer text
 LOOKS_LIKE_A_NUMBER = re.compile(r"[0-9.eE+-]*")
-KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON encoders usually do not escape
+KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # JSON writes these characters as they are, or as \uXXXX
 REGEXES_MAX = 2  # per pattern
 TOO_MANY_REGEXES = f"a pattern can contain at most {REGEXES_MAX} regular expressions"
 NESTED_MAX = 50

@@ -1,7 +1,8 @@
 """Regular expressions in filter patterns, written between percent signs. CloudWatch Logs supports a subset without groups.
 
 Callers write these expressions, and messages can be long, so the matching time must be bounded. Python's `re` is faster for most
-expressions, but it can backtrack for a very long time. RE2 is used for the expressions that `re` could match too slowly.
+expressions, but it can backtrack for a very long time. RE2 is used if the expression and the length of the message could make `re`
+too slow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Patterns of terms. A term is a word, a phrase or a regular expression that a message must, may or must not contain."""
+"""Patterns of terms. A term is a word, a phrase or a regular expression.
+
+A message must contain each term without a sign, and no term with the sign `-`. If all terms have the sign `?`, the message must
+contain at least one of them.
+"""
 
 from __future__ import annotations
 

@@ -33,5 +33,5 @@ class ExpressionScope(Struct, frozen=True):
     metrics: Mapping[str, Series]  # query id → series; the function METRICS() returns these
     period_s: int  # the period of series that a function such as TIME_SERIES creates
     times: Callable[[int], range]  # length of a period → the start times of all periods of that length in the request's time range
-    search: Callable[[str, str, int | None], tuple[Series, ...]]
+    search: Callable[[str, str, int | None], tuple[Series, ...]]  # (query, statistic, period in seconds) → the result of SEARCH
     count: Callable[[int], None]  # called with the number of datapoints of each value; raises an error if they are too many

@@ -117,7 +117,7 @@ def _may_be_export_name(raw: Any) -> bool:
 
 
 def _refuse_nulls(tree: Any) -> None:
-    """Refuse null values. Most templates have none, so the path of a value is computed only if one was found."""
+    """Refuse null values. Most templates have none, so the path of a null is computed only if there is one."""
     level = [tree]
     while level:
         level = [inner for value in level if isinstance(value, dict | list) for inner in _inside(value)]
@@ -225,7 +225,7 @@ def _conditions(conditions: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def _check_member(members: Any, block: str, name: str, scope: Scope) -> str | None:
-    """Check a resource or an output, as far as they are alike. Return its condition."""
+    """Check what resources and outputs have in common: the name and the condition. Return the name of the condition, or None."""
     what = "Resource name" if block == "Resources" else "Output"
     if not isinstance(members, dict):
         if name.startswith("Fn::ForEach"):

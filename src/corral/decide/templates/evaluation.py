@@ -1,4 +1,7 @@
-"""One template with the values of one operation on a stack."""
+"""Evaluates a template with the values of one operation on a stack: its conditions, dependencies, properties and outputs.
+
+A raw value is a value of the template that still contains functions.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ ASSOCIATIONS = "AWS::ECS::ClusterCapacityProviderAssociations"
 
 
 class Evaluation:
-    """Evaluates the conditions of a template, orders its resources, and resolves its values.
+    """Evaluates the conditions of a template, finds the dependencies of its resources, and resolves its values.
 
-    `values` has the values of the parameters, and `pseudo` those of the pseudo parameters. `zones` returns the zones of a region,
-    `imported` the value of an export, and `dynamic` the value of a dynamic reference, for example of `ssm:/name:3`.
+    `values` has the values of the parameters, and `pseudo` those of the pseudo parameters. `zones` returns the zones of a region.
+    `imported` returns the value of an export. `dynamic` returns the value of a dynamic reference, for example of `ssm:/name:3`.
     """
 
     def __init__(
@@ -54,10 +57,10 @@ class Evaluation:
         self.dependencies: dict[str, frozenset[str]] = self._dependencies()
 
     def check_rules(self, all_values: AllValues | None = None, attribute_of: AttributeOf | None = None) -> None:
-        """Check the rules of the template.
+        """Check the rules of the template. Raise TemplateError if an assertion is not true.
 
-        `all_values` returns the values of a parameter type in the account (Fn::RefAll), and `attribute_of` the attribute of a value
-        of a parameter type (Fn::ValueOf).
+        `all_values` returns all values of a parameter type in the account (Fn::RefAll). `attribute_of` returns an attribute of one
+        such value (Fn::ValueOf).
         """
         functions = self._functions(_no_resource, _no_attribute)
         Rules(functions, self.template.parameters, all_values or _no_values, attribute_of or _no_lookup).check(self.template.rules)
@@ -103,11 +106,11 @@ class Evaluation:
         )
 
     def _dependencies(self) -> dict[str, frozenset[str]]:
-        """Map each resource to the resources that it needs, with the branches of Fn::If that are taken."""
+        """Map each resource to the resources that it needs. Only the branches of Fn::If that are taken count."""
         dependencies, missing = {}, []
         for name, resource in self.resources.items():
             needed = set(resource.required)
-            if not needed.issuperset(resource.references):  # Fn::If, or DependsOn
+            if not needed.issuperset(resource.references):  # the resource uses Fn::If or DependsOn
                 parts = (resource.properties, resource.metadata, resource.creation_policy, resource.update_policy)
                 needed.update(self._needed(parts))
             missing += [other for other in sorted(needed) if other not in self.resources]
@@ -125,7 +128,7 @@ class Evaluation:
         """Let a service with a capacity provider strategy depend on the association of the providers with its cluster.
 
         CDK declares no such dependency. Without it, the service could be created before the association, or the association
-        could be deleted before the service. Both would fail.
+        could be deleted before the service. Both would fail. If the new dependencies make a cycle, return the old ones.
         """
         of_cluster = [(name, each.properties.get("Cluster")) for name, each in self.resources.items() if each.type == ASSOCIATIONS]
         implied = dict(dependencies)

@@ -1,7 +1,8 @@
 """The transform AWS::LanguageExtensions: `expand` returns a template without loops.
 
-It repeats the fragments of Fn::ForEach, and evaluates functions where other templates need a literal: logical ids in Ref and
-Fn::GetAtt, DependsOn, Condition, DeletionPolicy and UpdateReplacePolicy. `Evaluation` evaluates Fn::Length and Fn::ToJsonString.
+It repeats the fragments of Fn::ForEach. It also evaluates functions where a template without the transform must have a literal:
+logical ids in Ref and Fn::GetAtt, DependsOn, Condition, DeletionPolicy and UpdateReplacePolicy. `Evaluation` evaluates Fn::Length
+and Fn::ToJsonString. A raw value is a value of the template that still contains functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intrinsic functions: how a template computes a value."""
+"""Evaluates the intrinsic functions of a template. A raw value is a value of the template that still contains functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Functions:
     """Evaluates functions with the values of one operation.
 
     `condition` returns whether a condition holds. `ref` and `get_att` are called for resources only. Functions can multiply a text,
-    so an object of this class computes at most SIZE_MAX characters and items.
+    so one `Functions` object computes at most SIZE_MAX characters and items.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Functions:
             raise TemplateError(f"Template error: the functions of one value return more than {SIZE_MAX} characters")
 
     def _counted(self, value: Any) -> Any:
-        """Return a value that a function has found. Add its size at each use, because responses and rows contain every copy."""
+        """Return the value, and add its size to `size`. Each use counts, because responses and rows contain a copy for each use."""
         texts = value if isinstance(value, list | tuple) else [value]
         self._grow(len(texts) + sum(len(each) for each in texts if isinstance(each, str)))
         return value

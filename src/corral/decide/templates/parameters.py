@@ -216,8 +216,8 @@ def _matches(declaration: ParameterDeclaration, item: str) -> bool:
 def _lookaheads(pattern: str) -> tuple[list[tuple[bool, str]], str]:
     """Split the lookaheads off the beginning of a pattern, because RE2 has none.
 
-    Templates check passwords with such patterns: `^(?=.*[a-z])(?!.*[@/])[ -~]{8,}$`. Return for each lookahead whether it
-    must match, and its pattern.
+    Templates check passwords with such patterns: `^(?=.*[a-z])(?!.*[@/])[ -~]{8,}$`. Return for each lookahead whether it must
+    match, and its pattern. Also return the rest of the pattern.
     """
     found, rest = [], pattern.removeprefix("^")
     while rest.startswith(("(?=", "(?!")):

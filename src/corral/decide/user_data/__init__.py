@@ -20,7 +20,7 @@ from corral.model.json_documents import read_json
 
 CONFIG_FILE = "/etc/ecs/ecs.config"
 UNPACKED_MAX_BYTES = 256 * 1024
-WRITTEN_MAX = 256 * 1024  # the most characters that user data writes to the file of the ECS agent; a script can write them often
+WRITTEN_MAX = 256 * 1024  # all writes to the file of the ECS agent together can have this many characters; later ones are skipped
 NESTING_MAX = 64  # the most levels of a YAML document
 ATTRIBUTES_MAX = 10
 INIT = "AWS::CloudFormation::Init"
@@ -81,7 +81,10 @@ class _UserDataReader:
             self._part(text)
 
     def _decoded(self, data: bytes) -> bytes:
-        """Decode user data that was encoded twice: boto3 encodes it for some operations, and many callers also encode it."""
+        """Decode user data that was encoded twice.
+
+        boto3 encodes the user data of RunInstances and CreateLaunchConfiguration, and many callers encode it, too.
+        """
         if not ENCODED_TWICE.match(data):
             return data
         try:
@@ -130,7 +133,10 @@ class _UserDataReader:
                 self.skipped.append(line)
 
     def _write(self, path: str, text: str) -> bool:
-        """Apply the settings in a text that is written to a file. Return False if this is not the file of the ECS agent."""
+        """Apply the settings in a text that is written to a file.
+
+        Return False if it is not the file of the ECS agent, or if more than WRITTEN_MAX characters are written to this file.
+        """
         self.written += len(text) if path == CONFIG_FILE else 0
         if path != CONFIG_FILE or self.written > WRITTEN_MAX:
             return False
@@ -257,7 +263,7 @@ def _are_valid(attributes: Mapping[str, Any]) -> bool:
 def _yaml(text: str) -> Any:
     """Parse a YAML document. Return None if it is not valid, or if it has too many levels or characters.
 
-    Aliases repeat a part of the document, so a short document can be very large. They count with what they repeat.
+    An alias repeats a part of the document, so a short document can become very large. An alias counts as much as this part.
     """
     import yaml  # imported only here, because most user data is a script
 

@@ -1,7 +1,7 @@
 """The image registry: the API of the OCI distribution specification, which Docker uses to push and pull images.
 
-The API of ECR works on the same images (`services/ecr/`). `dispatch.py` authenticates and dispatches requests. The first request to
-the registry imports it.
+The API of ECR works on the same images (`services/ecr/`). `dispatch.py` authenticates and dispatches requests. The server imports
+`dispatch.py` at the first request to the registry.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Authenticates a request to the registry, and finds the handler for its path and method.
 
-The password identifies the caller and the region of the repositories (`services/ecr/registry_passwords.py`). The address of the
-registry contains no region.
+The password of a request contains the caller and the region of the repositories (`services/ecr/registry_passwords.py`), because the
+address of the registry contains no region.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from corral.services.ecr.errors import RepositoryNotFoundException
 from corral.services.ecr.registry_passwords import USER
 from corral.store import Store
 
-# (kind of path, method) → the ECR operation whose permission the request needs. The method "" means all other methods.
+# (kind of path, method) → the ECR operation whose permission the request needs. The method "" stands for all other methods.
 OPERATIONS = {
     ("_catalog", ""): "DescribeRepositories",
     ("tags", ""): "ListImages",

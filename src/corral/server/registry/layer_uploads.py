@@ -1,8 +1,9 @@
 """Uploads of layers. An upload takes one request or several.
 
-A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if the client cancels it, if it gets
-no request for an hour, or if the server stops. If too many uploads are open, the upload that is idle for the longest time is
-deleted if it got no request for a minute. Docker then sends the layer again.
+A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if the client cancels it, if it gets no
+request for an hour (IDLE_MAX_S), or if the server stops. If UPLOADS_MAX uploads are open, a new upload replaces the upload that has
+been idle for the longest time, if this time is at least a minute (EVICTABLE_S). Docker then sends the layer of the replaced upload
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter
 SHA256 = "SHA256"
 UPLOADS_MAX = 256
 IDLE_MAX_S = 3600.0  # an upload that has been idle for this long is deleted
-# When there are too many uploads, an upload that has been idle for this long is deleted to make room for a new one.
+# If UPLOADS_MAX uploads are open, an upload that has been idle for this long may be deleted to make room for a new upload.
 EVICTABLE_S = 60.0
 
 log = logging.getLogger("corral")
@@ -66,7 +67,7 @@ class LayerUploads:
     async def take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> None:
         """Append the bytes of a request. Any failure deletes the upload.
 
-        `announced` is the number of bytes according to the Content-Range header.
+        `announced` is the number of bytes according to the Content-Range header, or None if the request has no such header.
         """
         async with self._sending(upload):
             await self._take(upload, receive, announced)
@@ -123,13 +124,16 @@ class LayerUploads:
 
     def _drop_idle(self, upload: LayerUpload) -> None:
         if not upload.is_busy:
-            self._close(upload)  # at once: `drop` runs later, but a new upload may need the room now
+            self._close(upload)  # now, because `drop` runs only later, and a new upload may need the room now
             task = asyncio.get_running_loop().create_task(self.drop(upload))
             self._dropping.add(task)
             task.add_done_callback(self._dropping.discard)
 
     def _make_room(self) -> None:
-        """Delete the upload that has been idle for the longest time. A client that was killed during a push leaves idle uploads."""
+        """Delete the upload that has been idle for the longest time. Raise TooManyRequests if no upload is idle for EVICTABLE_S.
+
+        A client that was killed during a push leaves idle uploads.
+        """
         idle = [upload for upload in self._open.values() if not upload.is_busy]
         oldest = min(idle, key=lambda upload: upload.idle_since_s, default=None)
         if oldest is None or asyncio.get_running_loop().time() < oldest.idle_since_s + EVICTABLE_S:

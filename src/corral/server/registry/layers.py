@@ -40,9 +40,9 @@ class Layers:
     # Existing layers
 
     async def show(self, request: RegistryRequest) -> aws.Response:
-        """Handle HEAD.
+        """Handle HEAD, with which a client checks whether a layer exists.
 
-        A client that checks for a layer will probably push an image with it, so an unused layer is kept for an hour more.
+        The client will probably push an image with this layer. So a layer that no image uses yet is kept for another hour.
         """
         layer, is_unused = self._read(partial(_found, request.caller, request.name, digest_of(request.reference)))
         if is_unused:
@@ -61,7 +61,10 @@ class Layers:
     # Uploads
 
     async def begin(self, request: RegistryRequest) -> aws.Response:
-        """Begin an upload. It is complete at once if the request contains the bytes, or if another repository has the layer."""
+        """Begin an upload.
+
+        The upload is complete at once if the request contains the bytes of the layer, or if the repository in `from` has the layer.
+        """
         query = request.query
         if "mount" in query and "from" in query:
             mount = partial(
@@ -116,7 +119,7 @@ class Layers:
 def _announced(request: RegistryRequest, upload: LayerUpload) -> int | None:
     """Return the number of bytes in this chunk according to its Content-Range header. Return None if there is no such header.
 
-    The range must begin after the bytes that the upload already has.
+    Raise RangeInvalid if the range does not begin directly after the bytes that the upload already has.
     """
     header = request.head.headers.get("content-range")
     if header is None:

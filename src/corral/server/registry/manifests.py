@@ -45,9 +45,9 @@ class Manifests:
         return aws.Response(200, [*response.headers, ("Content-Length", str(len(response.body)))], b"")
 
     async def read(self, request: RegistryRequest) -> aws.Response:
-        """Return the manifest with exactly the bytes that were pushed.
+        """Return the manifest with exactly the bytes that the client has pushed.
 
-        The Accept header is ignored, because a converted manifest would have another digest.
+        The Accept header is ignored, because a manifest that is converted to another format would have another digest.
         """
         response, pulled_image = self._find(request)
         if pulled_image is not None:
@@ -90,7 +90,7 @@ class Manifests:
         return aws.Response(200, headers, orjson.dumps(index))
 
     def _find(self, request: RegistryRequest) -> tuple[aws.Response, RegistryImage | None]:
-        """Return the manifest. Also return the image if the time of this pull must be stored; otherwise None."""
+        """Return the response with the manifest. Also return the image if the time of this pull must be stored, otherwise None."""
 
         def read(tx: Tx[Store]) -> tuple[RegistryImage, bytes, bool]:
             image = _image(tx, request.caller, request.name, request.reference)
@@ -103,7 +103,7 @@ class Manifests:
         return aws.Response(200, headers, manifest), None if recorded_lately else image
 
     def _list(self, request: RegistryRequest, what: str, names_after: Any, more: dict[str, Any]) -> aws.Response:
-        """Return one page of sorted names, with a link to the next page."""
+        """Return one page of sorted names, with a link to the next page if there are more names."""
         given = whole_number(request.query.get("n", ""), PAGE_MAX)
         limit = PAGE_MAX if given is None else given
         names: Sequence[str] = self._state.read_now(
@@ -132,7 +132,7 @@ async def _whole(receive: Receive) -> bytes:
 
 
 def _image(tx: Tx[Store], caller: Caller, name: str, reference: str) -> RegistryImage:
-    """Find an image by tag or by digest."""
+    """Find an image by tag or by digest. Raise ImageNotFoundException if it does not exist."""
     repository = find(tx, caller, name)
     key = {"digest": digest_of(reference)} if ":" in reference else {"tag": reference}
     image = tx.store.images.image(repository.id, **key)
@@ -148,7 +148,7 @@ def _put(
 
 
 def _delete(caller: Caller, name: str, reference: str, tx: Tx[Store]) -> None:
-    """Delete a tag, or an image with all its tags."""
+    """Delete a tag, or the image with a digest and all its tags. An image that an image index contains cannot be deleted."""
     image = _image(tx, caller, name, reference)
     if ":" not in reference:
         tx.store.images.drop_tag(image.repository_id, reference)

@@ -15,7 +15,7 @@ from corral.services.caller import Caller
 from corral.services.ecr.image_names import region_prefix
 from corral.services.ecr.repository_names import NAME, NAME_MAX_CHARACTERS
 
-PAGE_MAX = 1000  # names per response
+PAGE_MAX = 1000  # the most names or referrers in one response
 
 _PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^/]*)")
 
@@ -66,7 +66,8 @@ def route_of(path: str, region: str) -> RegistryRoute:
 def plain_name(name: str, region: str) -> str:
     """Return the name of a repository in the API of ECR, without the prefix for the region.
 
-    Hosts put the region before the name when they pull. Otherwise a Docker engine would confuse the images of two regions.
+    The agent of a host puts the region before the name when it pulls an image. Otherwise the Docker engine of the host would
+    confuse images of two regions that have the same name.
     """
     return name.removeprefix(f"{region_prefix(region)}/")
 

@@ -79,7 +79,7 @@ def record_not_scaled(tx: Tx[Store], region: str, target: Document, code: str, c
 
 
 def follow_activity(tx: Tx[Store], key: str) -> None:
-    """End the activity of a target when the number of running tasks is the desired count. `key` is REGION/RESOURCE."""
+    """End the activity of a target if its service runs the desired count of tasks or is deleted. `key` is REGION/RESOURCE."""
     region, _, resource = key.partition("/")
     _, cluster, name = resource.split("/")
     service = tx.store.ecs_services.get(region, cluster, name)
@@ -123,7 +123,7 @@ def _put(tx: Tx[Store], region: str, activity: Document, *, is_scaled: bool = Tr
 
 
 def _end_last(tx: Tx[Store], region: str, resource: str, status: str, message: str) -> None:
-    """End the activity in progress of a target, if there is one. Only activities of scheduled actions can be newer."""
+    """End the activity in progress of a target, if there is one. Only activities of scheduled actions can be newer than it."""
     for _, activity in tx.store.scaling.activities(region, resource, since_s=0.0, limit=LAST_MAX):
         if activity["StatusCode"] == IN_PROGRESS:
             ended = {**activity, "StatusCode": status, "StatusMessage": message, "EndTime": tx.now_s}

@@ -42,7 +42,8 @@ STEPS, CONFIGURATION = "StepScalingPolicyConfiguration", "TargetTrackingScalingP
 CONFIGURATIONS = {STEP: STEPS, TRACKING: CONFIGURATION, PREDICTIVE: "PredictiveScalingPolicyConfiguration"}
 COOLDOWN_S = 300  # AWS's default for ECS services
 # MetricAggregationType → how a step scaling policy combines the three values of an alarm's request: of the last period, of the
-# newest second, and of the second that breaches most. With Average, the policy uses the first two values separately.
+# newest second, and of the second that breaches most. With Average, the policy does not combine them (`values_of` in
+# `decide/alarm_scaling.py`).
 AGGREGATES: dict[str, Callable[[list[float]], float]] = {"Minimum": min, "Maximum": max}
 POLICIES_MAX, STEPS_MAX = 50, 20  # the quotas of AWS
 PREDEFINED = {

@@ -139,7 +139,7 @@ def run_due_actions(tx: Tx[Store], region: str, resource: str) -> float | None:
 
 
 def _run(tx: Tx[Store], region: str, target: Document, action: Document) -> None:
-    """Set the limits of a target. If the action gives one limit, and it contradicts the other limit, set both to the same value."""
+    """Set the limits of a target. If the action has one limit, and the other limit of the target contradicts it, set both to it."""
     limits = action["ScalableTargetAction"]
     most = limits.get("MaxCapacity", max(target["MaxCapacity"], limits.get("MinCapacity", 0)))
     least = min(limits.get("MinCapacity", target["MinCapacity"]), most)

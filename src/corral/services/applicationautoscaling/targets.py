@@ -1,4 +1,7 @@
-"""Scalable targets: register, describe, deregister and tag. A scalable target is an ECS service and the limits of its tasks."""
+"""Scalable targets: register, describe, deregister and tag.
+
+A scalable target is an ECS service and the limits of its desired count.
+"""
 
 from __future__ import annotations
 

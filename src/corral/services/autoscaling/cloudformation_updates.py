@@ -26,7 +26,7 @@ from corral.services.cloudformation.resource_types import Properties, ResourceSt
 from corral.services.ec2.cloudformation_instances import signals_of, signals_wanted
 from corral.store import Store
 
-REPLACING = (*SOURCES, "VPCZoneIdentifier")  # after a change of these, an UpdatePolicy can replace the group or its instances
+REPLACING = (*SOURCES, "VPCZoneIdentifier")  # if one of these changes, the UpdatePolicy can replace the group or its instances
 ROLLING = "_rolling"  # a member of a group's settings: the sizes before a rolling update, and the processes that it suspends
 SUCCESS = "SUCCESS"
 
@@ -70,7 +70,7 @@ def drain(tx: Tx[Store], caller: Caller, group: Group, **sizes: int) -> None:
         request = {"AutoScalingGroupName": group.name, "InstanceIds": protected[at : at + 50], "ProtectedFromScaleIn": False}
         call(tx, caller, "autoscaling", "SetInstanceProtection", request)
     for each in members:
-        if each.state is LifecycleState.STANDBY:  # a scale-in leaves instances in standby
+        if each.state is LifecycleState.STANDBY:  # a scale-in does not terminate instances in standby
             request = {"InstanceId": ec2_id(each.instance_id), "ShouldDecrementDesiredCapacity": False}
             call(tx, caller, "autoscaling", "TerminateInstanceInAutoScalingGroup", request)
     more = {"MaxSize": sizes["max_size"]} if "max_size" in sizes else {}

@@ -1,7 +1,7 @@
 """Changes a group or its members, and writes the scaling activity of each change.
 
-A member is an instance of a group. The operations and the reconciler `group` call these functions. If a change needs a next step,
-the function marks the group, and then the reconciler runs.
+A member is an instance of a group. The operations and the reconciler `group`, which launches and terminates instances, call these
+functions. If a change needs a next step, the function marks the group, which means that the reconciler `group` runs for it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def move(tx: Tx[Store], member: Member, state: LifecycleState, **changes: Any) -
 
 
 def started(tx: Tx[Store], group: Group, member: Member) -> Member:
-    """Start the lifecycle hooks of a pending member whose instance runs. If the group has no hooks, put the member in service."""
+    """Start the launch hooks of a pending member whose instance runs. If the group has no such hooks, put the member in service."""
     actions = start_actions(tx, group, member, LAUNCHING)
     if not actions:
         return enter_service(tx, group, member)
@@ -203,7 +203,7 @@ def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str,
 
     With managed draining, which is a setting of a capacity provider of ECS, the termination waits for all tasks. During the wait,
     the tasks of the instance receive no messages, and the instance gets no new tasks. `is_surplus` is set for a scale-in: if the
-    group needs the capacity again during the wait, it cancels the termination (`take_back`).
+    group needs the capacity again during the wait, the group cancels the termination (`take_back`).
     """
     instance = tx.store.instances.get(member.instance_id)
     runs = instance is not None and instance.state is InstanceState.RUNNING

@@ -174,7 +174,7 @@ def set_instance_protection(tx: Tx[Store], params: Params, caller: Caller) -> di
             raise _wrong_state(member, "InService, Standby or Pending")
         tx.store.groups.put_member(member.but(protected=params["ProtectedFromScaleIn"]))
     if members and not params["ProtectedFromScaleIn"]:
-        tx.mark(f"group:{members[0].region}/{members[0].group}")  # perhaps its scale-in waited for an unprotected instance
+        tx.mark(f"group:{members[0].region}/{members[0].group}")  # a scale-in may have waited for an unprotected instance
     return {}
 
 

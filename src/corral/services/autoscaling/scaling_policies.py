@@ -231,7 +231,7 @@ def rule_of(policy: Document, threshold: float) -> Rule:
 
 
 def warmup_s(group: Group, policy: Document) -> float:
-    """Return how long a new instance warms up: the policy's time, else the group's default warm-up, else its default cooldown."""
+    """Return how long a new instance warms up: the policy's time, else the group's default warm-up or default cooldown."""
     for given in (policy.get("EstimatedInstanceWarmup"), group.settings.get("DefaultInstanceWarmup")):
         if given is not None and given >= 0:
             return float(given)

@@ -59,7 +59,10 @@ def _set_tags(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new
 
 
 def _create(tx: Tx[Store], caller: Caller, operation: str, kind: str, name: str, properties: Properties) -> str:
-    """Create a resource with an operation that takes the properties of the template. Return its ARN."""
+    """Create a resource with an operation that takes the properties of the template. Return the ARN of the resource.
+
+    `kind` is the kind of the resource in its ARN. `name` is the property that contains the name of the resource.
+    """
     given = {each: value for each, value in properties.items() if each != "Tags" or value}  # Batch refuses an empty map of tags
     _call(tx, caller, operation, request_of(SERVICE, operation, given))
     identity = arn(caller.account, caller.region, f"{kind}/{properties[name]}")
@@ -107,7 +110,10 @@ def _replaces_environment(old: Properties, new: Properties) -> list[str]:
 
 
 def _environment_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Return what the stack waits for until the environment is VALID, or None if it is VALID."""
+    """Return None if the environment is VALID. Otherwise, return what the stack waits for.
+
+    Raise NotStabilized if the environment was deleted, is INVALID, or is not VALID after STABILIZES_S.
+    """
     environment = find_environment(tx, caller.region, step.physical_id)
     if environment is None:
         raise NotStabilized(f"The compute environment {step.physical_id} was deleted.")
@@ -173,7 +179,8 @@ def _register(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _definition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """In an update, register the next revision. The stack then deregisters the old revision, as after a replacement.
+    """If an update changes the definition, register the next revision. The stack then deregisters the old revision, as after a
+    replacement.
 
     A rollback registers nothing, because the old revision still exists.
     """
@@ -184,7 +191,7 @@ def _definition_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wa
 
 
 def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Deregister a revision. With SkipDeregisterOnUpdate, a revision stays active if a later revision exists."""
+    """Deregister a revision. With SkipDeregisterOnUpdate, a revision stays active if a later revision is active."""
     name, revision = split_definition(caller.region, identity)
     active = {"jobDefinitionName": name, "status": "ACTIVE"}
     found = _call(tx, caller, "DescribeJobDefinitions", {"jobDefinitions": [identity]})["jobDefinitions"]

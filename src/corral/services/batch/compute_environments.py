@@ -1,8 +1,8 @@
 """The operations of compute environments: create, update, delete and describe.
 
-An environment is stored as a JSON document with the members of DescribeComputeEnvironments. The reconciler `environment`
-(`reconcile/compute_environments.py`) launches and terminates its instances, and sets its status. The instances of an environment
-belong to Auto Scaling groups. A generation is the set of groups that have the same settings (`environment_groups.py`).
+An environment is stored as a JSON document with the members of DescribeComputeEnvironments. The instances of an environment belong
+to Auto Scaling groups. A generation is the set of groups that have the same settings (`environment_groups.py`). The reconciler
+`environment` (`reconcile/compute_environments.py`) launches and terminates the instances, and sets the status of the environment.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _health(tx: Tx[Store], environment: ComputeEnvironment) -> Document:
 def update_compute_environment(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Change an environment.
 
-    If settings of its instances change, this is an infrastructure update, which replaces all instances.
+    If settings of its instances change, the update is an infrastructure update: it replaces all instances.
     """
     environment = _existing(tx, caller, params["computeEnvironment"])
     if environment.status == DELETING:
@@ -195,7 +195,7 @@ def _updated(tx: Tx[Store], environment: ComputeEnvironment, given: Params) -> P
 
 
 def _replaces(environment: ComputeEnvironment, changed: Params, given: Params) -> bool:
-    """Whether an update replaces the instances. Raise an error if the strategy BEST_FIT does not allow it."""
+    """Whether an update replaces the instances. Raise an error if it does, but the allocation strategy is BEST_FIT."""
     before = environment.document["computeResources"]
     different = [member for member in REPLACING if changed.get(member) != before.get(member)]
     different += ["updateToLatestImageVersion"] if given.get("updateToLatestImageVersion") else []
@@ -208,8 +208,10 @@ def _replaces(environment: ComputeEnvironment, changed: Params, given: Params) -
 
 
 def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> EnvironmentState:
-    """Begin a new generation of groups. The instances of the current generation are terminated when their jobs have ended, and at
-    the latest at the deadline that the update policy sets.
+    """Begin a new generation of groups. The groups of the current generation become old.
+
+    The reconciler terminates an instance of an old group when its jobs have ended, and at the latest at the deadline, which the
+    update policy sets.
     """
     minutes = 0 if policy.get("terminateJobsOnUpdate") else policy.get("jobExecutionTimeoutMinutes", TIMEOUT_MINUTES)
     deadline_s = tx.now_s + minutes * 60.0
@@ -221,7 +223,7 @@ def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> E
 
 
 def delete_compute_environment(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Begin to delete an environment. The reconciler terminates its instances, and then deletes it."""
+    """Begin to delete an environment. The reconciler terminates its instances, and then deletes the environment."""
     environment = _existing(tx, caller, params["computeEnvironment"])
     if environment.state != DISABLED:
         raise ClientException(
@@ -277,7 +279,10 @@ def _existing(tx: Tx[Store], caller: Caller, given: str) -> ComputeEnvironment:
 
 
 def put_document(tx: Tx[Store], environment: ComputeEnvironment, document: Document) -> None:
-    """Store the document of an environment if it has changed. Notify its queues and the requests that wait for it."""
+    """Store the document of an environment if it has changed. Wake the commands and reconcilers that wait for the environment.
+
+    If the change affects which jobs can run in the environment, also run the reconcilers of its job queues.
+    """
     before = environment.document
     if document == before:
         return

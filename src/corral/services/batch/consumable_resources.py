@@ -1,6 +1,6 @@
 """Consumable resources: quantities that jobs use, for example licences. Other modules of Batch find a resource with this module.
 
-A job starts only if the quantities that it needs are available. When an attempt of the job ends, a REPLENISHABLE resource gets its
+A job starts only if the quantities that it needs are available. When an attempt of the job ends, a REPLENISHABLE resource gets the
 quantity back. The total of a NON_REPLENISHABLE resource becomes smaller instead. A resource is stored as a JSON document. The
 quantity in use is not in the document: `store/job_holdings.py` computes it from the running jobs. `resource_requests.py` has the
 operations.
@@ -29,7 +29,7 @@ class ConsumableResource(Struct, frozen=True):
 
 
 def find_resource(tx: Tx[Store], region: str, given: str) -> ConsumableResource | None:
-    """Return a resource by its name or ARN. The record is cached while its document is unchanged."""
+    """Return the resource with this name or ARN, or None if it does not exist. The parsed document is cached."""
     name = short(RESOURCE, region, given)
     text = tx.store.stored.text(SERVICE, RESOURCE, region, name) if name else None
     return _read(text) if text is not None else None

@@ -62,7 +62,7 @@ def check_job_definition(params: dict[str, Any]) -> None:
 
 
 def check_bytes(what: str, size: int, most: int) -> None:
-    """Check the size of a request as JSON."""
+    """Raise ClientException if a request has more than `most` bytes as JSON."""
     if size > most:
         raise ClientException(
             f"The {what} has {size:,} bytes as JSON: it can have at most {most:,}. Put large values into a file or a bucket."
@@ -137,7 +137,7 @@ def _check_container(container: Properties, platform: str, name: str) -> None:
 
 
 def check_sizes(container: Properties, platform: str, where: str = "") -> None:
-    """Check the sizes of a container, or of overrides for a container."""
+    """Check the vCPUs, the memory and the GPUs of a container, or of overrides for a container."""
     needs = container.get("resourceRequirements", ())
     for need in needs:
         if sum(other["type"] == need["type"] for other in needs) > 1:
@@ -167,7 +167,7 @@ def _check_size(kind: str, value: str, platform: str, where: str) -> None:
 
 
 def size_of(container: Properties, kind: str) -> str | None:
-    """Return the value of a resource requirement of a container, for example of MEMORY. Return None if it has none."""
+    """Return the value of a resource requirement of a container, for example of MEMORY. Return None if it is not given."""
     return next((need["value"] for need in container.get("resourceRequirements", ()) if need["type"] == kind), None)
 
 

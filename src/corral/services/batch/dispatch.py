@@ -1,9 +1,9 @@
 """Dispatch of Batch jobs: put RUNNABLE jobs into lines, and launch the first job of a line when the scheduler finds room for it.
 
-A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is the set of
-instances of a compute environment's cluster. A claim is the entry of a line in the queue of a pool: the line waits for free
-capacity there (`services/batch/line_claims.py`). The scheduler (`reconcile/scheduler.py`) gives free capacity to claims. A job
-holds vCPUs and consumable resources from its dispatch until the end of its attempt.
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is a set of
+instances on which the scheduler places jobs, for example the instances of a compute environment's cluster. A claim is the entry of
+a line in the waiting list of a pool (`services/batch/line_claims.py`). The scheduler (`reconcile/scheduler.py`) gives free capacity
+to claims. A job holds vCPUs and consumable resources from its dispatch until the end of its attempt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupErr
 
 
 def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
-    """Put a RUNNABLE job into its line. The scheduler may dispatch it in this transaction.
+    """Put a RUNNABLE job into its line. If there is room for the job, the scheduler may dispatch it in this transaction.
 
     The job is a single job, the parent of the nodes of a multi-node job, or a child of an array. `more` are other children of the
     array, in the order of their indexes.
@@ -43,7 +43,7 @@ def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
     queue = find_queue(tx, job.region, job.queue)
     line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
     if is_first:
-        _mark_pools(tx, [line])  # run the scheduler: the job may have a smaller rank than the claim that reserves free capacity
+        _mark_pools(tx, [line])  # run the scheduler: the job may come before the claim for which free capacity is reserved
         refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
         _mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
@@ -69,7 +69,7 @@ def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
     lines = tx.store.job_lines.lines_of(region, queue)
     _mark_pools(tx, lines)  # run the scheduler: with new ranks, another claim may reserve the free capacity
     refresh_lines(tx, lines)
-    # Also if the queue has no time limits any more: then this reconciler deletes the recorded waiting times.
+    # This reconciler also runs if the queue has no time limits any more: then it deletes the waiting times that it has recorded.
     tx.mark(f"job-limits:{region}/{queue}")
 
 
@@ -79,10 +79,11 @@ def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
 
 
 def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
-    """Dispatch the first job of a line: the scheduler has found a placement for its claim.
+    """Dispatch the first job of a line: the scheduler has found a placement for the claim of the line.
 
-    The job leaves the line. If its launch is refused, the job fails with the reason. If `fails_job` is False, the error is raised
-    instead, and the caller must undo all changes. Then no launch needs its own savepoint, which saves time.
+    The job leaves the line. If `fails_job` is True, a job whose launch is refused fails with the reason. If `fails_job` is False,
+    this function raises the error instead, and the caller must undo all changes. This is faster, because the launch needs no
+    savepoint of its own.
     """
     line, pool = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
@@ -114,7 +115,7 @@ def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Off
     """Run the scheduler for the other pools of a line, because other claims may use slots that were reserved for the dispatched
     job.
 
-    Also run the reconcilers of the other environments of the queue, because they may have begun a launch for the job.
+    Also run the reconcilers of the other environments of the queue, because they may have begun to launch instances for the job.
     """
     for name, _ in line.pools:
         if name != pool and tx.store.fleet.pool(name).has_line():
@@ -169,13 +170,13 @@ def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placem
 
 
 def _offer(tx: Tx[Store], line: WaitingLine, offered: list[Offer], pool: str) -> Offer | None:
-    """Return the first environment of the queue that uses this pool and may run the first job of the line."""
+    """Return the first environment of the queue that uses this pool and may run the first job of the line, or None."""
     opened: dict[str, set[int]] = {}
     return next((offer for offer in offered if offer.pool == pool and takes(tx, line, offer, opened)), None)
 
 
 def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Placement, line: WaitingLine) -> list[Task]:
-    """Launch the task of a job, or one task for each node."""
+    """Launch the task of a job, or one task for each node of a multi-node job."""
     if not placement.nodes:
         request = launch_request(tx, job, offer.environment)
         free = _free_gpus(tx, offer, claim, placement, ()) if line.key.by_image else None
@@ -193,8 +194,8 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
 def _free_gpus(tx: Tx[Store], offer: Offer, claim: Claim, placement: Placement, kept: Collection[str]) -> tuple[str, ...]:
     """Return the GPUs for a task of a job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
 
-    These are the GPUs of its placement, and the other free GPUs of its instance, except those in `kept`, which has the GPUs of all
-    nodes of the job. Fargate tasks get no GPUs.
+    These are the GPUs of the placement, and the other free GPUs of the same instance that are not in `kept`. For a multi-node job,
+    `kept` has the GPUs of all nodes. Fargate tasks get no GPUs.
     """
     if offer.environment.is_fargate:
         return ()

@@ -41,22 +41,22 @@ class Present(Struct):
     """The instances of the current generation: they run, they start, or the desired capacity of a group demands their launch."""
 
     shapes: list[FreeShape]
-    ids: list[list[str]]  # for each shape, its instances; instances that the group has not launched yet have no id
+    ids: list[list[str]]  # for each shape, the ids of its instances; instances that the group has not launched yet have no id
     members: dict[str, Member]  # instance id → member of a group
-    wanted: dict[str, int]  # group → how many instances it has not launched yet
+    wanted: dict[str, int]  # group → how many instances of its desired capacity it has not launched yet
     vcpus: int = 0  # of all these instances
     gpus: int = 0  # of all these instances
 
 
 def present_in(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState) -> Present:
-    """Read the instances of an environment, without draining instances: they take no jobs, and other instances replace them."""
+    """Read the instances of an environment. Draining instances are omitted, because they take no jobs and will be replaced."""
     pool, get = tx.store.fleet.pool(pool_of(tx, environment)), tx.store.instances.get
     here = Present([], [], {}, {})
     starting: list[tuple[FreeShape, list[str]]] = []
     for type_, name in state.groups.items():
         group, present = tx.store.groups.get(environment.region, name), 0
         found: dict[tuple[int, int, int, int, bool], list[str]] = {}  # free GPUs, CPU, memory, all GPUs, is empty → instances
-        pending: dict[tuple[int, int, int], list[str]] = {}
+        pending: dict[tuple[int, int, int], list[str]] = {}  # GPUs, CPU, memory → instances
         for member in tx.store.groups.members(environment.region, name):
             if member.state not in COUNTED:
                 continue
@@ -153,7 +153,7 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
 
 
 def _left_by_earlier(tx: Tx[Store], queue: JobQueue, environment: ComputeEnvironment, seen: tuple[str, ...]) -> dict[str, int]:
-    """Return the number of jobs of each line for which the earlier environments of a queue have no room.
+    """Return, for each line of a queue, the number of its jobs for which the earlier environments of the queue have no room.
 
     The result is empty if the queue has no earlier environment that launches instances.
     """
@@ -218,7 +218,10 @@ def misfit_of(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) ->
 
 
 def why_no_room(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) -> str:
-    """Explain what an environment does for a waiting job. The text is a part of a sentence that people read."""
+    """Explain what an environment does for a waiting job. The text is a part of a sentence that people read.
+
+    Return "" if the environment accepts jobs, but does not launch instances.
+    """
     named = f"the compute environment {environment.name}"
     if not environment.takes_jobs:
         return f"{named} is {environment.state} and {environment.status}: {environment.status_reason}".rstrip(": ")

@@ -2,7 +2,7 @@
 
 An environment has one group for each instance type that its jobs use. The group is created when the environment launches the first
 instance of this type. A generation is a set of groups with the same settings. An infrastructure update begins a new generation. The
-instances of the old generation are terminated when their jobs have ended.
+reconciler `environment` terminates the instances of the old generation when their jobs have ended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OldGroup(Struct, frozen=True):
     """A group of an old generation. Its instances are terminated when their jobs have ended, and at the latest at the deadline."""
 
     name: str
-    template: str
+    template: str  # the id of the group's launch template
     deadline_s: float
 
 
@@ -55,8 +55,8 @@ class EnvironmentState(Struct, frozen=True):
     groups: dict[str, str] = field(default_factory=dict)  # instance type → name of its group
     templates: dict[str, str] = field(default_factory=dict)  # instance type → id of the group's launch template
     old: tuple[OldGroup, ...] = ()
-    idle: dict[str, float] = field(default_factory=dict)  # instance that is not needed → since when
-    asked: int = 0  # the desiredvCpus of a request that the environment has not reached yet
+    idle: dict[str, float] = field(default_factory=dict)  # id of an instance that is not needed → since when
+    asked: int = 0  # the desiredvCpus that a request has set, while the environment has not reached this number
     is_full: bool = False  # jobs wait, and the environment cannot grow further
     refusal: str = ""  # why the last launch, or the last creation of a group, was refused
     unfit: str = ""  # the demands of waiting jobs that fit on no instance type of the environment
@@ -123,7 +123,7 @@ def check_types(tx: Tx[Store], given: list[str]) -> None:
 
 
 def launchable(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[list[TypeShape], str]:
-    """Return the types whose instances fit on this machine when it is empty. If there are none, the text says why."""
+    """Return the instance types that fit on this machine if nothing else runs on it. If there are none, the text says why."""
     found: list[TypeShape] = []
     why = ""
     for each in types_of(tx, environment):

@@ -49,7 +49,7 @@ WORDS = ("optimal", "default_x86_64", "default_arm64")
 
 
 def check_environment(params: Params) -> None:
-    """Check the members of CreateComputeEnvironment that do not belong to computeResources."""
+    """Raise ClientException if Batch refuses a request for CreateComputeEnvironment."""
     type_ = params["type"]
     if type_ not in (MANAGED, UNMANAGED):
         raise refused("type", type_, f"it must be {MANAGED} or {UNMANAGED}.")

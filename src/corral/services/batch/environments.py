@@ -14,11 +14,11 @@ from corral.services.ecs.lookup import has_host
 from corral.store import Store
 
 ENVIRONMENTS_CACHED_MAX = 256
-SERVICE, TYPE = "batch", "compute-environment"  # the keys of the stored JSON documents
+SERVICE, TYPE = "batch", "compute-environment"  # the service and the type of the stored JSON documents
 
 
 def find_environment(tx: Tx[Store], region: str, name_or_arn: str) -> ComputeEnvironment | None:
-    """Return the compute environment with this name or ARN, or None. The record is cached while its document is unchanged."""
+    """Return the compute environment with this name or ARN, or None if it does not exist. The parsed document is cached."""
     name = name_or_arn.rpartition("/")[2]
     text = tx.store.stored.text(SERVICE, TYPE, region, name)
     environment = _read(region, text) if text is not None else None

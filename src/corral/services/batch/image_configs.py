@@ -1,8 +1,8 @@
 """Reads NVIDIA_VISIBLE_DEVICES from the configurations of images. A job gets GPUs if its image sets this environment variable.
 
 Only images in Corral's own registry are read. The configuration of an image is a JSON file. The server reads the file before the
-handler of SubmitJob runs (`fetch`), because handlers must not read files. The value is cached by the digest of the configuration:
-a configuration with the same digest never changes.
+handler of SubmitJob runs (`fetch`), because handlers must not read files. The value is cached by the digest of the configuration,
+because a digest always belongs to the same configuration.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from corral.services.ecr.image_names import own_image
 from corral.store import Store
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-PARAMETER = "_config "  # `fetch` adds a configuration to a request as a parameter with this prefix and the digest
+PARAMETER = "_config "  # the server adds a configuration to a request as a parameter with this prefix and the digest
 CONFIG_MAX_BYTES = 1_000_000
 CACHED_MAX = 10_000
 NO_GPU = ("", "none", "void")
 
-_visible_devices: dict[str, str] = {}  # digest of a configuration → value of the variable; empty if it names no GPU
+_visible_devices: dict[str, str] = {}  # digest of a configuration → value of the variable; "" if the value names no GPU
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Return the slices of blobs with the configurations that SubmitJob needs and that are not cached, by parameter name.
+    """Find the image configurations that SubmitJob needs and that are not cached. Return parameter name → slices of blobs.
 
-    The server reads these slices, and adds the configurations to the request as parameters.
+    The server reads these slices, and adds the configurations to the request as parameters with these names.
     """
     try:
         definition = find_definition(tx, caller.region, params["jobDefinition"])
@@ -47,7 +47,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
 
 
 def remember(params: dict[str, Any]) -> None:
-    """Cache the values in the configurations that `fetch` has added to a request."""
+    """Cache the values in the configurations that the server has added to a request."""
     for name in [name for name in params if name.startswith(PARAMETER)]:
         while len(_visible_devices) >= CACHED_MAX:
             del _visible_devices[next(iter(_visible_devices))]
@@ -55,7 +55,7 @@ def remember(params: dict[str, Any]) -> None:
 
 
 def visible_devices(tx: Tx[Store], region: str, image: str) -> str:
-    """Return NVIDIA_VISIBLE_DEVICES of an image. Return "" if the variable names no GPU, or if the image is in another registry."""
+    """Return NVIDIA_VISIBLE_DEVICES of an image. Return "" if the variable names no GPU, or if its value is not cached."""
     config = _config_of(tx, region, image)
     return _visible_devices.get(config.digest, "") if config is not None else ""
 
@@ -87,7 +87,7 @@ def _config_in(tx: Tx[Store], repository: Repository, digest: str | None, tag: s
 
 
 def _read(body: bytes) -> str:
-    """Return the value of NVIDIA_VISIBLE_DEVICES in a configuration."""
+    """Return the value of NVIDIA_VISIBLE_DEVICES in a configuration, or "" if it names no GPU."""
     try:
         config = read_json(body)
         pairs = [str(each).partition("=") for each in config["config"]["Env"]]

@@ -26,7 +26,7 @@ from corral.store import Store
 FAILED_TO_START = "Task failed to start"
 NODE_STOPPED = "the attempt of the multi-node job has ended"
 LOST = "the task of the attempt no longer exists"
-STOPS_MAX = 50  # nodes that one transaction stops
+STOPS_MAX = 50  # the maximum number of nodes that one transaction stops
 WITH_TASKS = frozenset({JobState.STARTING, JobState.RUNNING})
 
 

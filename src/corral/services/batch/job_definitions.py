@@ -49,7 +49,7 @@ class JobDefinition(Struct, frozen=True):
     def tasks(self) -> list[str]:
         """FAMILY:REVISION of each ECS task definition.
 
-        A multi-node job definition has one for each range of nodes, others have one.
+        A multi-node job definition has one task definition for each range of nodes. Every other job definition has one.
         """
         tasks: list[str] = self.document[TASKS]
         return tasks
@@ -165,7 +165,10 @@ def split_definition(region: str, given: str) -> tuple[str, int | None]:
 
 
 def find_definition(tx: Tx[Store], region: str, given: str) -> JobDefinition | None:
-    """Return a revision of a job definition. Without a revision, return the newest ACTIVE revision."""
+    """Return the revision that `given` names, or the newest ACTIVE revision if `given` has no revision.
+
+    Return None if there is no such revision.
+    """
     name, revision = split_definition(region, given)
     found = tx.store.job_definitions.get(region, name, revision)
     return JobDefinition(region, name, *found) if found is not None else None

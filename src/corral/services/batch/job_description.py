@@ -25,7 +25,7 @@ from corral.store import Store
 Description = dict[str, Any]
 
 DESCRIBED_MAX = 100
-PLACES_MAX = 3  # if a request names more waiting jobs, their reasons do not contain their places in the queue
+PLACES_MAX = 3  # if a request names more waiting jobs than this, their reasons do not contain their places in the queue
 
 
 class _Execution(Struct, frozen=True):
@@ -140,7 +140,7 @@ def _containers(tx: Tx[Store], job: Job, definition: JobDefinition) -> Descripti
 
 
 def _properties(job: Job, definition: JobDefinition) -> tuple[Description, str, Description]:
-    """Return the properties of a job or node, the name of their member for a single container, and the overrides of SubmitJob."""
+    """Return the properties of a job or node, the name of the member that describes a single container, and the overrides."""
     request = job.spec.request
     if job.kind is not JobKind.NODE:
         return definition.document, "containerProperties", request

@@ -28,11 +28,11 @@ CACHED_REQUESTS_MAX = 1_000
 
 class _Cached(NamedTuple):
     spec: JobSpec  # the cache key contains id(spec): this reference keeps the spec alive, so no other object can get the same id
-    environment: ComputeEnvironment  # the same object while its document is unchanged
+    environment: ComputeEnvironment  # if the environment has changed, callers pass another object, and the request is made again
     request: LaunchRequest
 
 
-# By id of the spec, queue, environment, and the first node of the node group
+# id of the spec, queue, environment, first node of the node group (-1 if the job is no multi-node job) → request
 _cache: dict[tuple[int, str, str, int], _Cached] = {}
 
 

@@ -24,13 +24,13 @@ from corral.store import Store
 Cursor = tuple[float, ...]
 
 LIST_PAGES = replace(PAGES, default=1000, largest=1000)
-FILTERED_MAX = 100  # jobs per page with a filter
-EXPLAINED_MAX = 100  # RUNNABLE jobs per page, because the reason why a job waits must be computed for each of them
-READ_MAX = 400  # jobs per page in all other cases, so that a request does not delay other requests for long
+FILTERED_MAX = 100  # the maximum number of jobs per page if the request has a filter
+EXPLAINED_MAX = 100  # the maximum number of RUNNABLE jobs per page, because the reason for the wait of each job must be computed
+READ_MAX = 400  # the maximum number of jobs per page in all other cases, so that a request does not delay other requests for long
 FILTERS = ("JOB_NAME", "JOB_DEFINITION", "BEFORE_CREATED_AT", "AFTER_CREATED_AT", "SHARE_IDENTIFIER")
 PREFIXED = {"JOB_NAME": "name", "JOB_DEFINITION": "definition"}  # filter whose value can end with * → its column
 TIME_MAX_MS = 10**15
-# The length of a cursor: it contains the number or index of a job, or its creation time and its number.
+# The length of a cursor. It contains the number or index of a job (NUMBERED), or its creation time and its number (TIMED).
 NUMBERED, TIMED = 1, 2
 
 

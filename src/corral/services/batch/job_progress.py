@@ -27,7 +27,7 @@ from corral.services.batch.node_addresses import release
 from corral.store import Store
 from corral.store.job_dependencies import N_TO_N, UNEXPANDED, WHOLE
 
-SHOWN_S = 7 * 24 * 3600.0  # AWS shows an ended job for at least seven days
+SHOWN_S = 7 * 24 * 3600.0  # how long an ended job is shown; AWS shows it for at least seven days
 NOTICES = "job-dependents:"  # the key of the reconciler that checks dependent jobs after other jobs have ended
 SWEEP = "jobs:"  # the key of the reconciler that deletes ended jobs
 BEFORE_START = frozenset({JobState.SUBMITTED, JobState.PENDING, JobState.RUNNABLE})
@@ -71,7 +71,7 @@ def _rows_of_dependencies(tx: Tx[Store], depends_on: tuple[Dependency, ...]) -> 
 def _dependency_state(tx: Tx[Store], job: Job) -> JobState:
     """Return SUCCEEDED if all jobs that a job needs have succeeded, FAILED if one has failed, otherwise PENDING.
 
-    A needed job that was deleted has succeeded: if it had failed, this job would have failed before the deletion.
+    A needed job that was deleted counts as succeeded: if it had failed, this job would have failed before the deletion.
     """
     verdict = JobState.SUCCEEDED
     for job_id in _needed(tx, job):
@@ -103,10 +103,9 @@ def child_state(tx: Tx[Store], parent: Job, index: int) -> JobState:
 
 
 def check(tx: Tx[Store], job: Job) -> None:
-    """If all jobs that a job waits for have succeeded, make it RUNNABLE. If one has failed, end it. A cancelled job ends in both
-    cases.
+    """Make a job RUNNABLE if all jobs that it waits for have succeeded. End it if one of them has failed.
 
-    Stop a child whose array was stopped.
+    A cancelled job ends in both cases. Also stop a child whose array was stopped.
     """
     if job.kind is JobKind.CHILD:
         parent = parent_of(tx, job)

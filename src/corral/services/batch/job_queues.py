@@ -40,7 +40,7 @@ class JobQueue(Struct, frozen=True):
 
 
 def find_queue(tx: Tx[Store], region: str, name_or_arn: str) -> JobQueue | None:
-    """Return a job queue by its name or ARN. The record is cached while its document is unchanged."""
+    """Return the job queue with this name or ARN, or None if it does not exist. The parsed document is cached."""
     name = short(QUEUE, region, name_or_arn)
     text = tx.store.stored.text(SERVICE, QUEUE, region, name) if name else None
     return _read(region, text) if text is not None else None

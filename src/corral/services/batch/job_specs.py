@@ -51,7 +51,7 @@ class _Task(NamedTuple):
     task_definition: str  # FAMILY:REVISION
     overrides: Properties
     demand: Demand
-    asks_for_gpus: bool  # True if it requires no GPU, but its image or environment sets NVIDIA_VISIBLE_DEVICES
+    asks_for_gpus: bool  # True if the task requires no GPU, but one of its images or containers sets NVIDIA_VISIBLE_DEVICES
 
 
 _cache: dict[tuple[int, bytes, tuple[str, ...]], _Cached] = {}

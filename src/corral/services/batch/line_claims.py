@@ -1,13 +1,14 @@
 """The claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
 
 A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. The jobs with one
-share identifier are a share. A pool is the set of instances of a compute environment's cluster. A claim is the entry of a line in
-the queue of a pool. The scheduler serves the claim with the smallest rank first. The level of a share is its use of vCPUs,
-multiplied by its weight (`decide/job_order.py`). The share with the lowest level is first.
+share identifier are a share. A pool is a set of instances on which the scheduler places jobs, for example the instances of a
+compute environment's cluster. A claim is the entry of a line in the waiting list of a pool. The scheduler serves the claim with the
+smallest rank first. The level of a share is its use of vCPUs, multiplied by its weight (`decide/job_order.py`). The share with the
+lowest level is first.
 
-A line has one claim in the pool of each compute environment of its queue. It has no claim while too little of a consumable resource
-is available, or while its scheduling policy reserves the capacity for other shares. It has no claim in a Fargate environment that
-has too few vCPUs left.
+A line has a claim in the pool of each compute environment of its queue that accepts jobs now. But it has no claims while too little
+of a consumable resource is available, or while the scheduling policy reserves the capacity for other shares. And a Fargate
+environment gives it no claim while too few vCPUs are left.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from corral.store import Store
 # If a line must leave the capacity of an unmanaged environment to other shares, its claims are computed again after this time,
 # because the environment may have grown.
 LOOK_AGAIN_S = 5.0
-# The ranks of all claims of a pool are computed at most once in this time. A dispatch updates the ranks of its share at once.
+# The ranks of all claims of a pool are computed at most once in this time. But the dispatch of a job updates the ranks of its share
+# at once.
 RANKED_S = 1.0
 
 
 class Offer(Struct, frozen=True):
-    """A compute environment of a job queue that accepts jobs now, and its pool."""
+    """A compute environment that accepts jobs of a queue now, and the pool of the environment."""
 
     environment: ComputeEnvironment
     pool: str
@@ -102,7 +104,7 @@ def offers(tx: Tx[Store], queue: JobQueue | None) -> list[Offer]:
 
 
 def shortage(tx: Tx[Store], line: WaitingLine) -> Shortage | None:
-    """Return the first consumable resource whose available quantity is too small for the first job of a line."""
+    """Return the first consumable resource whose available quantity is too small for the first job of a line, or None."""
     for name, quantity in line.key.resources:
         resource = find_resource(tx, line.key.region, name)
         total = 0 if resource is None else resource.total
@@ -126,7 +128,10 @@ def leaves_reservation(tx: Tx[Store], line: WaitingLine, queue: JobQueue) -> boo
 
 
 def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
-    """Return how many vCPUs the environments of a queue can have together. An unmanaged environment has its present instances."""
+    """Return how many vCPUs the environments of a queue can have together.
+
+    For an unmanaged environment, these are the vCPUs of its present instances.
+    """
     total = 0.0
     for offer in offers(tx, queue):
         if offer.environment.max_vcpus:
@@ -137,7 +142,7 @@ def most_vcpus(tx: Tx[Store], queue: JobQueue) -> float:
 
 
 def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
-    """Return the ids of the lines whose first job may start in a Fargate environment now: it has enough vCPUs left for the job.
+    """Return the ids of the lines whose first job may start in a Fargate environment now, because enough vCPUs are left.
 
     The first line that lacks vCPUs keeps all later lines waiting: otherwise small jobs could keep a large job waiting for ever. A
     line that needs more than the maximum of the environment, or more than this machine has, keeps no other line waiting.
@@ -203,7 +208,7 @@ def refresh_lines(tx: Tx[Store], lines: Iterable[WaitingLine], known: KnownQueue
 
 
 def takes(tx: Tx[Store], line: WaitingLine, offer: Offer, opened: dict[str, set[int]]) -> bool:
-    """Whether an environment may run the first job of a line, if its pool has room. `opened` caches the results of `open_lines`."""
+    """Whether an environment may run the first job of a line if there is room for it. `opened` caches results of `open_lines`."""
     environment = offer.environment
     if not environment.is_fargate:
         return True
@@ -225,7 +230,7 @@ def rank_claims(tx: Tx[Store], pool: str) -> None:
 
 
 def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]) -> list[WaitingLine]:
-    """Return the lines whose claims may change when a job of a line begins to wait or starts in these environments."""
+    """Return the lines whose claims may change when a job of the line `key` begins or ceases to wait for these environments."""
     found = affected_by_end(tx, key, queue, environments)
     own = tx.store.job_lines.find(key)
     if own is not None and own not in found:
@@ -236,9 +241,10 @@ def affected(tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: 
 def affected_by_end(
     tx: Tx[Store], key: LineKey, queue: JobQueue | None, environments: Iterable[ComputeEnvironment]
 ) -> list[WaitingLine]:
-    """Return the lines whose claims may change when a job of a line ends in these environments.
+    """Return the lines whose claims may change when a job that belonged to the line `key` ends in these environments.
 
-    These are lines that wait for the end of other jobs: for their share, for consumable resources, or for vCPUs of Fargate.
+    The end of the job changes the level of its share, the available consumable resources, and the free vCPUs of a Fargate
+    environment.
     """
     found: dict[int, WaitingLine] = {}
     policy = None if queue is None else _policy(tx, queue)
@@ -266,7 +272,7 @@ def _seniority(tx: Tx[Store], pool: str, line: WaitingLine) -> float:
     """Return the second element of the ranks of a pool's job claims: when the oldest waiting job of the pool was created.
 
     All job claims of a pool have the same value, until `rank_claims` computes it again. After a start of the server, the value is
-    not known. Then this function makes the next call of `rank_claims` compute all ranks of the pool.
+    not known. Then this function computes it, and makes the next call of `rank_claims` compute all ranks of the pool.
     """
     lines, known = tx.store.job_lines.in_pool(pool), tx.store.job_lines.seniority.get(pool)
     if known is None or not lines:

@@ -5,7 +5,7 @@ plain process or a container:
 
 - A plain process gets a loopback address, 127.x.y.z. Linux accepts the whole network 127.0.0.0/8 on the loopback interface. So the
   programs of several nodes can listen on the same port of one machine, each at its own address. A job gets a block of 1,024
-  addresses when its first attempt is launched, and keeps the block until it ends. Living jobs have different blocks.
+  addresses when its first attempt is launched, and keeps the block until it ends. No two jobs have the same block at one time.
 - A container has the address that Docker gives it (`services/ecs/run_spec.py`).
 """
 
@@ -32,12 +32,12 @@ BLOCKS = 2**24 // BLOCK_SIZE - FIRST_BLOCK
 
 
 def node_address(tx: Tx[Store], job: Job, node: int) -> str:
-    """The loopback address of a node of a multi-node job. `job` is the parent. The address is the same in all attempts."""
+    """Return the loopback address of a node of the multi-node job `job`. The address is the same in all attempts."""
     return str(IPv4Address(LOOPBACK + _block(tx, job) * BLOCK_SIZE + node + 1))
 
 
 def main_node_address(tx: Tx[Store], job: Job) -> str:
-    """The loopback address of the main node of a multi-node job."""
+    """Return the loopback address of the main node of a multi-node job."""
     return node_address(tx, job, job.spec.main_node)
 
 
@@ -49,7 +49,7 @@ def release(tx: Tx[Store], job: Job) -> None:
 def start_waiting_nodes(tx: Tx[Store], job: Job) -> None:
     """Start the nodes that wait for the address of the main node, if this address is known now.
 
-    Only nodes in containers wait: `start_runs` does not start them earlier.
+    Only nodes in containers wait: `start_runs` does not start them while the address is not known.
     """
     if tx.settings.runtime == "process":
         return

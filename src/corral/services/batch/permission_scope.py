@@ -1,7 +1,7 @@
 """Finds the resources and the tasks that a request to AWS Batch concerns.
 
-`services/permissions.py` uses both to list the permissions that the request needs. A `JobTask` has the parts of a task definition
-that matter for permissions: the roles, and the settings that give access to the host.
+`services/permissions.py` lists the permissions that the request needs for these resources and tasks. A `JobTask` has the parts of a
+task definition that matter for permissions: the roles, and the settings that give access to the host.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ POLICIES = frozenset({"DeleteSchedulingPolicy", "UpdateSchedulingPolicy"})
 
 class JobTask(Struct, frozen=True):
     roles: tuple[str, ...]  # the names or ARNs of jobRoleArn and executionRoleArn
-    definition: dict[str, Any]  # some members of an ECS task definition
+    definition: dict[str, Any]  # an ECS task definition, or at least its members that matter for permissions
 
 
 def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
-    """Return the ARNs of the resources that a request names. As on AWS, return none for operations that list or describe."""
+    """Return the ARNs of the resources that a request names.
+
+    As on AWS, return none for operations that list or describe. ListTagsForResource is an exception.
+    """
     if params.get("resourceArn"):
         return [params["resourceArn"]]
 

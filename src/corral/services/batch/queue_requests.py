@@ -100,7 +100,10 @@ def update_job_queue(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def delete_job_queue(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Begin to delete a queue. A reconciler terminates its jobs and then deletes it. Do nothing if the queue does not exist."""
+    """Begin to delete a queue. A reconciler terminates its jobs and then deletes the queue.
+
+    Do nothing if the queue does not exist.
+    """
     name = short(QUEUE, caller.region, params["jobQueue"])
     queue = tx.store.stored.get(SERVICE, QUEUE, caller.region, name) if name else None
     if queue is None:
@@ -157,7 +160,7 @@ def _check_members(params: Params) -> None:
 
 
 def _order(tx: Tx[Store], caller: Caller, given: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Return the compute environments of a queue with their ARNs, sorted, and the type of the queue."""
+    """Return the compute environments of a queue with their ARNs, sorted by `order`, and the type of the queue."""
     if len(given) > ENVIRONMENTS_MAX:
         rule = f"computeEnvironmentOrder can have at most {ENVIRONMENTS_MAX} compute environments"
         raise ClientException(f"{rule}: it has {len(given)}.")

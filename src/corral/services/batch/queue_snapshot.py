@@ -1,8 +1,8 @@
 """GetJobQueueSnapshot: the first RUNNABLE jobs of a job queue, in the order in which they start.
 
 A line has the jobs of a queue that need the same resources and have the same share identifier. A share has the jobs with one share
-identifier. The share with the lowest level is first (`decide/job_order.py`). The snapshot merges the lines in the order in which
-`decide/job_order.py` ranks their jobs.
+identifier. The level of a share is its use of vCPUs, multiplied by its weight. The share with the lowest level is first. The
+snapshot merges the lines in the order in which `decide/job_order.py` ranks their jobs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def first_jobs(tx: Tx[Store], queue: JobQueue, limit: int) -> list[JobPlace]:
     while heads and len(found) < limit:
         level, place, line_id = heads[0]
         share = by_id[line_id].share
-        if level != levels[share]:  # another job of the share was found meanwhile
+        if level != levels[share]:  # a job of another line of the same share has raised the level meanwhile
             heapreplace(heads, (levels[share], place, line_id))
             continue
         found.append(place)

@@ -16,7 +16,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 
 STATUS, NAME = "JOB_STATUS", "JOB_NAME"
-WINDOW = 1000  # jobs that one request reads. If more jobs exist, the response has a nextToken, even if it lists no job
+WINDOW = 1000  # one request reads at most this many jobs. If more exist, the response has a nextToken, even if it lists no job
 
 
 def list_jobs_by_consumable_resource(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

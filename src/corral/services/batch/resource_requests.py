@@ -26,7 +26,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 
-RESOURCES_MAX = 50_000  # the quota of AWS for an account
+RESOURCES_MAX = 50_000  # per region; this is also AWS's quota for an account
 FILTER_VALUES_MAX = 100
 NAME_FILTER = "CONSUMABLE_RESOURCE_NAME"
 TOKEN_VALID_S = 8 * 3600.0
@@ -103,7 +103,7 @@ def list_consumable_resources(tx: Tx[Store], params: Params, caller: Caller) -> 
 
 
 def name_filter(filters: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Callable[[str], bool]]:
-    """Return a function for each filter name. It returns whether a text matches one of the filter's values, ignoring case.
+    """Return a function for each filter name. The function tells whether a text matches one of the filter's values, ignoring case.
 
     A value that ends with an asterisk matches each text that begins with the part before the asterisk. If the request does not
     contain the filter, every text matches.

@@ -50,7 +50,10 @@ def set_reserved_tags(tx: Tx[Store], caller: Caller, resource_arn: str, tags: Ta
 
 
 def _find(tx: Tx[Store], caller: Caller, resource_arn: str) -> TaggedByBatch:
-    """Find a resource by its ARN. No other spelling of the ARN is accepted: policies are checked for the ARN in the request."""
+    """Find a resource by its ARN.
+
+    No other spelling of the ARN is accepted, because Corral checks the caller's permissions for the ARN as it is in the request.
+    """
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != SERVICE:
         raise ClientException(f"resourceArn {resource_arn!r} is not valid: pass the ARN of a resource of AWS Batch.")

@@ -48,7 +48,7 @@ SHARE = re.compile(r"[A-Za-z0-9]{1,255}\*?|\*")
 class FairShare(Struct, frozen=True):
     """The rules of a scheduling policy."""
 
-    decay_s: float = DECAY_DEFAULT_S  # the use of capacity this long ago counts e (2.718) times less than the use of now
+    decay_s: float = DECAY_DEFAULT_S  # use of capacity this many seconds ago counts e (2.718) times less than use now
     reservation: int = 0  # computeReservation, in percent: 0 to 99
     weights: tuple[tuple[str, float], ...] = ()  # a share identifier, or a prefix that ends with *, and its weight
 
@@ -61,7 +61,7 @@ class FairShare(Struct, frozen=True):
 
 
 def fair_share(tx: Tx[Store], region: str, arn: str) -> FairShare:
-    """Return the rules of a policy. The record is cached while the document of the policy is unchanged."""
+    """Return the rules of a policy, or the default rules if the policy does not exist. The parsed document is cached."""
     name = short(POLICY, region, arn)
     text = tx.store.stored.text(SERVICE, POLICY, region, name) if name else None
     return _read(text) if text is not None else FairShare()

@@ -90,7 +90,10 @@ def _definition(tx: Tx[Store], region: str, given: str) -> JobDefinition:
 
 
 def _check_platform(tx: Tx[Store], queue: JobQueue, definition: JobDefinition) -> None:
-    """Refuse a definition that cannot run in the environments of the queue. They are all on Fargate, or none is."""
+    """Refuse a definition that cannot run in the environments of the queue.
+
+    This function checks the first environment only, because all environments of a queue are on Fargate, or none is.
+    """
     environment = find_environment(tx, queue.region, queue.environments[0]) if queue.environments else None
     if environment is not None and environment.is_fargate != (definition.platform == FARGATE):
         raise ClientException(

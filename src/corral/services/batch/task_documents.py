@@ -101,7 +101,7 @@ def _register(
 
 
 def _task_size(containers: list[Properties]) -> dict[str, str]:
-    """Return the size of a Fargate task: the sum of the sizes of its containers."""
+    """Return the CPU and memory of a Fargate task: the sums over its containers."""
     return {
         "cpu": str(sum(cpu_units_of(each) for each in containers)),
         "memory": str(sum(memory_mib_of(each) for each in containers)),
@@ -119,7 +119,7 @@ def _container(given: Properties, name: str, region: str, parameters: Mapping[st
 
 
 def _size(given: Properties, platform: str) -> Properties:
-    """Return the size of a container in ECS's form. On Fargate, the task has the size, and not its containers."""
+    """Return the CPU, memory and GPUs of a container in ECS's form. On Fargate, the task has the CPU and memory instead."""
     size: Properties = {}
     if platform != FARGATE:
         size = {"cpu": cpu_units_of(given), "memory": max(memory_mib_of(given), MEMORY_MIN_MIB)}
@@ -202,7 +202,7 @@ def task_overrides(
 
 
 def with_variable(overrides: Properties, container: str, name: str, value: str) -> Properties:
-    """Return the overrides of a job with one more environment variable for a container. Change nothing if the variable is set."""
+    """Return the overrides of a job with one more environment variable for a container. If they already set it, it stays."""
     containers = [dict(each) for each in overrides.get("containerOverrides", ())]
     changed = next((each for each in containers if each["name"] == container), None)
     if changed is None:

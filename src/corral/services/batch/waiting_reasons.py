@@ -38,11 +38,11 @@ MAX_RESOURCE = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE"
 REQUIREMENT = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 CAPACITY = "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
 ACTION = "ACTION_REQUIRED"
-# The codes of environments that accept jobs. A job gets the first of these codes that one of its environments has. "": no code,
-# because the end of another job will make room.
+# `_offer_reason` returns one of these codes for each environment that accepts jobs. The job gets the code that is first in this
+# tuple. "" means no code, because the end of another job will make room.
 CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)
-COUNTED_MAX = 10_000  # the text counts up to this many jobs before a job; above this, it says "more than"
-HOLDERS_READ_MAX = 100  # the number of running jobs that are read to find the earliest time limit
+COUNTED_MAX = 10_000  # the text says how many jobs are before a job. From this number on, it says "more than"
+HOLDERS_READ_MAX = 100  # the maximum number of running jobs that `_next_end` reads to find the earliest time limit
 HOLDERS_NAMED_MAX = 3
 
 
@@ -54,10 +54,7 @@ class Reason(Struct, frozen=True):
 
 
 def reason(tx: Tx[Store], job: Job) -> str:
-    """Return why a job waits for capacity.
-
-    Return "" if it does not wait. For a node, the reason of the multi-node job is returned.
-    """
+    """Return why a job waits for capacity, or "" if it does not wait. For a node, return the reason of the multi-node job."""
     if job.kind is JobKind.NODE:
         parent = tx.store.jobs.get(job.parent_id)
         return "" if parent is None else reason(tx, parent)

@@ -1,4 +1,8 @@
-"""Calls operations of Corral's services for a stack, without HTTP, with the permissions of the stack's caller."""
+"""Calls operations of Corral's services for a stack, without HTTP, with the permissions of the stack's caller.
+
+A step of a stack creates, updates or deletes one resource. A lane is a database and the one thread that writes to it: state, logs
+or metrics.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,11 @@ from corral.services.permissions import Permission, permissions
 def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Run an operation and return its result. Raise an ApiError if the input is not valid, or if the caller lacks a permission.
 
-    `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted. The
-    policies of roles are in the state lane. So for a service of another lane, `authorize_step` checks the permissions before.
+    `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted.
     Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
+
+    The policies of roles are in the state lane. So for a service of another lane, this function checks no permissions:
+    `authorize_step` has checked them before the step.
     """
     served = SERVICES[service]
     own = {name: value for name, value in params.items() if name.startswith("_")}
@@ -45,7 +51,8 @@ def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
 
     This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
     a program in a container needs the permission for all actions of the service on all resources, and its policies may not deny
-    anything. The steps of a nested stack are checked one by one.
+    anything. The types AWS::CloudFormation::… need no check here: the steps of a nested stack are checked one by one, and a custom
+    resource checks the permission for its own request.
     """
     is_checked = type_.checks_permissions and type_.lane == "state"
     if not caller.confined or is_checked or type_.name.startswith("AWS::CloudFormation::"):

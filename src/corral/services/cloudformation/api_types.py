@@ -33,7 +33,7 @@ class Setting(Struct, frozen=True):
     remove: str | None = None  # the operation that removes the property
     default: Any = None  # if `remove` is None: the value that `put` sets when the template no longer has the property
     is_created: bool = False  # True if the request that creates the resource contains the property
-    # Physical id → the members that name the resource. None: the operations of this property take the same members as the others.
+    # Physical id → the members that name the resource. None: these operations take the same members as the operation that deletes.
     target: Callable[[str], Params] | None = None
 
 
@@ -77,7 +77,7 @@ def api_type(
 ) -> TemplateType:
     """Return a template type.
 
-    `identity` returns the physical id of a resource with these properties. `target` returns the members that name the resource in
+    `identity` returns the physical id of a resource from its properties. `target` returns the members that name the resource in
     the requests of `delete` and of settings. The operations `create` and `update` get `request(caller, properties)`. If `update`
     takes other members, `update_request` makes its request from the physical id, the old and the new properties. `missing` has the
     error codes of operations on a resource that does not exist.
@@ -85,9 +85,9 @@ def api_type(
     A stack does not take over an existing resource. If `create` would overwrite an existing resource without an error, pass
     `exists`. It returns whether the resource exists. If it does, the step fails.
 
-    `apply` handles the properties in `applies`. It is called on each update, and once after the creation. Then its old
-    properties are empty. A change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack
-    only, and a note of the resource says so.
+    `apply` handles the properties in `applies`. It is called on each update. It is also called once after the creation, with empty
+    old properties. A change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack only,
+    and an event of the resource says so.
     """
     handled = {*settings, *applies, *without_effect, *unsent, *(("Tags",) if tagging is not None else ())}
 
@@ -145,7 +145,7 @@ def api_type(
 
 
 def note_of(name: str, without_effect: tuple[str, ...]) -> Callable[[Tx[Any], Caller, ResourceStep], Waiting | None]:
-    """Return a function for `settled` that notes which properties of a resource have no effect."""
+    """Return a function for `TemplateType.settled` that adds a note about the properties of a resource that have no effect."""
 
     def settled(tx: Tx[Any], caller: Caller, step: ResourceStep) -> Waiting | None:
         if ignored := [property_ for property_ in without_effect if step.properties.get(property_)]:
@@ -166,7 +166,7 @@ def policy_type(
 ) -> TemplateType:
     """Return a type that gives one policy to several resources. `resources` is the name of the property that lists them.
 
-    `put` sets the policy of a resource; an empty text removes it. `missing` is the error if the resource does not exist.
+    `put` sets the policy of a resource. An empty text removes the policy. If the resource does not exist, `put` raises `missing`.
     """
     prefix = name.split("::")[1].lower()
 

@@ -17,7 +17,7 @@ from corral.services.cloudformation.resource_types import ResourceStep, Waiting
 from corral.store import Store
 
 AUTO_DELETE_TAG = "aws-cdk:auto-delete-objects"
-OBJECTS_MAX = 50  # object versions that are deleted in one transaction
+OBJECTS_MAX = 50  # the maximum number of object versions that one transaction deletes
 PACE_S = 0.001  # seconds until the next transaction continues
 NOTE = "Corral runs no functions in JavaScript. It does the work of this resource of CDK itself."
 

@@ -1,4 +1,4 @@
-"""Change sets. A change set is a stored request to create or update a stack. A caller can see its changes, and then execute it."""
+"""Change sets. A change set is a stored request to create or update a stack. A caller can review it, and then execute it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     stack = _stack(tx, caller, params, type_)
     existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
     if existing is not None and (existing.status == FAILED or existing.execution_status in EXECUTED):
-        # An executed change set cannot be executed again, so a new change set may have the same name. `aws cloudformation deploy`
-        # needs this: two deployments in the same second give their change sets the same name.
+        # A change set that has failed or was executed cannot be executed again, so a new change set may have the same name. `aws
+        # cloudformation deploy` needs this: two deployments in the same second give their change sets the same name.
         tx.store.change_sets.drop(existing.id)
     elif existing is not None:
         if existing.request != request:
@@ -81,7 +81,7 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 
 def _shown(change: Change) -> dict[str, Any]:
-    """A change of a resource in the shape of DescribeChangeSet."""
+    """Return a change of a resource in the form of DescribeChangeSet."""
     return {
         **({"PolicyAction": change.policy_action} if change.policy_action else {}),
         "Action": change.action,
@@ -206,7 +206,7 @@ def list_change_sets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> d
 
 
 def _summary(tx: Tx[Store], found: ChangeSet) -> dict[str, Any]:
-    """The members that DescribeChangeSet and ListChangeSets share."""
+    """Return the members that DescribeChangeSet and ListChangeSets share."""
     stack = tx.store.stacks.get(found.stack_id)
     return {
         "ChangeSetName": found.name,

@@ -23,7 +23,8 @@ from corral.services.cloudformation.template_requests import TEMPLATE, parsed
 from corral.services.cloudformation.template_sources import object_of_url, template_slices, template_text
 from corral.store import Store
 
-SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"  # a stored document: the template before the last update of the parent
+# The service and the type of a stored document. It has the template of a nested stack from before the last update of its parent.
+SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"
 NO_UPDATES = "No updates are to be performed."
 COMPLETE = frozenset({StackStatus.CREATE_COMPLETE, StackStatus.UPDATE_COMPLETE})
 ROLLED_BACK = frozenset({StackStatus.UPDATE_ROLLBACK_COMPLETE, StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS})
@@ -42,7 +43,7 @@ def _parent(tx: Tx[Store], properties: Properties) -> Stack:
 
 
 def _request(properties: Properties, parent: Stack, template: str) -> dict[str, Any]:
-    """Return the request for a nested stack. It has the capabilities of its parent."""
+    """Return the request for a nested stack. The nested stack has the capabilities of its parent."""
     given = properties.get("Parameters", {})
     parameters = [{"ParameterKey": name, "ParameterValue": _text(value)} for name, value in given.items()]
     return {
@@ -70,7 +71,7 @@ def _template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ..
 
 
 def _read_template(tx: Tx[Store], caller: Caller, url: str) -> str:
-    """Read a template in the state lane. Its blobs exist, because a blob is deleted only after a commit has deleted its row."""
+    """Read a template. The files of its blobs exist, because a blob is deleted only after a commit has deleted its row."""
     return template_text(read_slices(tx.settings.blobs_folder, _template_slices(tx, caller, url)))
 
 
@@ -94,7 +95,7 @@ def _update_stack(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new:
             stack_operations.cancel_update(tx, stack)
         elif stack.is_held and stack.stable is not None:
             stack_operations.roll_back_nested(tx, caller, stack)
-        return  # `_stack_settled` restores the nested stack when its own operation has ended
+        return  # `_stack_settled` restores the nested stack when the operation of the nested stack has ended
     _save_template(tx, caller, stack, parent)
     _begin_update(tx, caller, stack, new, _read_template(tx, caller, new["TemplateURL"]))
 
@@ -137,7 +138,7 @@ def _template_revision(tx: Tx[Store], caller: Caller, properties: Properties) ->
     try:
         return ",".join(each.blob for each in _template_slices(tx, caller, str(properties.get("TemplateURL", ""))))
     except ApiError:
-        return ""  # the update of the nested stack fails with this error
+        return ""  # the step of the nested stack will fail with the same error
 
 
 def _stack_attributes(tx: Tx[Store], caller: Caller, arn: str) -> dict[str, Any]:

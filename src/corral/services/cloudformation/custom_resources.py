@@ -1,8 +1,9 @@
 """Custom resources: `Custom::NAME` and `AWS::CloudFormation::CustomResource`.
 
-For each step, the stack sends a request to the Lambda function or SNS topic in ServiceToken, and waits for the response. A request
-has a URL with a secret, to which the function sends its response, without other credentials (`server/wait_handles.py`). The
-response contains the physical id and the attributes of the resource. It is stored in the step.
+For each step, the stack sends a request to the Lambda function or SNS topic in ServiceToken, and waits for the response. The
+request contains a URL with a secret. The program that gets the request sends its response to this URL, and needs no other
+credentials (`server/wait_handles.py`). The response contains the physical id and the attributes of the resource. The server stores
+the response in the row of the step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from corral.store import Store
 
 PATH = "/cloudformation-custom-resource/{region}/{secret}"
 RESPONSE_PATH = re.compile(r"/cloudformation-custom-resource/([a-z0-9-]{1,32})/([0-9a-f]{64})")
-SERVICE, REQUEST = "cloudformation", "custom-request"  # a stored document: the step that waits for a response
+# The service and the type of a stored document. It names the step that waits for a response.
+SERVICE, REQUEST = "cloudformation", "custom-request"
 TIMEOUT_S = 3600
 RESPONSE_MAX_BYTES = 4096
 PHYSICAL_ID_MAX_BYTES = 1024
@@ -74,7 +76,7 @@ def _check(tx: Tx[Store], caller: Caller, properties: Properties) -> None:
     if _timeout_s(properties) is None:
         raise CustomResourceFailed(f"ServiceTimeout must be a number of seconds from 1 to {TIMEOUT_S}.")
     if ":sns:" in token:
-        from corral.services.sns.names import topic_with_arn  # imported with the first such resource
+        from corral.services.sns.names import topic_with_arn  # imported only when a stack needs it
 
         if topic_with_arn(tx, token) is None:
             raise CustomResourceFailed(f"The topic in ServiceToken does not exist: {token}")
@@ -97,7 +99,7 @@ def _token(properties: Properties) -> str:
 
 
 def _timeout_s(properties: Properties) -> int | None:
-    """How long the stack waits for a response. None: the value is not valid."""
+    """Return how many seconds the stack waits for a response. Return None if ServiceTimeout is not valid."""
     given = whole_number(str(properties.get("ServiceTimeout", TIMEOUT_S)), TIMEOUT_S)
     return given or None
 
@@ -106,7 +108,7 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
     """At the first call, send the request. At later calls, check whether the response has arrived."""
     token = _token(step.properties)
     if ":sns:" not in token:
-        from corral.services.lambda_.functions import is_run, not_run  # imported with the first such resource
+        from corral.services.lambda_.functions import is_run, not_run  # imported only when a stack needs it
         from corral.services.lambda_.names import function_with_arn
 
         function = function_with_arn(tx, token)
@@ -185,7 +187,7 @@ def _send(tx: Tx[Store], caller: Caller, step: ResourceStep) -> None:
     tx.store.stored.put(SERVICE, REQUEST, caller.region, secret, waiting, tx.now_s)
     step.memory.update(secret=secret, request=request_id)
     if ":sns:" in token:
-        from corral.services.sns.publish import deliver  # imported with the first such resource
+        from corral.services.sns.publish import deliver  # imported only when a stack needs it
 
         authorize(tx, caller, "sns", "Publish", {"TopicArn": token})
         deliver(tx, token, orjson.dumps(event).decode(), subject=SUBJECT)
@@ -205,7 +207,7 @@ def _shown(properties: Properties) -> dict[str, Any]:
 
 
 def _texts(value: Any) -> Any:
-    """Properties as a function gets them: CloudFormation sends numbers and booleans as text."""
+    """Return properties as a function gets them: CloudFormation sends numbers and booleans as text."""
     if isinstance(value, dict):
         return {name: _texts(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -222,7 +224,7 @@ def request_exists(tx: Tx[Store], region: str, secret: str) -> bool:
 
 def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> None:
     """Store a response in the step that waits for it, and continue the step. A response to a step that has ended is ignored."""
-    from corral.services.cloudformation.step_execution import step_key  # not at the top: that module imports the resource types
+    from corral.services.cloudformation.step_execution import step_key  # at the top, this import would be circular
 
     waiting = tx.store.stored.get(SERVICE, REQUEST, region, secret)
     if waiting is None:
@@ -238,13 +240,13 @@ def receive_response(tx: Tx[Store], region: str, secret: str, body: bytes) -> No
 
 
 def _abandon(tx: Tx[Store], caller: Caller, memory: Mapping[str, Any]) -> None:
-    """Delete the stored request, because its step has ended without a response. So a late response is refused."""
+    """Delete the stored request, because its step has ended without a response. So the server refuses a late response."""
     if "secret" in memory:
         tx.store.stored.drop(SERVICE, REQUEST, caller.region, memory["secret"])
 
 
 def _read(body: bytes) -> dict[str, Any]:
-    """Check a response. Return its members, or the member `error`."""
+    """Check a response. Return its members. If the response is not valid, return only the member `error`."""
     if len(body) > RESPONSE_MAX_BYTES:
         return {"error": f"Response object is too long: it has {len(body)} bytes, and at most {RESPONSE_MAX_BYTES} are allowed."}
     try:

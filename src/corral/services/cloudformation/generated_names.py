@@ -24,7 +24,8 @@ MAX_LENGTHS = {  # limits that the schemas do not have
     "AWS::Lambda::Permission": 100,
     "AWS::Events::Rule": 64,
 }
-FIFO = {"AWS::SQS::Queue": "FifoQueue", "AWS::SNS::Topic": "FifoTopic"}  # their names end with .fifo if this property is true
+# Type → property. If the property is true, the name ends with .fifo.
+FIFO = {"AWS::SQS::Queue": "FifoQueue", "AWS::SNS::Topic": "FifoTopic"}
 
 
 def generated_name(tx: Tx[Any], stack_name: str, logical_id: str, type_: TemplateType, properties: Mapping[str, Any]) -> str:

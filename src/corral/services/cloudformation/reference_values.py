@@ -1,4 +1,6 @@
-"""Facts about stored-only resources that AWS's schemas do not contain. They come from the user guide of CloudFormation.
+"""Facts about the resource types that a stack only stores (`stored_only.py`).
+
+AWS's schemas do not contain these facts. They come from the user guide of CloudFormation.
 
 A form is a text with placeholders: `{17x}` is 17 hexadecimal digits. The other character sets are `d` (digits), `a` (digits and
 lower-case letters), `A` (digits and upper-case letters), `l` (lower-case letters) and `U` (upper-case letters). `{name}` is the

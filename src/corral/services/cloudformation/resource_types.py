@@ -1,8 +1,9 @@
 """Resource types of CloudFormation templates. They define how a stack creates, reads, updates and deletes a resource.
 
-A `TemplateType` creates a resource from template properties, and returns its physical id, which is also the value of `Ref`. It
-returns the values of `Fn::GetAtt`, updates the resource in place, and deletes it. It calls the handlers of the service directly,
-without HTTP. `stored_type` makes a `TemplateType` from the declaration of a resource that a service stores without other effects.
+A step of a stack creates, updates or deletes one resource. A `TemplateType` has the functions for the steps of a type. It creates a
+resource from template properties, and returns its physical id, which is also the value of `Ref`. It returns the values of
+`Fn::GetAtt`, updates the resource in place, and deletes it. It calls the handlers of the service directly, without HTTP.
+`stored_type` makes a `TemplateType` from the declaration of a resource that a service stores without other effects.
 
 `resource_type(name)` returns the type of a service in MODULES. For all other types that AWS has, it returns a type that only stores
 the resource in the stack (`stored_only.py`).
@@ -29,7 +30,7 @@ from corral.services.stored_resources import Document, Params, ResourceType
 from corral.services.tags import is_reserved
 from corral.store import Store
 
-# The name of a member of the document, or a function that computes the value.
+# The source of the value of an attribute: the name of a member of the stored document, or a function that computes the value.
 Attribute = str | Callable[[Tx[Store], Caller, Document], Any]
 
 Delete = Callable[[Tx[Store], Caller, str, Properties], None]
@@ -68,7 +69,7 @@ class ResourceStep(Struct):
     stack_id: str
     stack_name: str
     logical_id: str
-    physical_id: str  # `settled` of a custom resource changes it
+    physical_id: str  # `settled` may change it, for example that of a custom resource
     action: str  # "CREATE", "UPDATE" or "DELETE"
     properties: Properties
     old_properties: Properties | None = None  # the properties before an update or a replacement
@@ -94,20 +95,21 @@ class TemplateType(Struct, frozen=True):
     update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]
     delete: Delete  # succeeds if the resource no longer exists
     name_property: str | None = None  # if a template omits this property, the stack generates a name for it
-    lane: str = "state"  # the lane that runs the functions: "state", "logs" or "metrics"
+    lane: str = "state"  # the lane (a database and its thread) that runs the functions: "state", "logs" or "metrics"
     # Called after `create` and `update` until it returns None. If it raises an ApiError, the step has failed.
     settled: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None
     gone: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None  # like `settled`, but called after `delete`
     # Returns unique id → signal, for the signals that Corral gives itself: an instance signals when it has joined its cluster.
     signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
-    is_stored_only: bool = False
+    is_stored_only: bool = False  # True if the resource exists only in the rows of the stack (`stored_only.py`)
     # Returns the changed properties that force a replacement. It is called with the old and the new properties, and decides about
     # the properties that the schema calls conditionally create-only. If it is None, each change of such a property forces a
     # replacement.
     replaces: Callable[[Properties, Properties], list[str]] | None = None
     # Called with the physical id and the properties of a resource that an update had replaced, when the update is rolled back.
     restore: Callable[[Tx[Store], Caller, str, Properties], None] | None = None
-    # True if all functions run operations through `call`, which checks the caller's permissions. Otherwise `authorize_step` does.
+    # True if all functions run operations through `call`, which checks the caller's permissions. If it is False, `authorize_step`
+    # checks them.
     checks_permissions: bool = False
     # Returns a text that identifies a file or object to which the properties refer. If the text changes, the resource is updated,
     # although its properties are the same.
@@ -142,7 +144,7 @@ def resource_type(name: str) -> TemplateType:
         return known
     if not is_known(name):
         raise ValidationError(f"Template format error: Unrecognized resource types: [{name}]")
-    from corral.services.cloudformation.stored_only import stored_only_type  # imported with the first such type
+    from corral.services.cloudformation.stored_only import stored_only_type  # imported only when a stack needs it
 
     return stored_only_type(name)
 
@@ -165,7 +167,7 @@ def replacing_properties(name: str, old: Properties, new: Properties) -> list[st
 
 
 def read_attributes(tx: Tx[Store], caller: Caller, type_: TemplateType, physical_id: str, properties: Properties) -> dict[str, Any]:
-    """Return the values of GetAtt. GetAtt of some types also accepts properties: these values come from the template."""
+    """Return the values of GetAtt. If the schema lists a property as an attribute, its value comes from the properties."""
     if type_.attributes_from is not None:
         return type_.attributes_from(tx, caller, physical_id, properties)
     found = {}
@@ -190,7 +192,7 @@ def stored_type(
     physical_id: str | None = None,
     name_property: str | None = None,
 ) -> TemplateType:
-    """Return the template type of a stored-only resource, which is a resource that Corral stores and returns without other effects.
+    """Return the template type of a resource that a service stores and returns without other effects, for example a VPC.
 
     `request` converts properties to the request that creates the resource. `updates` maps a property to the member of the document
     that it sets. `apply` handles the properties in `applies`. It is called on each update. It is also called after creation, with

@@ -34,7 +34,7 @@ TYPES_CACHED_MAX = 128
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d{1,18}\.?\d{0,18}|\.\d{1,18})([eE][+-]?\d{1,3})?", re.ASCII)
 BOOLEANS = {"true": True, "false": False}
-# The names of types in CloudFormation's error texts.
+# The names of types in CloudFormation's error texts: for the Python type of a value, and for a type in the schema.
 JSON_NAMES = {str: "String", bool: "Boolean", int: "Integer", float: "Double", list: "JSONArray", dict: "JSONObject"}
 WANTED = {
     "string": "String",
@@ -45,20 +45,21 @@ WANTED = {
     "object": "JSONObject",
 }
 WRONG = object()  # the result of a conversion that is not possible
-UNCHANGED: dict[Any, type] = {"string": str, "integer": int, "boolean": bool}  # values of these types need no conversion
+# Type in the schema → Python type of the values that need no conversion.
+UNCHANGED: dict[Any, type] = {"string": str, "integer": int, "boolean": bool}
 
 
 class Facts(Struct, frozen=True):
     top: dict[str, Any]  # the node of all properties
     definitions: dict[str, Any] = field(default_factory=dict)
     create_only: tuple[str, ...] = ()  # paths of the properties that force a replacement
-    conditional: tuple[str, ...] = ()  # paths of the properties that sometimes force a replacement
-    read_only: tuple[str, ...] = ()
-    identifier: tuple[str, ...] = ()
+    conditional: tuple[str, ...] = ()  # paths of the conditionally create-only properties (see `TemplateType.replaces`)
+    read_only: tuple[str, ...] = ()  # paths of the properties that AWS sets, and a template cannot set
+    identifier: tuple[str, ...] = ()  # paths of the properties that identify a resource
     attributes: tuple[str, ...] = ()  # the names for GetAtt, such as `Endpoint.Address`
     tags: tuple[str, str] | None = None  # the property with tags, and its form: "list" or "map"
-    forms: dict[str, str] = field(default_factory=dict)  # path → the form of its values, such as `fs-{17x}`
-    max_length: dict[str, int] = field(default_factory=dict)
+    forms: dict[str, str] = field(default_factory=dict)  # path → the form of its values, such as `fs-{17x}` (`reference_values.py`)
+    max_length: dict[str, int] = field(default_factory=dict)  # property → the maximum number of its characters
 
     def resolved(self, node: Node) -> dict[str, Any]:
         """Return a node as a dict. If the node refers to a definition, return the definition."""

@@ -64,7 +64,7 @@ def replacing(stack: Stack, logical_id: str, old: ResourceVersion, new: Resource
 def planned(tx: Tx[Store], stack: Stack, evaluated: Evaluation, *, only_first: bool = False) -> list[Change]:
     """Return what the template of `evaluated` would change in the resources of a stack.
 
-    With `only_first`, the result can lack changes. It is empty only if nothing would change.
+    With `only_first`, the search may stop at the first change. Then the result is incomplete, but never empty.
     """
     rows = tx.store.stacks.resources(stack.id)
     resources = {key: row.existing for key, row in rows.items() if not row.leftover and row.status not in ENDED}

@@ -123,7 +123,7 @@ def _parents(stack: Stack) -> dict[str, str]:
 
 
 def shown_parameters(texts: Mapping[str, str], resolved: Mapping[str, str], no_echo: Iterable[str]) -> list[dict[str, str]]:
-    """The parameters of a stack or of a change set in a response."""
+    """Return the parameters of a stack or of a change set in the form of a response."""
     hidden = frozenset(no_echo)
     return [
         {
@@ -201,7 +201,10 @@ def stack_with_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> Stac
 
 
 def _resources(tx: Tx[Store], stack: Stack) -> list[StackResource]:
-    """Return the resources of a stack, sorted by logical id. Leftovers are omitted: the stack only has to delete them."""
+    """Return the resources of a stack, sorted by logical id.
+
+    Leftovers are omitted: these are replaced resources that the stack must still delete.
+    """
     found = [resource for resource in tx.store.stacks.resources(stack.id).values() if not resource.leftover]
     return sorted(found, key=lambda resource: resource.logical_id)
 

@@ -1,4 +1,4 @@
-"""Changes of the status of stacks and of their resources. Each change is an event."""
+"""Changes of the status of stacks and of their resources. Each change writes an event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from corral.services.caller import Caller
 from corral.store import Store
 
 HIDDEN = "****"
-EVENT_GAP_S = 0.001  # the resolution of the times of events
+EVENT_GAP_S = 0.001  # the smallest difference between the times of two events of a stack
 
 
 def caller_of(stack: Stack) -> Caller:

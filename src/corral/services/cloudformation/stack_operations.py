@@ -191,7 +191,7 @@ def continue_rollback(tx: Tx[Store], caller: Caller, stack: Stack, skip: Iterabl
 
 
 def roll_back_nested(tx: Tx[Store], caller: Caller, stack: Stack) -> Stack:
-    """Roll back an update of a nested stack that has succeeded, because the update of its parent has failed."""
+    """Roll back a successful update of a nested stack, because the update of its parent has failed."""
     assert stack.is_held and stack.stable is not None
     stacks, exports = tx.store.stacks, {each.export_name: each.value for each in stack.stable.outputs if each.export_name}
     free = {name: value for name, value in exports.items() if (stacks.export(stack.region, name) or ("", stack.id))[1] == stack.id}

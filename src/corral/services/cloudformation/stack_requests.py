@@ -37,7 +37,7 @@ from corral.services.ssm.cloudformation_types import parameter_value
 from corral.services.tags import TagRules
 from corral.store import Store
 
-TOKEN_S = 24 * 3600.0
+TOKEN_S = 24 * 3600.0  # how long the response for a ClientRequestToken is stored
 TAGS = TagRules(ValidationError)
 
 
@@ -88,7 +88,7 @@ def _parameter_values(
 
 
 def _source(tx: Tx[Store], params: Mapping[str, Any], stack: Stack | None) -> ParsedTemplate:
-    """The template of the request, or the stack's own template if the request says UsePreviousTemplate."""
+    """Return the template of the request, or the stack's own template if the request says UsePreviousTemplate."""
     given: ParsedTemplate | None = params.get(TEMPLATE)
     if not params.get("UsePreviousTemplate"):
         if given is None:
@@ -161,7 +161,7 @@ def recall(tx: Tx[Store], caller: Caller, operation: str, params: Mapping[str, A
 
 
 def remember(tx: Tx[Store], caller: Caller, operation: str, params: Mapping[str, Any], reply: dict[str, Any]) -> dict[str, Any]:
-    """Store the response for the ClientRequestToken of a request, and return it."""
+    """Store the response for the ClientRequestToken of a request, if it has one. Return the response."""
     if token := params.get("ClientRequestToken"):
         text = orjson.dumps(reply).decode()
         tx.store.tokens.put(_scope(caller), token, digest(operation, params), text, tx.now_s + TOKEN_S)
@@ -209,8 +209,10 @@ def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 
 
 def _conclude_change_sets(tx: Tx[Store], before: Stack) -> None:
-    """Make the available change sets of a stack obsolete, because UpdateStack changes the stack. Store the result of the executed
-    change set, because the status of the stack no longer shows it. `before` is the stack before the update.
+    """Make the available change sets of a stack obsolete, because UpdateStack changes the stack.
+
+    Also store the result of the executed change set, because the status of the stack no longer shows this result. `before` is the
+    stack before the update.
     """
     for each in tx.store.change_sets.listed(before.id):
         status = OBSOLETE if each.execution_status == AVAILABLE else each.execution_status_in(before.status)

@@ -29,7 +29,7 @@ NAMED = (
 
 
 def begin_create(tx: Tx[Store], stack: Stack, logical_id: str, version: ResourceVersion, before: StackResource | None) -> None:
-    """Create a resource. `before` is the row of an earlier attempt to create it, which failed."""
+    """Create a resource. `before` is the row of an earlier attempt to create the resource, if such an attempt has failed."""
     if before is not None and before.physical_id is not None:
         leave_over(tx, stack, before, before.version, is_new=True)
     resource = StackResource(
@@ -102,7 +102,7 @@ def begin_restore(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
 def switch_back(tx: Tx[Store], stack: Stack, resource: StackResource, *, skips: bool = False) -> None:
     """Return to the resource that was replaced. The new resource is deleted at the end of the rollback.
 
-    If `skips` is set, do not call the type, because the caller skips the resource.
+    If `skips` is set, do not call the type, because ContinueUpdateRollback names the resource in ResourcesToSkip.
     """
     before, replacement = resource.before, resource.version
     assert before is not None and before.physical_id is not None

@@ -1,9 +1,9 @@
 """Runs the steps of stack operations: calls the functions of a resource's type, and waits until the resource is settled.
 
 A resource is settled when it is ready, for example when the tasks of a service run. The functions of a resource's type run in an
-attempt (`Tx.attempt`): if they fail, their effects are undone, and the step has failed with a reason. A lane is the thread that
-writes one database. The steps of log groups and alarms run in the lanes of logs and metrics: the step is sent to the lane by a
-hand-over, and the lane sends the result back.
+attempt (`Tx.attempt`): if they fail, their effects are undone, and the step has failed with a reason. A lane is a database and the
+one thread that writes to it. Stacks are in the state lane. The steps of log groups and alarms run in the lanes of logs and metrics:
+the state lane sends the step to the other lane (a hand-over), and the other lane sends the result back.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ LANE_STEP, LANE_RESULT = "stack step", "stack step result"  # kinds of hand-over
 
 
 def step_key(resource: StackResource) -> str:
-    """The key of the reconciler that continues the step of a resource."""
+    """Return the key of the reconciler that continues the step of a resource."""
     return f"step:{resource.stack_id}#{resource.key}"
 
 
 def attempt(tx: Tx[Any], what: str, function: Callable[[], Any]) -> tuple[Any, str]:
-    """Call a function of a type. Return its result, and the reason if it failed. A failed call has no effects."""
+    """Call a function of a type. Return its result and "", or None and the reason why it failed. A failed call has no effects."""
     try:
         return tx.attempt(function), ""
     except (ApiError, TemplateError) as error:
@@ -115,7 +115,7 @@ def _has_run(tx: Tx[Store], stack: Stack, resource: StackResource, physical_id: 
 
 
 def _step_view(tx: Tx[Store], stack: Stack, resource: StackResource) -> ResourceStep:
-    """Return the step for the functions of its type. Raise an ApiError if a secure parameter cannot be read."""
+    """Return the step in the form that the functions of its type get. Raise an ApiError if a secure parameter cannot be read."""
     step, version, logical_id = resource.step, resource.version, resource.logical_id
     assert step is not None
     properties = given_properties(stack, logical_id, version)
@@ -245,7 +245,7 @@ def _set_complete(tx: Tx[Store], stack: Stack, resource: StackResource, attribut
 
 
 def leave_over(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, is_new: bool) -> None:
-    """Store a resource as a leftover: it must be deleted, and another resource has its logical id now."""
+    """Store a resource as a leftover: the stack must delete it, and another resource has its logical id now."""
     resources = tx.store.stacks.resources(stack.id)
     number = 1
     while f"{resource.logical_id}/{number}" in resources:

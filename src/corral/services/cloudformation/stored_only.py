@@ -1,9 +1,9 @@
 """Resource types for which Corral has no service. A stack stores such a resource, but the resource has no effect.
 
-Other resources can refer to such a resource, so it has a physical id and attributes. Their form comes from the schema of the type:
-an ARN, an id such as `fs-0123456789abcdef0`, a name, a URL or a number. `reference_values.py` lists the exceptions. Except for
-times, the values depend only on the physical id and the properties. So they stay equal if an update does not change these
-properties.
+Other resources can refer to such a resource, so it has a physical id and attributes. The form of these values comes from the schema
+of the type: an ARN, an id such as `fs-0123456789abcdef0`, a name, a URL or a number. `reference_values.py` lists the exceptions.
+Except for times, the attributes depend only on the physical id and the properties. So an update that changes no property changes no
+attribute.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALPHABETS = {
     "U": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
 }
 PLACEHOLDER = re.compile(r"\{(\d*)(\w+)\}")
-NESTED_MAX = 4  # how many levels of objects a generated value has
+NESTED_MAX = 4  # the maximum number of levels of objects in a generated value
 # A generated value of an enum is the first of these that the enum contains, or else the first value of the enum.
 STATES = ("ACTIVE", "AVAILABLE", "Active", "Available", "active", "available", "READY", "CREATED", "ENABLED", "SUCCEEDED")
 
@@ -237,7 +237,7 @@ class Values:
         return text + form[start:]
 
     def _related(self, property_: str, default: str) -> str:
-        """Return the name or the ARN of another resource, which this resource belongs to."""
+        """Return the value of a placeholder in RELATED: from the property, or else from the default."""
         given = self.properties.get(property_)
         if not isinstance(given, str):
             return self.filled(default)
@@ -250,7 +250,7 @@ class Values:
         return given if property_.endswith("Arn") else given.rpartition(":")[2]
 
     def form_of(self, path: str, last: str | None = None) -> str:
-        """Return the form of a text, from the schema, or from the name of the attribute."""
+        """Return the form of the text at a path: from the schema or FORMS, or else from the name of the attribute."""
         if path in self.forms:
             return self.forms[path]
         last = path.rpartition("/")[2].lower() if last is None else last

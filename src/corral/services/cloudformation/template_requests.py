@@ -67,7 +67,7 @@ class ParsedTemplate(Struct, frozen=True):
 
 
 def prepare(params: dict[str, Any]) -> dict[str, Any]:
-    """Parse the template in a request, and decode the stack policies that were read from S3."""
+    """Parse the template in a request, and decode the stack policies that the server has read from S3."""
     prepared = {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in params.items()}
     if "TemplateBody" in params:
         prepared[TEMPLATE] = parsed(template_text(params["TemplateBody"]))
@@ -89,7 +89,7 @@ def refusing(function: Callable[[], T]) -> T:
 
 
 def stored_template(tx: Tx[Store], stack: Stack) -> ParsedTemplate:
-    """The template of a stack. Transforms are applied again, because they depend on the values of parameters."""
+    """Return the template of a stack. Transforms are applied again, because they depend on the values of parameters."""
     original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     tree = orjson.loads(processed)
     return parsed(original) if "Transform" in tree else ParsedTemplate(original, tree, _check(original, tree))
@@ -216,7 +216,7 @@ def _given(params: Mapping[str, Any]) -> ParsedTemplate:
 
 
 def _described_template(given: ParsedTemplate) -> Template:
-    """The template for a description, without the values of its parameters.
+    """Return the template for a description, without the values of its parameters.
 
     AWS does not apply transforms here. So a resource in a loop is described once.
     """
@@ -246,7 +246,7 @@ def _declared(raw: Any) -> Iterator[ResourceDeclaration]:
 
 
 def _common(template: Template) -> dict[str, Any]:
-    """The members that ValidateTemplate and GetTemplateSummary share."""
+    """Return the members that ValidateTemplate and GetTemplateSummary share."""
     needed, types = required_capabilities(template)
     reason = f"The following resource(s) require capabilities: [{', '.join(types)}]" if types else ""
     return {

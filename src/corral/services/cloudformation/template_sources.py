@@ -1,7 +1,7 @@
 """Templates and stack policies in S3. A request refers to them by URL, and Corral reads them from its own S3.
 
-The server reads the objects of a request outside the lane (`fetch`). A nested stack reads its template in the lane, because the URL
-is known only when its stack reaches the resource.
+The server reads the objects of a request before the handler runs, and not in the thread that runs handlers (`fetch`). The template
+of a nested stack is read in that thread, because its URL is known only when the parent stack reaches the nested stack.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def object_of_url(tx: Tx[Store], url: str) -> ObjectAddress:
 
 
 def addresses(tx: Tx[Store], params: Mapping[str, Any]) -> list[ObjectAddress]:
-    """The objects to which a request refers. Invalid URLs are left out: the handler refuses them."""
+    """Return the objects to which a request refers. Invalid URLs are omitted, because the handler refuses them."""
     found = []
     for member in _MEMBERS:
         if member in params:
@@ -80,7 +80,7 @@ def addresses(tx: Tx[Store], params: Mapping[str, Any]) -> list[ObjectAddress]:
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Find the objects to which a request refers by URL. Return the slices of each object, by the parameter that gets its bytes."""
+    """Find the objects to which a request refers by URL. Return parameter → the slices of blobs whose bytes it gets."""
     found = {}
     for member, (body, max_bytes, too_large) in _MEMBERS.items():
         if member not in params:
@@ -92,7 +92,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
 
 
 def template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
-    """Return the slices of a template. The permissions of the caller must be checked before."""
+    """Return the slices of blobs with a template. The calling function has checked the permissions of the caller before."""
     return _slices(tx, caller, url, TEMPLATE_MAX_BYTES, TOO_LARGE)
 
 

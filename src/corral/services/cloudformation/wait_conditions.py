@@ -26,7 +26,7 @@ from corral.store import Store
 PATH = "/cloudformation-waitcondition/{region}/{secret}"
 SIGNAL_PATH = re.compile(r"/cloudformation-waitcondition/([a-z0-9-]{1,32})/([0-9a-f]{64})")
 GROUP_TYPE = "AWS::AutoScaling::AutoScalingGroup"
-SERVICE, HANDLE, CONDITION = "cloudformation", "wait-handle", "wait-condition"  # the names of the stored documents
+SERVICE, HANDLE, CONDITION = "cloudformation", "wait-handle", "wait-condition"  # the service and the types of stored documents
 SIGNALS_MAX = 1_000
 REASON_MAX_CHARACTERS = 1_024
 MEMBER_MAX_CHARACTERS = 4_096  # of UniqueId and of Data
@@ -157,7 +157,7 @@ def _timeout_s(properties: Properties) -> int | None:
 
 
 def _instances_with(tx: Tx[Store], region: str, secret: str) -> list[Instance]:
-    """The instances of a region whose user data or metadata contains the secret of a handle."""
+    """Return the instances of a region whose user data or metadata contains the secret of a handle."""
     if not secret:
         return []
     found = []

@@ -1,9 +1,9 @@
 """The actions of alarms: checks at creation, execution on a state change, and requests to scaling policies.
 
-Requests to scaling policies are sent to the state lane, the thread that writes state.db (`reconcile/scaling.py`). They are sent
-when the state of the alarm changes, and again when the metric has a new value. Messages to SNS topics are also sent to the state
-lane. The state lane sends back the results, and they are added to the history of the alarm. Corral supports no other targets. An
-action with another target is recorded in the history as failed.
+Corral runs actions with two kinds of targets: scaling policies and SNS topics. Requests to scaling policies and messages to topics
+are sent to the state lane, the thread that writes state.db. The state lane sends back the results, and `receive_action_results`
+adds them to the history of the alarm. A request to a scaling policy is sent when the state of the alarm changes, and again when the
+metric has a new value (`reconcile/scaling.py`). An action with another target is recorded in the history as failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACTION_MEMBERS = {
     AlarmState.INSUFFICIENT_DATA: "InsufficientDataActions",
 }
 SCALING = ":autoscaling:"  # every ARN of a scaling policy contains this text
-TARGETS = {
+TARGETS = {  # service in the ARN of an action that Corral does not run → words for the history
     "lambda": "Lambda functions as actions",
     "automate": "actions on EC2 instances",
     "swf": "actions on EC2 instances",
@@ -109,7 +109,7 @@ def update_newest_value(tx: Tx[MetricStore], alarm: Alarm, newest_value: float, 
 
 
 def last_period_value(tx: Tx[MetricStore], alarm: Alarm) -> float | None:
-    """Return the period value of the last requests in the current state of the alarm."""
+    """Return the period value of the last requests in the current state of the alarm, or None if there are no such requests."""
     last = _last_request(tx, alarm)
     return last.period_value if last is not None else None
 
@@ -120,13 +120,19 @@ def _last_request(tx: Tx[MetricStore], alarm: Alarm) -> ScalingRequest | None:
 
 
 def peak_of(values: Sequence[float], alarm: Alarm) -> float | None:
-    """Return the value that is furthest in the direction of the alarm's comparison: the largest or the smallest."""
+    """Return the value that is furthest in the direction of the alarm's comparison: the largest or the smallest.
+
+    Return None if there are no values.
+    """
     extreme = max if stored_params(alarm.config)["ComparisonOperator"].startswith("Greater") else min
     return extreme(values, default=None)
 
 
 def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = None) -> None:
-    """Send the policies of a new or changed alarm to the state lane, and withdraw its requests. The next evaluation renews them."""
+    """Send the ARNs of the policies of a new or changed alarm to the state lane, and withdraw the requests of the alarm.
+
+    The next evaluation of the alarm sends new requests.
+    """
     if SCALING in alarm.config or (before is not None and SCALING in before.config):
         _request(tx, alarm, [], again=True)
 
@@ -146,7 +152,7 @@ def _current_actions(alarm: Alarm) -> list[str]:
 def _request(
     tx: Tx[MetricStore], alarm: Alarm, requests: Sequence[ScalingRequest], *, again: bool = False, deleted: bool = False
 ) -> None:
-    """Send the requests of an alarm, and all policies that it names. Unless `again` is set, unchanged requests are not sent."""
+    """Send the requests of an alarm, and the ARNs of all its policies. Unless `again` is set, unchanged requests are not sent."""
     if not again and tx.store.alarms.requested(alarm.id) == tuple(requests):
         return
     tx.store.alarms.set_requested(alarm.id, requests)

@@ -1,6 +1,6 @@
 """The configuration of a metric alarm. It is parsed from the stored parameters of PutMetricAlarm.
 
-A window is one period of the alarm. Each window gives the alarm one datapoint.
+A window is a time range that is as long as a period of the alarm. Each window gives the alarm one datapoint.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
 
 HIGH_RESOLUTION_STEP_S = 10
-# Corral publishes these metrics once a second.
+# Corral publishes the metrics in these namespaces once a second.
 OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/ECS/ManagedScaling", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE})
 CACHED_MAX = 10_000
-# The member of a stored alarm that says whether a target tracking policy uses it for scale-outs or for scale-ins. It is not in
-# responses.
+# A member of a stored alarm and its two values: whether a target tracking policy uses the alarm for scale-outs or for scale-ins.
+# Responses do not contain this member.
 TRACKS, TRACKS_OUT, TRACKS_IN = "_tracks", "out", "in"
 
 
 class AlarmConfig(Struct, frozen=True):
     criteria: Criteria
     period_s: int
-    step_s: int  # the end of every window is a multiple of this number
+    step_s: int  # the end of every window, in seconds since 1970, is a multiple of this number
     series: MetricStat | None  # None if the alarm is on an expression
     queries: tuple[MetricDataQuery, ...]
     returned: str  # the id of the query whose result is evaluated
@@ -59,7 +59,7 @@ class AlarmConfig(Struct, frozen=True):
 
     @property
     def is_level(self) -> bool:
-        """Whether a few seconds of all metrics can represent a whole window."""
+        """Whether a few seconds of data can represent a whole window, for all metrics of the alarm."""
         return all(is_level(each.source.statistic.kind) for each in self.queries if isinstance(each.source, MetricStat))
 
 
@@ -70,8 +70,8 @@ def alarm_config(alarm: Alarm) -> AlarmConfig:
 def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
     """Return the configuration of an alarm with the windows that Corral evaluates.
 
-    They differ from the windows that the alarm shows in one case: the alarm is for the scale-in of a target tracking policy, and
-    the timing is "fast". Then the windows together cover `target_tracking_in_s` seconds. The default is 15 minutes, as on AWS.
+    These windows differ from the configured windows in one case: the alarm is for the scale-in of a target tracking policy, and
+    `alarm_timing` is "fast". Then the windows together cover `target_tracking_in_s` seconds. The default is 15 minutes, as on AWS.
     """
     config = alarm_config(alarm)
     if config.tracks != TRACKS_IN or settings.alarm_timing != "fast":
@@ -81,7 +81,7 @@ def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _low_for(region: str, config: str, seconds: int) -> AlarmConfig:
-    """Return a configuration whose windows together cover this number of seconds, for an alarm on a scale-in.
+    """Return a configuration whose windows together cover this number of seconds, for an alarm that causes scale-ins.
 
     The windows are shorter than the period of the alarm only if a few seconds can represent a whole window (`is_level`).
     """
@@ -155,10 +155,11 @@ def queries_of(params: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _step_s(period_s: int, periods: int, params: dict[str, Any]) -> int:
-    """Return the distance between the ends of two windows.
+    """Return the distance between the ends of two windows, in seconds.
 
-    It is normally a minute. It is an hour if all periods together are longer than a day, and ten seconds if the period is shorter
-    than a minute. It is the period itself if the alarm has a WallClockWindow, or is on an expression with a period below a minute.
+    The distance is the period if the alarm has a WallClockWindow. Otherwise, it is an hour if all periods together are longer than
+    a day, and a minute if they are not. But if the period is shorter than a minute, the distance is ten seconds, or the period if
+    the alarm is on an expression.
     """
     if "WallClockWindow" in params.get("EvaluationWindow", {}):
         return period_s

@@ -13,7 +13,7 @@ from corral.services.caller import Caller
 from corral.services.cloudwatch.common import ALARM_PAGES
 from corral.telemetry import MetricStore
 
-END_OF_TIME_S = 1e11
+END_OF_TIME_S = 1e11  # later than all items of the history
 PAST_TENSE = {"Create": "created", "Update": "updated", "Delete": "deleted"}
 
 
@@ -76,7 +76,7 @@ def add_state_item(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> None:
 
 
 def previous_state(tx: Tx[MetricStore], alarm: Alarm) -> str:
-    """The state that the alarm had before its last change of state."""
+    """Return the state that the alarm had before its last change of state."""
     found = tx.store.alarms.history(
         alarm.region,
         name=alarm.name,

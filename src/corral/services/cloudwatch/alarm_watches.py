@@ -15,8 +15,8 @@ def receive_alarm_watches(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
     watcher, region = payload["watcher"], payload["region"]
     tx.store.alarms.set_watches(watcher, region, payload["alarms"])
     if payload["alarms"]:
-        # The first report has no key, so a later report does not replace it. The watcher needs the first report, because it ignores
-        # alarms that are in ALARM at the start.
+        # A report with a key replaces an earlier report with the same key that has not been received yet. The first report has no
+        # key, because the watcher needs it: the watcher ignores alarms that are in ALARM at the start.
         _report(tx, watcher, region, key=None)
 
 
@@ -34,7 +34,7 @@ def _report(tx: Tx[MetricStore], watcher: str, region: str, *, key: str | None) 
 
 
 def _window_s(alarm: Alarm) -> int:
-    """Return the time that an evaluation of the alarm covers. The result is 0 for a composite alarm."""
+    """Return how many seconds an evaluation of the alarm covers. The result is 0 for a composite alarm."""
     if alarm.kind == COMPOSITE:
         return 0
     config = alarm_config(alarm)

@@ -97,8 +97,8 @@ def receive_tracking_alarms(tx: Tx[MetricStore], payload: dict[str, Any]) -> Non
 def set_alarm_state(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Set a state, which is valid until the next evaluation.
 
-    A metric alarm is evaluated again at the end of its window. A composite alarm is evaluated again when an alarm in its rule
-    changes.
+    A metric alarm is evaluated again at the end of its current window. A composite alarm is evaluated again when an alarm in its
+    rule changes.
     """
     alarm = tx.store.alarms.get(caller.region, params["AlarmName"])
     if alarm is None:

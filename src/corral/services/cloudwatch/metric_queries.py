@@ -39,9 +39,9 @@ from corral.telemetry import MetricStore
 DEFAULT_PERIOD_S = MINUTE_S
 DATAPOINTS_MAX = 100_800
 COMPUTED_MAX = 10 * DATAPOINTS_MAX  # the maximum number of datapoints that all queries of one request read or compute
-EVALUATED_MAX = 2 * COMPUTED_MAX  # the maximum number of datapoints that all parts of the expressions of one request have
+EVALUATED_MAX = 2 * COMPUTED_MAX  # the maximum number of datapoints that all parts of all expressions of one request have together
 SEARCHES_MAX = 100  # per request
-STEP_SERIES = 200  # a search calls `Tx.step` each time it has examined this many series
+STEP_SERIES = 200  # the number of series that a search examines between two calls of `tx.step`, which ends a read that must stop
 VISIBLE_S = 14 * DAY_S  # lists and searches omit a series that has had no data for this long
 SELECT_METRICS_MAX = 10_000  # the maximum number of series that one Metrics Insights query aggregates
 TOO_MANY_SELECTED = (
@@ -188,7 +188,7 @@ def series_values(
 def newest_second(
     tx: Tx[MetricStore], metric: Metric, statistic: Statistic, *, since_s: int, unit: str | None = None
 ) -> tuple[int, float] | None:
-    """Return the newest second that has samples, at or after `since_s`, and the value of this second."""
+    """Return the newest second that has samples, at or after `since_s`, and the value of this second, or None if there is none."""
     newest = tx.store.newest(metric, since_s=since_s, now_s=tx.now_s, unit=unit)
     if newest is None:
         return None

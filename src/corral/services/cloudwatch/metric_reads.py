@@ -85,7 +85,7 @@ def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 def _labelled(query: MetricDataQuery, found: Series | tuple[Series, ...], context: LabelContext) -> list[tuple[str, Series]]:
     """Return each series with its label.
 
-    If an expression returns several series, each label starts with the label of the expression.
+    If an expression returns several series and its label is not dynamic, the label of each series begins with this label.
     """
     if isinstance(found, Series):
         default = found.label if isinstance(query.source, MetricStat) else query.id

@@ -1,7 +1,7 @@
 """PutMetricData, and the function `record`, which writes all datapoints to the metric store.
 
 Datapoints come from PutMetricData, from log events (`hand_over_points`), and from Corral's own measurements (`own=True`). A lane is
-the thread that writes one database. The metrics lane writes the metric store.
+a database and the one thread that writes to it. The metric store is the database of the metrics lane.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corral.services.cloudwatch.errors import (
 )
 from corral.telemetry import MetricStore
 
-HANDED_OVER_MAX = 100  # series per payload; storing this many new series takes the metrics lane about 5 ms
+HANDED_OVER_MAX = 100  # the maximum number of series in a payload; the metrics lane stores this many new series in about 5 ms
 DATA_MAX = 1000  # the maximum number of datapoints in one request, over all its entities
 ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 
@@ -30,11 +30,12 @@ ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 
 
 def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -> int | None:
-    """Store points, and evaluate or schedule the alarms on their series. Return the shortest period of these alarms.
+    """Store points, and evaluate or schedule the alarms on their series. Return the shortest period of these alarms, or None.
 
     The points are on disk when this transaction has committed. Points that Corral measures itself each second (`own`) are
-    different: they stay in memory and are written every few seconds. Readers see them at once, but a crash may lose the last of
-    them. A collector may write the same series, for example the CloudWatch agent in a task. Then Corral's own points are dropped.
+    different: they stay in memory and are written every few seconds. Readers see them at once, but a crash can lose the points of
+    the last seconds. If a collector writes the same series, for example the CloudWatch agent in a task, Corral's own points are
+    dropped.
     """
     if own:
         points = tx.store.without_collected(points, tx.now_s)
@@ -46,7 +47,7 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
 
 
 def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> int | None:
-    """Schedule the alarms on these points for the end of the window of each point. Return their shortest period.
+    """Schedule the alarms on these points for the end of the window of each point. Return the shortest period of these alarms.
 
     An alarm is evaluated now if the window has already ended, or if the alarm may change its state before the window ends.
     """

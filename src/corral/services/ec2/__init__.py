@@ -1,4 +1,4 @@
-"""Handlers of EC2: instances, launch templates, instance types, key pairs, images and network resources.
+"""Handlers of EC2: instances, launch templates, instance types, key pairs, machine images (AMIs) and network resources.
 
-Images and network resources are stored only: Corral starts no image, and does not route or filter packets.
+Corral only stores machine images and network resources: it starts no image, and does not route or filter packets.
 """

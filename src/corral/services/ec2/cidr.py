@@ -1,4 +1,4 @@
-"""CIDR blocks of VPCs, subnets, routes and rules."""
+"""Functions that parse and check the CIDR blocks of VPCs, subnets, routes, and rules of security groups and network ACLs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from corral.services.ec2.errors import (
     invalid_value,
 )
 
-LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths of the largest and the smallest VPC or subnet
+LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths of the largest and the smallest block of a VPC or subnet
 RESERVED_ADDRESSES = 5  # addresses that EC2 reserves in each subnet
 NOT_A_BLOCK = "This is not a valid CIDR block."
 
 
 def ipv4(text: str, member: str = "cidrBlock") -> IPv4Network:
-    """Parse an IPv4 block. Host bits are cleared, as on EC2."""
+    """Parse an IPv4 block. Clear its host bits, as EC2 does: 10.0.0.1/16 becomes 10.0.0.0/16."""
     try:
         address, slash, _ = text.partition("/")
         network = ip_network(text, strict=False)
@@ -83,7 +83,7 @@ def _check_subnet(text: str, *, is_valid: bool, overlaps: bool) -> None:
 
 
 def destination(params: dict[str, str]) -> tuple[str, str]:
-    """Return the member that contains the destination of a route, and its value."""
+    """Return the request member that names the destination of a route, and the destination."""
     if sum(name in params for name in ("DestinationCidrBlock", "DestinationIpv6CidrBlock", "DestinationPrefixListId")) != 1:
         raise InvalidParameterValue(
             "A route must have exactly one of destinationCidrBlock, destinationIpv6CidrBlock or destinationPrefixListId."

@@ -17,9 +17,9 @@ TOKEN_S = 24 * 3600.0
 
 
 def recall(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> Any:
-    """Return the stored result for the ClientToken of a request, or None if the token is new.
+    """Return the stored result for the ClientToken of a request, or None if the request has no token or a new one.
 
-    Refuse a token that was used with other parameters.
+    Raise an error if an earlier request used the token with other parameters.
     """
     token = params.get("ClientToken")
     stored = tx.store.tokens.get(_scope(caller, operation), token, tx.now_s) if token else None

@@ -1,7 +1,7 @@
 """AWS::ImageBuilder::Image in CloudFormation templates. Corral builds nothing: it only stores the record of a machine image (AMI).
 
 Fn::GetAtt of the attribute ImageId returns the id of the AMI, and launches accept this id. If the image has a container recipe, it
-has a URI in ECR instead of an AMI. All other types of Image Builder are stored only.
+has a URI in ECR instead of an AMI. A stack only stores resources of the other types of Image Builder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ BUILDS_MAX = 10_000
 
 
 def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    """Record a build of a recipe. Its ARN has the name and the version of the recipe, and the lowest free build number."""
+    """Record a build of a recipe, and return the ARN of the build.
+
+    The ARN has the name and the version of the recipe, and the lowest build number that is free.
+    """
     property_ = next((each for each in RECIPES if properties.get(each)), None)
     if property_ is None:
         raise ValidationError("AWS::ImageBuilder::Image needs ImageRecipeArn or ContainerRecipeArn.")
@@ -91,11 +94,15 @@ def _attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
 
 
 def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Do nothing. An update can change only tags and settings of the build. Corral tags only new AMIs, and builds nothing."""
+    """Do nothing.
+
+    An update in place can change only the tags and the settings of the build. Corral tags an AMI only when it creates the AMI, and
+    it builds nothing.
+    """
 
 
 def _delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Delete the image. As on AWS, its AMI stays, unless the template sets DeletionSettings."""
+    """Delete the record of the image. As on AWS, its AMI stays, unless the template sets DeletionSettings."""
     image = _get(tx, caller, _path(identity))
     if image is None:
         return

@@ -1,4 +1,4 @@
-"""EC2 instances and launch templates in CloudFormation templates."""
+"""EC2 instances and launch templates in CloudFormation templates. A step creates, updates or deletes one resource of a stack."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PLACEMENT = {  # property → member of Placement
     "HostResourceGroupArn": "HostResourceGroupArn",
     "PlacementGroupName": "GroupName",
 }
-NEEDS_STOP = ("InstanceType", "UserData")  # an update of these stops the instance, and starts it again
-FLAGS = {"DisableApiTermination": False, "SourceDestCheck": True, "EbsOptimized": False}  # attributes and their defaults
+NEEDS_STOP = ("InstanceType", "UserData")  # an update of these properties stops the instance and starts it again
+FLAGS = {"DisableApiTermination": False, "SourceDestCheck": True, "EbsOptimized": False}  # boolean attribute → its default
 STORED = ("CreditSpecification", "KernelId", "RamdiskId")  # an update stores these properties; they have no other effect
 # A change of these properties forces a replacement of the instance.
 REPLACED_BY = ("AdditionalInfo", "Affinity", "BlockDeviceMappings", "HostId", "PrivateDnsNameOptions", "Tenancy")
@@ -85,7 +85,7 @@ def _run(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def init_of(properties: Properties) -> Document:
-    """Return the metadata of a resource for cfn-init, or an empty document if there is none."""
+    """Return the metadata of a resource that cfn-init reads, or an empty document if the resource has no such metadata."""
     metadata = properties.get("_metadata") or {}
     return {INIT: metadata[INIT]} if INIT in metadata else {}
 
@@ -119,7 +119,10 @@ def _flag(properties: Properties, name: str) -> bool:
 
 
 def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Update an instance in place. `_settled` changes the type and the user data, because the instance must stop for this."""
+    """Update an instance in place, except its type and its user data.
+
+    `_settled` changes the type and the user data, because the instance must stop first.
+    """
 
     def is_changed(name: str) -> bool:
         return bool(old.get(name) != new.get(name))
@@ -165,9 +168,11 @@ def set_tags(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new:
 
 
 def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Wait until the instance runs and, after its creation, until the signals of its CreationPolicy have arrived.
+    """Continue a step on an instance. Return None if the step is complete, and otherwise what the step waits for.
 
-    To update the type or the user data, stop the instance, change it and start it again.
+    A creation is complete when the instance runs and the signals of its CreationPolicy have arrived. An update of the type or the
+    user data stops the instance, changes it and starts it again. Any other update is complete at once, unless it repeats a failed
+    update: then the instance is started if it is stopped.
     """
     instance = find(tx, caller, step.physical_id)
     if instance is None:
@@ -197,7 +202,7 @@ def _wrong_attributes(instance: Instance, step: ResourceStep) -> dict[str, Any]:
     """Return the attributes in NEEDS_STOP that the instance does not have yet, with the wanted values.
 
     If neither the old nor the new stack template sets an attribute, the attribute keeps its value, which can come from a launch
-    template. If only the old stack template sets it, it gets its default value.
+    template. If only the old stack template sets an attribute, the attribute gets its default value.
     """
     old, new = step.old_properties or {}, step.properties
     wanted = {"InstanceType": new.get("InstanceType", DEFAULT_TYPE), "UserData": b64decode(new.get("UserData", ""))}
@@ -206,7 +211,10 @@ def _wrong_attributes(instance: Instance, step: ResourceStep) -> dict[str, Any]:
 
 
 def _is_retried(step: ResourceStep) -> bool:
-    """Return whether an earlier update with the same properties failed. This earlier update can have stopped the instance."""
+    """Return whether the update changes no property.
+
+    Then it repeats an update that has failed. The failed update can have stopped the instance.
+    """
     return step.old_properties is not None and not changed(step.old_properties, step.properties)
 
 
@@ -230,7 +238,7 @@ def _signals(tx: Tx[Store], caller: Caller, step: ResourceStep) -> dict[str, str
 def signals_of(step: ResourceStep, found: list[Instance]) -> dict[str, str]:
     """Return a SUCCESS signal for each running instance that has joined its cluster, or whose user data names no cluster.
 
-    Add a note to the step when an instance is in the result for the first time.
+    When an instance is in the result for the first time, add a note to the step (`step.notes`).
     """
     signals: dict[str, str] = {}
     noted: list[str] = step.memory.setdefault("signalled", [])

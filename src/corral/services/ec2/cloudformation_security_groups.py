@@ -12,7 +12,7 @@ from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-SOURCES = {  # property of a rule → the list and the member of an IpPermission
+SOURCES = {  # property of a rule → the list in an IpPermission, and the member in the elements of this list
     "CidrIp": ("IpRanges", "CidrIp"),
     "CidrIpv6": ("Ipv6Ranges", "CidrIpv6"),
     "SourcePrefixListId": ("PrefixListIds", "PrefixListId"),
@@ -22,7 +22,7 @@ SOURCES = {  # property of a rule → the list and the member of an IpPermission
     "SourceSecurityGroupName": ("UserIdGroupPairs", "GroupName"),
 }
 EVERYTHING = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}  # a new group has this egress rule
-# Whether a rule is an egress rule → the operation that adds or removes it.
+# Whether a rule is an egress rule → the function that adds the rule (AUTHORIZE), and the function that removes it (REVOKE).
 AUTHORIZE = {False: rules.authorize_security_group_ingress, True: rules.authorize_security_group_egress}
 REVOKE = {False: rules.revoke_security_group_ingress, True: rules.revoke_security_group_egress}
 EMBEDDED = {"SecurityGroupIngress": False, "SecurityGroupEgress": True}  # property of a group → whether it contains egress rules

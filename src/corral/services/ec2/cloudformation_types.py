@@ -1,4 +1,7 @@
-"""EC2's network resources in CloudFormation templates."""
+"""EC2's network resources and key pairs in CloudFormation templates.
+
+`TEMPLATE_TYPES` has these types, and the types of instances, launch templates and security groups, which other modules define.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,11 @@ def _delete_route(tx: Tx[Store], caller: Caller, identity: str, properties: Prop
 
 
 def _attach(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    """Attach an internet gateway. Attach no VPN gateway (VpnGatewayId), because AWS::EC2::VPNGateway creates none in Corral."""
+    """Attach an internet gateway.
+
+    If the properties name a VPN gateway (VpnGatewayId), attach nothing: a stack only stores a resource of the type
+    AWS::EC2::VPNGateway, so the id of this resource names no gateway.
+    """
     if "InternetGatewayId" not in properties:
         return f"VGW|{properties['VpcId']}"
     gateways.attach_internet_gateway(tx, dict(properties), caller)
@@ -115,7 +122,7 @@ def _association_id(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, A
 
 
 def _associate_instance(tx: Tx[Store], caller: Caller, address: Document, old: Properties, new: Properties) -> None:
-    """Associate an address with the instance in the new properties. If they have no instance, disassociate the address."""
+    """Associate an address with the instance in the new properties. If these name no instance, disassociate the address."""
     if "InstanceId" in new:
         target = {"AllocationId": address["AllocationId"], "InstanceId": new["InstanceId"], "AllowReassociation": True}
         elastic_ips.associate_address(tx, target, caller)
@@ -253,7 +260,7 @@ def _associate_dhcp(tx: Tx[Store], caller: Caller, properties: Properties) -> st
 
 
 def _disassociate_dhcp(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Make a VPC use no DHCP options, unless it uses other options now."""
+    """Make a VPC use no DHCP options, unless it now uses other options than those of this association."""
     options_id, _, vpc_id = identity.partition("|")
     if existing(tx, caller, "vpc", vpc_id)["DhcpOptionsId"] == options_id:
         dhcp_options.associate_dhcp_options(tx, {"DhcpOptionsId": dhcp_options.DEFAULT, "VpcId": vpc_id}, caller)
@@ -268,7 +275,7 @@ def _gone(delete: Delete) -> Delete:
 
 
 def _in_default_network(type_: TemplateType) -> TemplateType:
-    """Return a template type whose `create` first creates the default network of the region, if this was not done before."""
+    """Return a template type whose `create` first creates the default network of the region, unless it was created before."""
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         default_vpc.ensure(tx, caller)

@@ -1,4 +1,4 @@
-"""Elastic IP addresses. They are in 198.18.0.0/15, which is never routed, so no traffic reaches them."""
+"""Elastic IP addresses. They are in 198.18.0.0/15, a block that the internet does not route, so no traffic reaches them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from corral.services.stored_resources import Document, Params, ResourceType, del
 from corral.store import Store
 
 BLOCK = IPv4Network("198.18.0.0/15")
-# Members of an address: what it is associated with, and all members that an association adds.
+# The members that name what an address is associated with (TARGET), and all members that an association adds (ASSOCIATION).
 TARGET = ("InstanceId", "NetworkInterfaceId", "PrivateIpAddress")
 ASSOCIATION = ("AssociationId", "NetworkInterfaceOwnerId", *TARGET)
 
@@ -115,7 +115,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> Docu
 
 
 def associate(tx: Tx[Store], caller: Caller, allocation_id: str, interface: Document) -> Document:
-    """Associate an address with the network interface of a NAT gateway. Return the members that the gateway stores about it."""
+    """Associate an address with the network interface of a NAT gateway. Return what the gateway stores about the address."""
     address = find(tx, caller, ELASTIC_IP, {"AllocationId": allocation_id})
     if "AssociationId" in address:
         raise _already_associated(address)

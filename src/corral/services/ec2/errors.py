@@ -18,7 +18,7 @@ IncorrectState = api_error("IncorrectState")
 InstanceLimitExceeded = api_error("InstanceLimitExceeded")
 InsufficientCidrBlocks = api_error("InsufficientCidrBlocks")
 InsufficientFreeAddressesInSubnet = api_error("InsufficientFreeAddressesInSubnet")
-InsufficientInstanceCapacity = api_error("InsufficientInstanceCapacity")  # status 400, not 500 as on AWS, so clients do not retry
+InsufficientInstanceCapacity = api_error("InsufficientInstanceCapacity")  # status 400, so that clients do not retry; AWS: 500
 InvalidAMIID = api_error("InvalidAMIID.NotFound")
 InvalidAMIName = api_error("InvalidAMIName.Duplicate")
 InvalidAddressNotFound = api_error("InvalidAddress.NotFound")
@@ -59,7 +59,7 @@ TagLimitExceeded = api_error("TagLimitExceeded")
 UnsupportedOperation = api_error("UnsupportedOperation")
 VPCIdNotSpecified = api_error("VPCIdNotSpecified")
 
-NOT_FOUND = {  # resource type → the error for an id that does not exist
+NOT_FOUND = {  # resource type → the error and its text for an id that does not exist
     "vpc": (api_error("InvalidVpcID.NotFound"), "The vpc ID '{}' does not exist"),
     "subnet": (api_error("InvalidSubnetID.NotFound"), "The subnet ID '{}' does not exist"),
     "internet-gateway": (api_error("InvalidInternetGatewayID.NotFound"), "The internetGateway ID '{}' does not exist"),

@@ -19,12 +19,12 @@ from corral.services.stored_resources import Params, Selects
 from corral.store import Store
 
 COMMON = {"owner-id": "OwnerId", "tag-key": "Tags[].Key"}
-# Wildcards, also after a backslash, and "[", which has a meaning only for `fnmatchcase`.
+# The wildcards, a backslash with the character that it makes plain, and "[", which has a meaning only for `fnmatchcase`.
 SPECIAL = re.compile(r"\\[*?\\]|[*?\[]")
 
 
 def filtered(paths: Mapping[str, str], member: str = "Filters") -> Callable[[Tx[Store], Caller, Params], Selects]:
-    """Return the function `selects` of a resource type.
+    """Return the function for `ResourceType.selects`. It converts the filters of a request to a predicate on documents.
 
     `paths` has the path of each filter. `member` is the member of a request that contains the filters.
     """
@@ -53,7 +53,7 @@ def _test(name: str, values: list[str], paths: Mapping[str, str]) -> Selects:
 
 
 def _values(value: Any, steps: list[str]) -> Iterator[str]:
-    """Return the values at a path as texts. A step `name[]` continues in each element of a list."""
+    """Yield the values at a path as texts. A step `name[]` of the path leads to each element of the list `name`."""
     if not steps:
         if isinstance(value, bool):
             yield "true" if value else "false"
@@ -69,7 +69,7 @@ def _values(value: Any, steps: list[str]) -> Iterator[str]:
 def matcher(value: str) -> Callable[[str], bool]:
     """Return a function that compares a text with the value of a filter.
 
-    A backslash before a wildcard makes it a plain character.
+    A backslash before a wildcard or before another backslash makes this character a plain character.
     """
     if not SPECIAL.search(value):
         return value.__eq__

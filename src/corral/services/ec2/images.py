@@ -111,14 +111,17 @@ def is_on_record(tx: Tx[Store], caller: Caller, image_id: str) -> bool:
 
 
 def is_ecs_optimized(region: str, image_id: str) -> bool:
-    """Return whether an image is ECS-optimized. Its instances join the cluster `default` unless user data names another."""
+    """Return whether an image is ECS-optimized.
+
+    The instances of such an image join the cluster `default`, unless their user data names another cluster.
+    """
     image = _public(region).get(image_id)
     return image is not None and bool(image["_ecs"])
 
 
 @lru_cache(maxsize=32)
 def _public(region: str) -> dict[str, Document]:
-    """Return the images of the public parameters of a region, by id."""
+    """Return the images in the public parameters of a region, by image id."""
     named: dict[str, str] = {}
     for parameter in public_parameters.under(region, public_parameters.LINUX):
         named[parameter.value] = parameter.name.rpartition("/")[2]

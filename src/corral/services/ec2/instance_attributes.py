@@ -144,6 +144,7 @@ def _require_stopped(instance: Instance, attribute: str) -> None:
 
 
 def _replace_attributes(tx: Tx[Store], instance: Instance, attributes: dict[str, str]) -> None:
+    # These are ECS attributes. Those that reserve GPUs (HOLD_PREFIX) stay.
     for name in tx.store.instances.attributes(instance.id):
         if not name.startswith(HOLD_PREFIX):
             tx.store.instances.drop_attribute(instance.id, name)

@@ -59,7 +59,8 @@ SELECTS = filtered(
 def find_instances(tx: Tx[Store], caller: Caller, ids: Iterable[str], *, hosts: bool = False) -> list[Instance]:
     """Return the instances of a region that a request names. Raise EC2's error if one of them does not exist.
 
-    With `hosts`, the request may also name a host's own instance, because clients get the id of this instance from ECS.
+    With `hosts`, the request may also name the own instance of a host, which has all GPUs that no EC2 instance has. Clients get the
+    id of this instance from ECS.
     """
     found: dict[str, Instance] = {}
     missing = []
@@ -87,7 +88,7 @@ def state_of(state: InstanceState) -> Document:
 
 
 def reservations(caller: Caller, views: Iterable[Document]) -> list[Document]:
-    """Group instances by the request that launched them."""
+    """Return EC2's reservations. A reservation has the views of the instances that one request launched."""
     grouped: dict[str, Document] = {}
     for view in views:
         name = view["_reservation"]

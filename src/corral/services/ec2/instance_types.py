@@ -33,7 +33,7 @@ TYPE_PAGES = replace(PAGES, default=100, largest=100)
 
 
 class TypeSize(Struct, frozen=True):
-    """The resources of an instance of a type on this machine."""
+    """The resources that an instance of a type has on this machine."""
 
     gpus: int
     cpu_units: int
@@ -41,11 +41,11 @@ class TypeSize(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """The prices per hour of a type on AWS, in US dollars. A price is None if AWS has no such price, or if it is not known."""
+    """The prices per hour of a type on AWS, in US dollars. A price is None if AWS has no such price, or if it is unknown."""
 
     on_demand: float | None
     spot: float | None
-    date: str  # when AWS had these prices
+    date: str  # the day on which AWS had these prices
     region: str
 
 
@@ -57,8 +57,8 @@ class InstanceType(Struct, frozen=True, array_like=True):
     cores: int | None
     memory_mib: int
     gpus: int = 0
-    gpu: tuple[str, str, int] | None = None  # model, manufacturer, MiB
-    accelerators: list[tuple[str, str, str, int, int]] | None = None  # kind, name, manufacturer, count, MiB
+    gpu: tuple[str, str, int] | None = None  # model, manufacturer, memory in MiB
+    accelerators: list[tuple[str, str, str, int, int]] | None = None  # kind, name, manufacturer, count, memory in MiB
     architectures: tuple[str, ...] = ("x86_64",)
     processor: str | None = None
     clock_ghz: float | None = None
@@ -66,7 +66,7 @@ class InstanceType(Struct, frozen=True, array_like=True):
     metal: int = 0
     burstable: int = 0
     hypervisor: str | None = "nitro"
-    storage: list[tuple[int, int, str]] | None = None  # count, GB, kind
+    storage: list[tuple[int, int, str]] | None = None  # count, size in GB, kind
     network: str = ""
     interfaces: int = 4
     addresses: int = 15
@@ -101,7 +101,10 @@ def _catalogue() -> dict[str, InstanceType]:
 
 @lru_cache(maxsize=256)
 def _facts(name: str) -> InstanceType | None:
-    """Return one type of AWS. Only its line of the file is decoded, because decoding all lines would delay a launch."""
+    """Return one type of AWS, or None if AWS has no such type.
+
+    Only one line of the file is decoded, because decoding all lines would delay a launch.
+    """
     text = _text()
     start = text.find(b'\n["' + name.encode("utf-8", "replace") + b'",')
     return None if start < 0 else _decode(text[start + 1 : text.index(b"\n", start + 1)])
@@ -119,7 +122,7 @@ def _family(name: str) -> tuple[InstanceType, ...]:
 
 
 def types_of_family(mappings: Mapping[str, TypeMapping], name: str) -> list[InstanceType]:
-    """Return the types of a family, without bare metal types. Entries of corral.toml change their sizes and add types."""
+    """Return the types of a family, without bare metal types. The entries of corral.toml change sizes and add types."""
     own = {type_: _mapped(type_, _facts(type_), mapping) for type_, mapping in mappings.items() if type_.startswith(f"{name}.")}
     found = {each.name: each for each in _family(name)} | own
     return [each for each in found.values() if not each.metal]
@@ -148,7 +151,7 @@ def size_of(tx: Tx[Store], name: str) -> TypeSize:
 
 
 def price_of(name: str) -> Price | None:
-    """Return the hourly prices of a type on AWS, or None if they are not known."""
+    """Return the hourly prices of a type on AWS, or None if no price is known."""
     found = _facts(name)
     if found is None or (found.on_demand is None and found.spot is None):
         return None

@@ -32,7 +32,7 @@ from corral.services.pagination import Candidates
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-LAUNCHES_MAX = 20  # instances that one request may launch; each launch takes the state lane about 0.4 ms
+LAUNCHES_MAX = 20  # instances that one request may launch; each launch delays other requests by about 0.4 ms
 ROWS_PER_READ = 200
 # Members of RunInstances that do not describe an instance.
 NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")
@@ -234,7 +234,7 @@ def reboot_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 
 
 def _each(tx: Tx[Store], found: list[Instance], change: Callable[[Instance], object]) -> list[Document]:
-    """Change each instance. Return the state of each before and after the change."""
+    """Change each instance. Return the state of each instance before and after the change."""
     changes = []
     for instance in found:
         change(instance)

@@ -72,7 +72,7 @@ KEY_PAIR = ResourceType(
 
 
 def generate_key(params: Params) -> Params:
-    """Add a new RSA key to a request that needs one. This can take a second, so it runs before the transaction."""
+    """Add a new RSA key to a request that needs one. The server calls this before the transaction: a new key can take a second."""
     return {**params, "_key": generate_private_key(65537, RSA_BITS)} if params.get("KeyType", "rsa") == "rsa" else params
 
 

@@ -46,7 +46,7 @@ from corral.store import Store
 
 DEFAULT_TYPE = "m1.small"  # the type if RunInstances names none
 USER_DATA_MAX_BYTES = 16 * 1024
-FIRST_HOST = 4  # the index of the first address for instances; AWS reserves the first four of a subnet
+FIRST_HOST = 4  # the index of the first address for instances; AWS reserves the first four addresses of a subnet
 RESOLVE = "resolve:ssm:"
 TAGGED_TYPES = {  # resource types in TagSpecifications; only tags of instances are stored
     "instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu", "capacity-reservation",
@@ -117,12 +117,15 @@ def with_next_address(tx: Tx[Store], caller: Caller, request: InstanceRequest) -
 
 
 def cluster_to_join(region: str, image_id: str, settings: AgentSettings) -> str:
-    """Return the ECS cluster that an instance joins, or an empty text. With an ECS-optimized image, the default is `default`."""
+    """Return the ECS cluster that an instance joins, or an empty text if it joins none.
+
+    If the user data names no cluster, an instance of an ECS-optimized image joins the cluster `default`.
+    """
     return settings.cluster or (DEFAULT_CLUSTER if is_ecs_optimized(region, image_id) else "")
 
 
 def agent_settings(data: Params) -> AgentSettings:
-    """Read the settings of the ECS agent from the user data of a launch, which is in base64, and from its metadata for cfn-init."""
+    """Read the settings of the ECS agent from the user data of a launch (in base64) and from its metadata for cfn-init."""
     text = data.get("UserData") or ""
     try:
         raw = b64decode(text, validate=False)
@@ -205,7 +208,7 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
 
 
 def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None) -> Document:
-    """Return a free private address of the subnet, with the ids of its network interface."""
+    """Return the private address `wanted`, or else a free address of the subnet, with the ids of a new network interface."""
     taken = tx.store.instances.addresses(subnet["SubnetId"])
     if gateways := every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
         taken = taken | {each["PrivateIp"] for nat in gateways for each in nat["NatGatewayAddresses"]}

@@ -41,7 +41,7 @@ from corral.services.stored_resources import (
 from corral.store import Store
 
 NAME = re.compile(r"[a-zA-Z0-9().\-/_]{3,128}")
-VERSION, BY_NAME = "launch-template-version", "launch-template-name"  # types of stored rows
+VERSION, BY_NAME = "launch-template-version", "launch-template-name"  # types of rows: a version, and the id for a name
 VERSIONS_MAX = 200  # how many versions one request may describe or delete
 LATEST, DEFAULT = "$Latest", "$Default"
 
@@ -50,7 +50,7 @@ class LaunchTemplateVersion(Struct, frozen=True):
     template_id: str
     name: str
     version: int
-    data: dict[str, Any]  # RequestLaunchTemplateData
+    data: dict[str, Any]  # EC2's structure RequestLaunchTemplateData
 
 
 def template_data(tx: Tx[Store], caller: Caller, given: Params) -> LaunchTemplateVersion:
@@ -116,7 +116,7 @@ def _view(template: Document, version: Document) -> Document:
 
 
 def _versions(tx: Tx[Store], caller: Caller, template_id: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
-    """Return the names and the contents of the rows of versions, sorted by version number."""
+    """Return the versions of a template, sorted by version number. Each is a pair: the name of its row, and its document."""
     first = f"{template_id}/"
     rows = tx.store.stored.listed("ec2", VERSION, caller.region, after or first, limit)
     return [(name, version) for name, version in rows if name.startswith(first)]

@@ -72,7 +72,7 @@ def _deleted(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
 
 
 def _view(tx: Tx[Store], caller: Caller, subnet: Document) -> Document:
-    """Subtract the addresses of instances from the number of available addresses."""
+    """Return a subnet for responses: subtract the addresses of instances from the number of available addresses."""
     used = len(tx.store.instances.addresses(subnet["SubnetId"]))
     return {**subnet, "AvailableIpAddressCount": subnet["AvailableIpAddressCount"] - used}
 

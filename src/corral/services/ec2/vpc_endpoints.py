@@ -1,4 +1,4 @@
-"""VPC endpoints. They are stored only, because programs connect to the address of Corral without them."""
+"""VPC endpoints. Corral only stores them, because programs need no endpoint to connect to the address of Corral."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _registry_type(
     delete: str,
     default: Params,
 ) -> TemplateType:
-    """Return the type of a setting of the registry. The operation `delete` gets the parameters `default`."""
+    """Return the type of a registry setting. A stack deletes a setting by the operation `delete` with the parameters `default`."""
 
     return api_type(
         f"AWS::ECR::{name}",

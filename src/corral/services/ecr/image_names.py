@@ -1,4 +1,4 @@
-"""Image names that refer to this registry: ECR addresses of this account, and addresses on Corral's port of this machine."""
+"""Image names that refer to this registry: ECR addresses of this account, and addresses of this machine with Corral's port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ECR_NAME = re.compile(
     r"([0-9]{12})\.dkr[.-]ecr(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws|on\.amazonwebservices\.com\.cn)/(.+)"
 )
 _LOCAL_NAME = re.compile(r"(?:localhost|127\.0\.0\.1):([0-9]{1,5})/(.+)")
-# Within this time, all pulls of an image use the same password, so that a Docker engine can combine them into one pull.
+# The password for pulls changes once in this time. A Docker engine can combine several pulls into one if their password is equal.
 _ROTATION_S = 3600
 
 
@@ -25,7 +25,7 @@ class RegistryPull(NamedTuple):
 
 
 def region_prefix(region: str) -> str:
-    """Return the prefix that is added to the name of a repository when a host pulls an image.
+    """Return the prefix that `pull_from_here` adds to the name of a repository.
 
     The prefix lets a Docker engine distinguish the images of two regions.
     """

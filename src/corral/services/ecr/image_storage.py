@@ -1,4 +1,4 @@
-"""Adds and deletes images and layers. The API of ECR and the registry share these functions."""
+"""Adds and deletes images and layers. The API of ECR and the registry share these functions. A layer is a file (blob)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ MANIFEST_MAX_BYTES = 4 * 1024 * 1024
 
 class PushedImage(NamedTuple):
     image: RegistryImage
-    existed: bool  # True if the image already existed with this tag, so that nothing has changed
+    existed: bool  # True if the repository already had this image with this tag, so that nothing has changed
 
 
 def put_image(
     tx: Tx[Store], repository: Repository, body: bytes, media_type: str | None, tag: str | None, digest: str | None = None
 ) -> PushedImage:
-    """Add an image and set its tag. The repository must already have the layers of the image, or the images of an index.
+    """Add an image and set its tag. `digest` is the digest that the client expects.
 
-    `digest` is the digest that the client expects.
+    The repository must already have the layers of the image. If the image is an index, which is a list of images, the repository
+    must already have these images.
     """
     found = f"sha256:{sha256(body).hexdigest()}"
     if digest is not None and digest != found:
@@ -66,7 +67,7 @@ def put_image(
 
 
 def is_immutable(repository: Repository, tag: str) -> bool:
-    """Whether a tag of this repository must not be moved to another image."""
+    """Return whether a tag of this repository must not be moved to another image."""
     mutability = repository.about.get("imageTagMutability", "MUTABLE")
     filters = repository.about.get("imageTagMutabilityExclusionFilters", ())
     excluded = mutability.endswith("_WITH_EXCLUSION") and any(fnmatchcase(tag, each["filter"]) for each in filters)
@@ -82,9 +83,9 @@ def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
 
 
 def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> int:
-    """Return the size of all layers, or the size of the largest image in an index, as on ECR.
+    """Return the size of all layers of an image. For an index, return the size of its largest image, as ECR does.
 
-    Raise an error if a layer or an image is missing.
+    Raise an error if a layer or an image of the index is missing.
     """
     images = tx.store.images
     if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
@@ -122,13 +123,13 @@ def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Store
 
 
 def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
-    """Add an existing layer to a repository, or keep it there for longer."""
+    """Add an existing layer to a repository. If the repository already has the layer, and no image uses it, keep it for longer."""
     tx.store.images.hold_layer(repository.id, layer.digest, tx.now_s)
     schedule_layer_cleanup(tx)
 
 
 def drop_layer(tx: Tx[Store], repository: Repository, digest: str) -> None:
-    """Delete a layer at once. The caller has checked that no image of this repository uses it."""
+    """Remove a layer from a repository at once. The caller has checked that no image of the repository uses the layer."""
     release(tx, tx.store.images.drop_layer(repository.id, digest))
 
 
@@ -139,7 +140,7 @@ def drop_repository(tx: Tx[Store], repository: Repository) -> None:
 
 
 def schedule_layer_cleanup(tx: Tx[Store]) -> None:
-    """Schedule the reconciler for the time when the first unused layer can be deleted."""
+    """Schedule the reconciler that deletes unused layers. It runs when the first of them may be deleted."""
     since_s = tx.store.images.first_unused_s()
     if since_s is not None:
         tx.due(UNUSED_LAYERS, max(since_s + UNUSED_KEPT_S, tx.now_s))

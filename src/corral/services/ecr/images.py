@@ -40,7 +40,7 @@ def list_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 
 def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Describe images in the order of their push. If the request contains image ids, describe these; all of them must exist."""
+    """Describe images in the order of their push. If the request has image ids, describe only these images: all must exist."""
     repository = requested_repository(tx, params, caller)
     if (ids := params.get("imageIds")) is not None:
         check_unpaged(params, "imageIds", "filter")
@@ -95,7 +95,7 @@ def put_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def batch_delete_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Delete images. A digest deletes the image with all its tags.
 
-    A tag deletes only this tag. If it was the last tag, the image is deleted too.
+    A tag deletes only this tag. If the image has no other tag, the image is deleted too.
     """
     repository = requested_repository(tx, params, caller)
     deleted, failures = list[dict[str, Any]](), list[dict[str, Any]]()

@@ -1,8 +1,8 @@
 """Passwords for the image registry. GetAuthorizationToken issues them, and `docker login` stores them.
 
-A password is a token with a MAC (`services/sessions.py`) that contains a principal, a region and an expiry time. So Corral does not
-store passwords. On AWS, the address of a registry contains the region, but the address of this registry does not. So the region in
-the password selects the repositories.
+A password is a token that contains a principal, a region and an expiry time, and a MAC of these (`services/sessions.py`). So Corral
+need not store passwords. On AWS, the address of a registry contains the region, but the address of this registry does not. So the
+region in the password selects the repositories.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RegistryAccess(NamedTuple):
     principal: str  # the ARN of the caller that requested the password
     region: str
     expires_at_s: int
-    task_id: str | None  # the password of a task is valid until the task stops
-    confined: bool = False  # the same value as in the session that requested the password
-    epoch: str = "0"  # the same value as in a session (`services/sessions.py`)
+    task_id: str | None  # the task that requested the password; when this task stops, the password becomes invalid
+    confined: bool = False  # True if a program in a container requested the password (`Caller.confined`)
+    epoch: str = "0"  # if `SessionValidity` no longer has this epoch, the password is invalid
 
 
 def password(key: bytes, access: RegistryAccess) -> str:

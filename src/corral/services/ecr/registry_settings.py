@@ -1,4 +1,4 @@
-"""Settings of the registry in each region. They are stored and returned only: Corral does not scan or replicate images."""
+"""Settings of the registry in each region. Corral only stores and returns them: it does not scan or replicate images."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def registry_address(tx: Tx[Store], caller: Caller) -> str:
     """Return the host and port at which the caller's Docker reaches the registry.
 
     Docker accepts a registry without TLS only on localhost, and stores a login under the given address. So every name of this
-    machine is replaced with `localhost`. The port is always included. Without a port, Docker would search for "box/name" on Docker
-    Hub.
+    machine is replaced with `localhost`. The port is always included, because Docker would search for an image "box/name", without
+    a port, on Docker Hub.
     """
     try:
         address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
@@ -68,7 +68,7 @@ def registry_address(tx: Tx[Store], caller: Caller) -> str:
 def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:
     """Raise an error if a request contains both names of items and members for pagination.
 
-    A request with names returns all items.
+    The response to a request with names has all these items, so it has no pages.
     """
     for member in ("nextToken", "maxResults", *others):
         if member in params:

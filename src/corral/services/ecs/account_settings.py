@@ -1,4 +1,4 @@
-"""Account settings. They are stored per principal. The settings of the root user are the defaults of the account."""
+"""Account settings of ECS. They are stored per principal. The settings of the root user are the defaults of the account."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.store import Store
 SWITCH = ("enabled", "disabled")
 ON_OFF = ("on", "off")
 
-# Name → (the default of AWS, the allowed values).
+# Name → (AWS's default value, the allowed values).
 SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "awsvpcTrunking": ("disabled", SWITCH),
     "containerInsights": ("disabled", (*SWITCH, "enhanced")),

@@ -1,7 +1,8 @@
-"""Capacity providers, and the capacity for the tasks of a request, which chooses a launch type or a capacity provider strategy.
+"""Operations on capacity providers, and functions that find the capacity for the tasks of a request.
 
-The tasks of a capacity provider run on the instances of its Auto Scaling group. `services/ecs/managed_scaling.py` describes how the
-group is scaled.
+A request names a launch type or a capacity provider strategy. A capacity provider that a caller has created runs its tasks on the
+instances of an Auto Scaling group. With managed scaling, `reconcile/capacity_providers.py` scales this group. Three providers are
+built in: `host`, which is this machine, and the two Fargate providers.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
     document = _without_failure(document) | {"autoScalingGroupProvider": settings, "updateStatus": "UPDATE_COMPLETE"}
     tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
     tx.mark(provider_key(caller.region, group_name(document)))
-    # The request may have turned managed draining off: then the group terminates instances that wait for the end of their tasks.
+    # If the request has turned managed draining off, the group terminates instances that wait for the end of their tasks.
     tx.mark(group_key(caller.region, group_name(document)))
     return {"capacityProvider": _response(caller, document)}
 
@@ -149,7 +150,7 @@ def describe_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: C
 
 
 def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str]) -> None:
-    """Raise InvalidParameterException if these providers cannot belong to the cluster."""
+    """Raise InvalidParameterException if one of these providers cannot belong to the cluster."""
     if len(set(names)) != len(names):
         raise InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
     for name in names:
@@ -205,7 +206,7 @@ def _without_failure(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group_settings(before: dict[str, Any], given: dict[str, Any], of_group: Group | None) -> dict[str, Any]:
-    """Return an Auto Scaling group provider. A member that is not in `given` comes from `before`, or else from AWS's defaults."""
+    """Return an autoScalingGroupProvider. A member that is not in `given` comes from `before`, or else from AWS's defaults."""
     scaling = {**MANAGED_SCALING, **before.get("managedScaling", {}), **given.get("managedScaling", {})}
     if scaling["minimumScalingStepSize"] > scaling["maximumScalingStepSize"]:
         raise ClientException("The managed scaling minimumScalingStepSize is larger than the maximumScalingStepSize.")
@@ -225,7 +226,7 @@ def _group_settings(before: dict[str, Any], given: dict[str, Any], of_group: Gro
 
 
 def _created(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
-    """Return the document of a provider that a request has created. Raise an error for a built-in provider."""
+    """Return the document of a provider that a caller has created. Raise an error if it is built in or does not exist."""
     if name in BUILT_IN_PROVIDERS:
         raise ClientException(f"The capacity provider {name} is reserved and cannot be changed or deleted.")
     document = tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
@@ -264,7 +265,7 @@ def capacity_of(
 ) -> Capacity:
     """Return the capacity for a request. If the request has no launch type and no strategy, use the cluster's default strategy.
 
-    With the launch type EC2, a task fails if it does not fit at once. With a capacity provider or on Fargate, it waits.
+    With a capacity provider or on Fargate, a task that does not fit at once waits. Otherwise it fails.
     """
     if launch_type and strategy:
         raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
@@ -328,9 +329,9 @@ def _provider_capacity(
 def service_capacity(
     tx: Tx[Store], settings: dict[str, Any], region: str, cluster: str, cluster_details: dict[str, Any], count: int, running: int
 ) -> Capacity:
-    """The capacity for new tasks of a service.
+    """The capacity for new tasks of a service. These tasks wait if no capacity is free.
 
-    These tasks wait if no capacity is free. `running` is the number of tasks that the service already has.
+    `running` is the number of tasks that the service already has. The strategy counts them as the first tasks that it distributes.
     """
     launch_type, strategy = settings.get("launchType"), settings.get("capacityProviderStrategy")
     if launch_type == "FARGATE":

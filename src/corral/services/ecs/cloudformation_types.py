@@ -1,4 +1,4 @@
-"""ECS resource types of CloudFormation templates."""
+"""ECS resource types of CloudFormation templates. A step creates, updates or deletes one resource of a stack."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from corral.services.ecs.rollouts import BREAKER, current_rollout
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 
-STOPS_MAX = 20  # tasks that one transaction stops
-PACE_S = 0.001  # the time until the next of these transactions
+STOPS_MAX = 20  # the most tasks that one transaction stops
+PACE_S = 0.001  # the time until the next transaction that stops tasks
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
 AlreadyExists = api_error("AlreadyExists")
@@ -112,10 +112,10 @@ def _delete_association(tx: Tx[Store], caller: Caller, identity: str, properties
 
 
 def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Remove the capacity providers from the cluster. If the stack is deleted or rolled back, first stop the providers' tasks.
+    """Remove the capacity providers from the cluster. Return what the step waits for, or None if the providers are removed.
 
-    ECS refuses to remove a capacity provider that runs tasks. The later deletion of the Auto Scaling group would stop these tasks
-    anyway.
+    ECS refuses to remove a capacity provider that runs tasks. If the stack is deleted or rolled back, stop these tasks first: the
+    later deletion of the Auto Scaling group would stop them anyway. In any other case, raise ECS's error.
     """
     cluster = short(step.physical_id)
     if not _exists(tx, caller, cluster):
@@ -135,7 +135,7 @@ def _association_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wait
 
 
 def _tasks_of_providers(tx: Tx[Store], caller: Caller, cluster: str) -> list[str]:
-    """Return at most STOPS_MAX tasks of a cluster's capacity providers that have not stopped."""
+    """Return the ids of at most STOPS_MAX unstopped tasks of a cluster's capacity providers. Ignore the provider `host`."""
     _, details = cluster_record(tx, caller, cluster) or ("", {})
     providers = [name for name in details.get("capacityProviders", ()) if name != HOST_PROVIDER]
     found = [task for name in providers for task in tx.store.clusters.tasks_on(caller.region, cluster, name, STOPS_MAX)]
@@ -233,7 +233,10 @@ def _delete_service(tx: Tx[Store], caller: Caller, identity: str, properties: Pr
 
 
 def _service_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """A service is settled when it runs the desired number of tasks, and its deployment is complete."""
+    """Return None if the service runs the desired number of tasks and its deployment is complete. Otherwise return why it waits.
+
+    Raise NotStabilized if the deployment has failed or takes longer than STABILIZES_S, or if the service was deleted.
+    """
     service = _service(tx, caller, step.physical_id)
     if service is None or service.status == INACTIVE:
         raise NotStabilized(f"The service {step.physical_id} was deleted.")
@@ -262,7 +265,7 @@ def _failure(tx: Tx[Store], service: EcsService, step: ResourceStep) -> str | No
 
 
 def _service_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """A deleted service is gone when its last task has ended."""
+    """Return None if the last task of a deleted service has ended. Otherwise return what the step waits for."""
     service = _service(tx, caller, step.physical_id)
     if service is None or service.status == INACTIVE:
         return None

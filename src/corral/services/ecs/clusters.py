@@ -131,7 +131,7 @@ def _update(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -
 
 
 def _mark_providers(tx: Tx[Store], caller: Caller, providers: Iterable[str]) -> None:
-    """Reconcile capacity providers that a cluster may have got or lost."""
+    """Reconcile capacity providers after a change of the list of providers of a cluster."""
     for provider in providers:
         if group := group_of_provider(tx, caller.region, provider):
             tx.mark(provider_key(caller.region, group))
@@ -165,7 +165,7 @@ def _description(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict
 
 
 def _statistics(tx: Tx[Store], caller: Caller, name: str) -> list[dict[str, str]]:
-    """Count the tasks and services by launch type. Corral has no external instances."""
+    """Count the tasks and services by launch type. The type EXTERNAL is missing, because Corral has no external instances."""
     counts = tx.store.clusters.task_statistics(caller.region, name)
     services = tx.store.ecs_services.statistics(caller.region, name)
     statistics: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """The performance log events of Container Insights: one for each cluster, service, task and container, once a minute.
 
-The members and their order are those of the events that AWS documents for ECS. The events are in the older embedded metric format,
-so the metrics of the namespace ECS/ContainerInsights come from the events themselves. Corral does not measure the network traffic
-of tasks, so the network members are missing.
+The members and their order are those of the events that AWS documents for ECS. The events have the older embedded metric format
+(`decide/emf.py`), so Corral reads the metrics of the namespace ECS/ContainerInsights from the log events. Corral does not measure
+the network traffic of tasks, so the network members are missing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from corral.telemetry import LogStore
 NAMESPACE = "ECS/ContainerInsights"
 GROUP = "/aws/ecs/containerinsights/{}/performance"
 RETENTION_DAYS = 1  # as AWS sets it for these groups
-TASKS_MAX = 500  # a cluster with more tasks gets events for this many of them
-PIECE = 10  # one transaction handles this many services or tasks, so that other requests do not wait long
+TASKS_MAX = 500  # if a cluster has more tasks, only this many of them get events
+PIECE = 10  # the most services or tasks that one transaction handles, so that other requests do not wait long
 ENHANCED = "enhanced"
 
 CLUSTER_METRICS = {"TaskCount": "Count", "ContainerInstanceCount": "Count", "ServiceCount": "Count"}
@@ -58,7 +58,7 @@ CONTAINER_DIMENSIONS = (
 
 
 class UsedByRun(Struct, frozen=True):
-    """The average CPU units of a container since the last measurement, its memory now, and its I/O since its start."""
+    """The average CPU units of a container since the earlier measurement, its memory now, and its I/O since its start."""
 
     cpu_units: float
     memory_mib: float
@@ -77,7 +77,10 @@ PerformanceEvents = dict[str, list[str]]  # log stream → messages
 
 
 def used_by_runs(now: Mapping[str, Usage], before: Mapping[str, Usage], started_s: Mapping[str, float]) -> dict[str, UsedByRun]:
-    """Return the resources of each run. Its CPU units are the average since the earlier measurement, or else since its start."""
+    """Return the resources that each run uses, by its attempt id. A run is one container of a task.
+
+    The CPU units are the average since the earlier measurement (`before`). Without one, they are the average since the start.
+    """
     found = {}
     for attempt, usage in now.items():
         cpu_s, since_s = usage.cpu_user_s + usage.cpu_system_s, started_s.get(attempt, usage.at_s)

@@ -1,6 +1,8 @@
-"""ECS container instances: the instances that have joined a cluster.
+"""Operations on ECS container instances and their attributes.
 
-Each host is itself an instance. Such an instance belongs to no region: its status and its attributes are the same in every region.
+A container instance is an EC2 instance that has joined a cluster, or the own instance of a host, which has all GPUs of the host
+that no EC2 instance has. The own instance of a host belongs to no region: its status and its attributes are the same in every
+region. A slot is the capacity of one instance, total and free. A pool is a set of slots.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from corral.services.ecs.tags import instance_tags
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
-ATTRIBUTES_MAX = 10  # custom attributes of one instance; attributes that reserve GPUs do not count
+ATTRIBUTES_MAX = 10  # custom attributes of one instance; attributes that reserve GPUs (HOLD_PREFIX) do not count
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
 HOLD_REASON = re.compile(r"[^\x00-\x1f]{0,128}")
 BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")
@@ -72,7 +74,7 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
 
     def update(slot: Slot) -> dict[str, Any]:
         instance = tx.store.instances.get(slot.id)
-        if instance is not None and instance.status != "INACTIVE":  # a deregistered instance stays INACTIVE until it leaves
+        if instance is not None and instance.status != "INACTIVE":  # a deregistered instance stays INACTIVE
             instances.set_status(tx, instance, status)
         _, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
         return _description(tx, caller, cluster, renewed, ())
@@ -81,7 +83,7 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
 
 
 def deregister_container_instance(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Take an instance out of its cluster. With `force`, its tasks are stopped first."""
+    """Take an instance out of its cluster. Refuse this if tasks run on it. With `force`, stop these tasks instead."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     found = find_slot(tx, caller.region, cluster, short(params["containerInstance"]))
     instance = tx.store.instances.get(found[1].id) if found is not None else None
@@ -143,7 +145,7 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:
-    """Return a handler for an operation that only the agents of ECS call. The handler raises an error that ends with `instead`."""
+    """Return a handler for an operation that Corral does not serve. The handler raises an error that ends with `instead`."""
 
     def refused(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> NoReturn:
         raise ClientException(f"Corral does not serve {operation}: {instead}")
@@ -238,7 +240,7 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
 
 
 def _gpu_device(gpu: GpuDevice, containers: int, allocated_mib: int) -> dict[str, Any]:
-    """Describe a GPU that `containers` containers use. If they share it, `allocated_mib` is the sum of their memory, else 0."""
+    """Describe a GPU that `containers` containers use. If they share it, `allocated_mib` is the sum of their GPU memory, else 0."""
     mode = "NVIDIA_MPS" if allocated_mib else "DEDICATED" if containers else "IDLE"
     return {
         "gpuId": gpu.gpu_id,
@@ -250,7 +252,10 @@ def _gpu_device(gpu: GpuDevice, containers: int, allocated_mib: int) -> dict[str
 
 
 def _terminated(tx: Tx[Store], caller: Caller, cluster: str, instance_id: str) -> Instance | None:
-    """Return an instance that was in the cluster when it was terminated, as long as DescribeInstances shows it."""
+    """Return a terminated instance that was in the cluster at its end.
+
+    Return None if there is no such instance, or if DescribeInstances no longer shows it.
+    """
     instance = tx.store.instances.get(instance_id)
     is_ended = instance is not None and instance.state is InstanceState.TERMINATED
     return instance if instance and is_ended and (instance.region, instance.cluster) == (caller.region, cluster) else None

@@ -78,7 +78,7 @@ def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def is_session_address(settings: Settings, session_id: str, address: str) -> bool:
-    """Whether ExecuteCommand returned this address for the session. The address contains a secret, so a client cannot guess it."""
+    """Whether ExecuteCommand returned this address for the session. The address contains a MAC, so a client cannot guess it."""
     return sessions.opened(settings.session_key, "exec address", address) == session_id.encode()
 
 
@@ -92,9 +92,9 @@ def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -
 
 
 def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
-    """Return the id of the host and the order for a permit.
+    """Return the host of the run that a permit names, and the order that starts the command there.
 
-    Check the run and the host again, because they can have stopped after ExecuteCommand.
+    Check the run and the host again: since ExecuteCommand, the run can have stopped, and the host can have disconnected.
     """
     task = tx.store.tasks.of_run(permit.run_id)
     run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None

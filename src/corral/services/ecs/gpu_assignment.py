@@ -1,4 +1,9 @@
-"""GPU assignment: decides which GPUs each container of a placed task gets."""
+"""GPU assignment: decides which GPUs each container of a placed task gets.
+
+A run is one container of a task on a host. A slot is the capacity of one instance. A placement is the slot and the GPUs that the
+scheduler has chosen for a task. A claim is the entry of a waiting task in the waiting list of a pool. A run with `gpus=FREE_GPUS`
+requires no GPU, but gets free GPUs (`gpu_requirements.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ def assign_gpus(
 ) -> tuple[Run, ...]:  # fmt: skip
     """Assign the GPUs of a placement to the runs of a task, before the task is stored as placed.
 
-    `claim` is None for a task that did not wait. Containers that take free GPUs get none of the GPUs in `kept`.
+    `claim` is None for a task that did not wait. Runs with FREE_GPUS get none of the GPUs in `kept`.
     """
     pool = tx.store.fleet.pool(pool_name)
     runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
@@ -38,8 +43,8 @@ def assign_free_gpus(
 ) -> tuple[Run, ...]:
     """Assign free GPUs to the runs of a Batch job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
 
-    `gpu_ids` are the free GPUs. A container gets those that the variable in its environment names: `job_specs.py` copies the value
-    of an image to the environment.
+    `gpu_ids` are the free GPUs. A container gets those that the variable in its environment names. If the image sets the variable,
+    `services/batch/job_specs.py` has copied the value to the environment.
     """
     visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
     runs = tuple(run.but(gpus=FREE_GPUS) if visible[run.id] else run for run in runs)
@@ -50,7 +55,8 @@ def assign_free_gpus(
 def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) -> tuple[Task, Run] | None:
     """Assign free GPUs to a run whose image sets NVIDIA_VISIBLE_DEVICES to `visible`. The host of the run has reported this value.
 
-    Return the task and the run; the caller must order the run to start. Return None if the run has started or its task is stopping.
+    Return the task and the run. The caller must then order the run to start. Return None if the run has started or its task is
+    stopping.
     """
     task = tx.store.tasks.get(task_id)
     assert task is not None and task.instance_id is not None
@@ -71,7 +77,7 @@ def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
     """Divide the GPUs of a task among its containers, in the order of the task definition.
 
-    The GPUs of one container are as close to each other as possible. Containers that share a GPU all get it.
+    The GPUs of one container are as close to each other as possible. If containers share a GPU, each of them gets this GPU.
     """
     if len(runs) == 1:
         return runs if runs[0].gpus in (0, FREE_GPUS) else (runs[0].but(gpu_ids=gpu_ids),)

@@ -1,8 +1,8 @@
 """GPU requirements: which GPUs the containers of a task need, according to their definitions.
 
 A container requires whole GPUs (`value`), or memory of one GPU that it shares with other containers (`sharingStrategy`). If a
-container without a requirement is privileged or sets NVIDIA_VISIBLE_DEVICES, it gets the free GPUs that the variable
-allows.
+container requires no GPU, but is privileged or sets NVIDIA_VISIBLE_DEVICES, it gets free GPUs: those that the variable names, or
+all if the variable is not set.
 
 The sharing strategy is NVIDIA's Multi-Process Service (MPS). Two environment variables tell MPS the limits of a container. Without
 an MPS daemon on the host, the processes still share the GPU, but the driver does not enforce these limits.
@@ -108,7 +108,7 @@ def gpus_required(containers: Collection[dict[str, Any]]) -> tuple[int, int]:
 def sharing_environment(container: dict[str, Any]) -> dict[str, str]:
     """The variables that ECS sets in a container that shares a GPU. MPS reads them.
 
-    The GPU is the only one that the container sees, so its index is 0.
+    The container sees only this GPU, so the index of the GPU is 0.
     """
     strategy = sharing_strategy(container)
     if strategy is None:
@@ -121,10 +121,9 @@ def sharing_environment(container: dict[str, Any]) -> dict[str, str]:
 
 
 def gpus_of_run(container: dict[str, Any]) -> int:
-    """The GPUs of a run: the required number, ALL_GPUS or FREE_GPUS.
+    """The value of `Run.gpus` for a container: the required number of GPUs, ALL_GPUS or FREE_GPUS.
 
-    FREE_GPUS is for containers that require no GPU but are `privileged` or set NVIDIA_VISIBLE_DEVICES. They get
-    the free GPUs that the variable allows.
+    FREE_GPUS is for containers that require no GPU, but are privileged or set NVIDIA_VISIBLE_DEVICES.
     """
     return gpu_count(container) or (FREE_GPUS if visible_gpus(container) else 0)
 

@@ -1,7 +1,8 @@
-"""Task launches: creates the tasks of a `LaunchRequest`. Each task is placed at once, waits for capacity, or fails.
+"""Task launches: creates the tasks of a `LaunchRequest`. Each task is placed at once, waits, or fails.
 
-A claim is a task that waits for capacity. A pool is a set of instances on which tasks are placed. RunTask, StartTask, ECS services
-and Batch build a `LaunchRequest`.
+RunTask, StartTask, ECS services and Batch build a `LaunchRequest`. A slot is the capacity of one instance, and a pool is a set of
+slots. A placement is the slot and the GPUs that a task gets. A claim is the entry of a waiting task in the waiting list of a pool,
+and its rank decides its place in this list. A task that its queue options hold back gets no claim yet (`run_queue.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class LaunchResult(Struct, frozen=True):
 def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     """Launch the tasks of a request.
 
-    In this transaction, each task is placed and ordered to start, or becomes a claim that waits, or fails.
+    In this transaction, each task is placed and ordered to start, or gets a claim and waits, or is held back, or fails.
     """
     check_container_overrides(request.definition, request.overrides)
     spec = task_spec(request.definition, request.overrides)
@@ -91,7 +92,7 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
         if tx.store.fleet.pool(pool).lines_depending_on_tasks:
-            tx.mark(f"pool:{pool}")  # a waiting task may have a placement constraint that depends on the new tasks
+            tx.mark(f"pool:{pool}")  # waiting tasks have placement constraints that can depend on the new tasks
     return launched
 
 
@@ -138,8 +139,8 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     capacity = request.capacity
-    prototypes: dict[str, Task] = {}  # Auto Scaling group of a capacity provider → the task, restricted to its instances
-    # If one of equal tasks does not fit, neither do the others.
+    prototypes: dict[str, Task] = {}  # Auto Scaling group of a capacity provider → the task, restricted to the group's instances
+    # Pools and group of a task that did not fit → its pool, and why it fails (None: it waits). Equal tasks do not fit either.
     unfit: dict[tuple[tuple[str, ...], str], tuple[str, Unplaceable | None]] = {}
     queue = open_queue(tx, request.region, request.options, may_wait=capacity.waits)
     for at in range(request.count):
@@ -210,10 +211,10 @@ def _find_placement(
 
 
 def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
-    """Return why no slot of the pools could ever hold a task, even without other tasks. Return None if one could, or if there are
-    no slots.
+    """Return why no slot of the pools could ever hold a task, even without other tasks. Return None if a slot could hold it.
 
-    Also return None if the task has a capacity provider with an Auto Scaling group, because the group can launch instances.
+    Also return None if there are no slots, or if the task has a capacity provider with an Auto Scaling group, because the group can
+    launch instances.
     """
     if demand.rules is not None and demand.rules.instance_group:
         return None
@@ -222,7 +223,7 @@ def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplace
 
 
 def _waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
-    """Return the pool in which a task waits: the first that could hold it, or else the last."""
+    """Return the pool in which a task waits: the first pool that could hold it, or else the last pool."""
     return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1])
 
 
@@ -258,9 +259,10 @@ def _add_task(
     kept_gpus: Collection[str] = (),
     longest_s: float | None = None,
 ) -> Task:
-    """Store one task. With a placement, the task gets its GPUs and starts. Without one, it waits as a claim with this rank.
+    """Store one task. With a placement (`found`), the task gets its GPUs and starts.
 
-    Without a placement and a rank, its queue options hold it back, and it gets its claim later.
+    With a rank and no placement, the task gets a claim with this rank and waits. With neither, its queue options hold it back, and
+    it gets its claim later.
     """
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
@@ -271,7 +273,7 @@ def _add_task(
         if rank is not None:
             mark_provider(tx, task)
             if any(head.rank > rank for head in tx.store.fleet.pool(task.pool).heads()):
-                tx.mark(f"pool:{task.pool}")  # its priority puts it before a claim that may have reserved a slot
+                tx.mark(f"pool:{task.pool}")  # its priority puts it before another claim, which may have reserved a slot
         return task
     if free_gpus is None:
         runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim, kept_gpus)
@@ -286,7 +288,7 @@ def _add_task(
 
 
 def _with_provider(prototype: Task, provider: str | None) -> Task:
-    """Store the capacity provider of a task, unless it is the provider of the host, which is the default."""
+    """Return the task with its capacity provider in its details. The provider of the host is the default, and is not stored."""
     if provider is None or provider == HOST_PROVIDER:
         return prototype
     return prototype.but(details={**prototype.details, "capacityProviderName": provider})
@@ -348,10 +350,11 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
 
 
 def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
-    """Move the oldest suitable claim of a task from another pool of its cluster to this pool. Return False if there is none.
+    """Move the first suitable claim of a task to this pool from the other pool of its cluster. Return False if there is none.
 
-    A claim moves if this pool has room for it now, or if only this pool can reserve a slot for it. The scheduler must serve this
-    pool next, in the same call. If it served another pool with room first, the claim could move back and forth for ever.
+    A claim is suitable if this pool has room for it now, or if only this pool can reserve a slot for it. Claims are tried in the
+    order of their ranks. The scheduler must serve this pool next, before it serves any other pool. Otherwise the other pool could
+    fetch the claim back, and the claim could move back and forth for ever.
     """
     pool, unfit = tx.store.fleet.pool(pool_name), set[tuple[str, Demand]]()
     for claim in tx.store.claims.roaming:

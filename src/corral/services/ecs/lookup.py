@@ -26,8 +26,8 @@ from corral.store import Store
 PAGES = Pagination(InvalidParameterException, default=100, largest=100)
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."
 
-HOST_PROVIDER = "host"  # the capacity provider of the cluster that this machine belongs to
-HOST_CLUSTER_DETAILS: dict[str, Any] = {  # the details of the same cluster, unless a caller has changed them
+HOST_PROVIDER = "host"  # the capacity provider that is this machine; only the cluster of this machine can have it
+HOST_CLUSTER_DETAILS: dict[str, Any] = {  # the details of the cluster of this machine, unless a caller has changed them
     "capacityProviders": [HOST_PROVIDER],
     "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}],
 }

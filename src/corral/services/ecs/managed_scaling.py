@@ -1,7 +1,7 @@
 """Managed scaling of capacity providers: the inputs of its decisions, its metric, and the reason why a task of a provider waits.
 
-A member is an instance of an Auto Scaling group. A slot is the capacity of one instance, total and free. The reconciler
-`capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
+A member is the record that an Auto Scaling group has of one of its instances. A slot is the capacity of one instance, total and
+free. The reconciler `capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class LaunchShape(Struct, frozen=True):
 class ScalingState(Struct, frozen=True):
     """The data that the reconciler of a capacity provider stores for its next call."""
 
-    low_since_s: float | None = None  # since when the group has more capacity than needed
+    low_since_s: float | None = None  # since when the group has more capacity than needed; None: it has not
     launch: LaunchShape | None = None  # the instance that the group would have launched when tasks last waited
     refusal: str = ""  # why the group cannot launch an instance; empty: it can
-    is_stepping: bool = False  # more instances are needed, but the instances of the last step still warm up
+    is_stepping: bool = False  # more instances are needed, but the instances of the last scaling step still warm up
     desired: int | None = None  # the desired capacity after the last decision
     is_lowered: bool = False  # a user or a policy has lowered `desired`, and the group still terminates instances
-    paced_at_s: float | None = None  # when a transaction reached its limit of tasks to stop; a later transaction continues
+    paced_at_s: float | None = None  # when a transaction had stopped as many tasks as it may; a later transaction continues
 
 
 class GroupProvider(Struct, frozen=True):
@@ -174,7 +174,10 @@ class ManagedDraining:
         self._daemons = cache(partial(daemon_groups, tx, region))
 
     def is_awaited(self, instance: Instance) -> bool:
-        """Whether the group waits for tasks on an instance. Usually the counters of the slot are enough, so no rows are read."""
+        """Whether the group waits for tasks on an instance.
+
+        If the counters of the slot already show such a task, no rows of tasks are read.
+        """
         pool = self._tx.store.fleet.pool(instance.pool) if instance.pool is not None and self._drains() else None
         if pool is not None and instance.id in pool and (slot := pool.slot(instance.id)).connected:
             daemons = self._daemons(instance.cluster)
@@ -183,7 +186,7 @@ class ManagedDraining:
         return bool(self.awaited(instance))
 
     def awaited(self, instance: Instance) -> list[Task]:
-        """The tasks on an instance that must end."""
+        """The tasks on an instance that must end before the group terminates the instance."""
         if not instance.group or not instance.cluster or is_impaired(self._tx, instance) or not self._drains():
             return []
         daemons = self._daemons(instance.cluster)
@@ -206,7 +209,7 @@ def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes:
 
 
 def host_attributes(tx: Tx[Store]) -> dict[str, str]:
-    """The attributes that an instance has from its host. The GPUs that other instances own count too: they may become free."""
+    """The attributes that an instance has from its host. GPUs of other instances count too, because they can become free."""
     slot = next(iter(tx.store.fleet.pool(HOST_POOL).slots()), None)
     if slot is None:
         return {}
@@ -237,8 +240,10 @@ def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
 
 
 def protect_members(tx: Tx[Store], group: Group, members: Sequence[Member], need: Need) -> None:
-    """Set the scale-in protection of members. All are protected, unless the group has more members than its desired capacity: then
-    idle members are not protected.
+    """Set the scale-in protection of the members of a group.
+
+    If the group has more capacity than desired, only the instances that tasks need (`need.used`) are protected. Otherwise all
+    members are protected.
     """
     has_surplus = capacity_of(members) > group.desired
     opened = False

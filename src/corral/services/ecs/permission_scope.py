@@ -1,7 +1,7 @@
-"""Finds the resources that a request to ECS concerns.
+"""Finds the ARNs of the resources that a request to ECS concerns.
 
-`services/permissions.py` uses it to list the permissions that the request needs. The ARNs are built as the handlers find the
-resources: most handlers use only the last part of an ARN in a request.
+`services/permissions.py` uses this module to list the permissions that the request needs. Most handlers use only the last part of
+an ARN in a request, and ignore its region and account. So this module builds the ARN of the resource that the handler will find.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TAGS = frozenset({"TagResource", "UntagResource", "ListTagsForResource"})
 
 
 def arns_of(caller: Caller, operation: str, params: Params) -> list[str]:
-    """Return the ARNs of the resources that a request names. As on AWS, some operations have no resource."""
+    """Return the ARNs of the resources that a request names. Return NO_RESOURCE for an operation that has no resource on AWS."""
 
     def arn(resource: str) -> str:
         return lookup.arn(caller.account, caller.region, resource)
@@ -99,7 +99,7 @@ def cluster_in(resource_arn: str, params: Params) -> str:
 
 
 def _named(params: Params, several: str, one: str) -> list[str]:
-    """Return the resources in a request, which names several or one. Return "*" if it names none."""
+    """Return the resources that a request names in the member `several` or `one`. Return ["*"] if it names none."""
     return params.get(several) or [params.get(one) or "*"]
 
 

@@ -1,10 +1,11 @@
 """Private environments: S3 objects with the environment variables of `corral run`, which are deleted when no task needs them.
 
-See `model/run_environment.py`. A task that replaces a failed task refers to the same object. The object is deleted a minute after
-the end of the failed task, so the new task must be launched before.
+See `model/run_environment.py`. A task that replaces a failed task refers to the same object as the failed task. An object is
+deleted a minute after the end of the last task that refers to it, so Corral must add the new task within this minute.
 
-A session is the caller of a request that is signed with temporary credentials, for example the program of a task. A session can
-refer only to objects that it has uploaded itself, because a task can read the variables of the object to which it refers.
+A session is the caller of a request that is signed with temporary credentials, for example the program of a task. A task can read
+the variables of each object to which it refers. So a session may launch a task that refers to an object only if the session itself
+has uploaded the object.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def check_private_objects(tx: Tx[Store], overrides: dict[str, Any], caller: Call
 
 
 def _owner(caller: Caller) -> str:
-    """Return the session of a caller, or an empty text for the root user. All sessions of one task are the same owner."""
+    """Return the owner of the objects that a caller uploads: its task, or else its session. Return "" for the root user."""
     is_root = not caller.is_session and caller.task_id is None
     return "" if is_root else caller.task_id or caller.principal
 
 
 def use_private_objects(tx: Tx[Store], task: Task) -> None:
-    """Keep the objects to which a new task refers."""
+    """Keep the objects to which a new task refers until the task has ended."""
     if "overrides" in task.details:
         for key in private_objects(task.details["overrides"]):
             tx.store.run_environments.use(key)
@@ -52,6 +53,6 @@ def release_private_objects(tx: Tx[Store], task: Task) -> None:
 
 
 def keep_uploaded_object(tx: Tx[Store], key: str, caller: Caller) -> None:
-    """Delete an uploaded object, unless a task uses it within an hour."""
+    """Keep an uploaded object for an hour. Delete it then, unless a task has used it by then."""
     tx.store.run_environments.keep(key, tx.now_s + UPLOADED_S, _owner(caller))
     tx.due(f"run-environment:{key}", tx.now_s + UPLOADED_S)

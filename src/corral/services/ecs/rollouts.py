@@ -1,7 +1,8 @@
-"""Service deployments of ECS: begin, fail, roll back, stop and complete the rollout of a service.
+"""Rollouts of ECS services: begin, fail, roll back, stop and complete a rollout.
 
-A rollout moves a service to a new deployment (a service revision). Only the first deployment in the list of a service starts tasks.
-A rollback moves the last completed deployment to the first place in the list. The tasks of this deployment that still run continue.
+A deployment (`Deployment`) is one version of a service; ECS also calls it a service revision. A rollout moves a service to a new
+deployment; ECS calls it a service deployment. Only the first deployment in the list of a service starts tasks. A rollback moves the
+last completed deployment to the first place in the list. The tasks of this deployment that still run continue.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def put(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, **changes: 
 
 
 def complete_rollout(tx: Tx[Store], service: EcsService, rollout: ServiceRollout | None) -> EcsService:
-    """Complete the first deployment of a service. If a later rollout fails, the service returns to this deployment."""
+    """Complete the first deployment of a service. If a later rollout is rolled back, the service returns to this deployment."""
     primary = replace(service.primary, rollout=COMPLETED, reason="", updated_at_s=tx.now_s)
     write_event(tx, service, f"(deployment {primary.id}) deployment completed.")
     if rollout is not None and rollout.is_ongoing:
@@ -159,14 +160,14 @@ def alarm_names(configuration: dict[str, Any]) -> tuple[str, ...]:
 
 
 def watch_alarms(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, names: tuple[str, ...]) -> None:
-    """Request reports of the states of these alarms from the metrics lane. If `names` is empty, end the reports."""
+    """Tell the metrics lane (the thread that evaluates alarms) to report the states of these alarms. Without names, it stops."""
     if alarm_names(rollout.configuration):
         watcher = f"{service.key}/{rollout.id}"
         tx.hand_over("metrics", "alarm watches", {"watcher": watcher, "region": service.region, "alarms": names}, key=watcher)
 
 
 def receive_watched_alarms(tx: Tx[Store], payload: dict[str, Any]) -> None:
-    """Store which alarms of a rollout were in the state ALARM. An alarm that was in ALARM in the first report is ignored."""
+    """Store which alarms of a rollout were in the state ALARM. Ignore alarms that the first report shows in ALARM."""
     region, cluster, name, rollout_id = payload["watcher"].split("/")
     service = tx.store.ecs_services.get(region, cluster, name)
     if service is None or service.rollout != rollout_id:

@@ -1,8 +1,9 @@
-"""The run queue: tasks that get no claim yet, because the user holds them, their start time has not come, a task that they need has
-not ended, or their array already runs as many members as it allows.
+"""The run queue: unfinished tasks that are held back, members of arrays, and tasks that Corral may replace after a failure.
 
-A claim is a place in line for the capacity of a pool. `model/queued_run.py` and `model/run_options.py` define the other terms. Only
-RunTask reads queue options. The tasks of services and of Batch jobs never enter the run queue.
+A task that is held back gets no claim yet. A claim is an entry in the waiting list of a pool. A task is held back while the user
+holds it, while its start time has not come, while a task or an array that it needs has not ended, or while its array already runs
+as many members as it allows. A chain is a task and the tasks that replace it after failures. Queue options are tags of a task
+(`model/run_options.py`). Only RunTask reads them: tasks of services and of Batch jobs never enter the run queue.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from corral.services.ecs.task_progress import mark_provider
 from corral.services.ecs.task_spec import longest_time_of, spec_of
 from corral.store import Store
 
-TIMES = "run-times:"  # the key of the reconciler that admits tasks whose time has come
+TIMES = "run-times:"  # the key of the reconciler that gives claims to tasks whose start time has come
 ARRAYS = "run-arrays:"  # the key of the reconciler that deletes old arrays
-REQUEUED_AS = "requeuedAs"  # the member of Task.details with the task that replaces a failed task
+REQUEUED_AS = "requeuedAs"  # the member of Task.details with the id of the task that replaces a failed task
 ARRAY_VARIABLE = "CORRAL_ARRAY_ID"
 
 Tag = Mapping[str, str]
@@ -77,9 +78,9 @@ class LaunchQueue(Struct):
     """The queue options of the tasks of one request."""
 
     options: RunOptions
-    needs: dict[str, bool]  # unfinished chain or array:KEY → whether the tasks also start if it fails
+    needs: dict[str, bool]  # id of an unfinished chain, or array:KEY of an array → whether the tasks also start if it fails
     not_before_s: float | None
-    array: RunArray | None  # its counts include the tasks of this request that were added
+    array: RunArray | None  # its counts include the tasks of this request that have been added so far
 
     def entry(self, at: int, now_s: float, *, roams: bool) -> QueuedRun:
         """Return the queue entry of the task with the index `at` in the request. The task has no id yet."""
@@ -108,7 +109,7 @@ class LaunchQueue(Struct):
         return {**details, "tags": tags, "jobEnvironment": variables}
 
     def add(self, tx: Tx[Store], entry: QueuedRun, task_id: str) -> None:
-        """Store a launched task in the queue, if something holds it back or its options matter after its start."""
+        """Store a launched task in the queue, if it is held back, is a member of an array, or may be replaced after a failure."""
         if entry.state is QueueState.ADMITTED and not entry.array and not entry.requeues:
             return
         tx.store.run_waits.add(entry.but(task_id=task_id, chain=task_id), self.needs.items())
@@ -117,7 +118,7 @@ class LaunchQueue(Struct):
             self.array = self.array.but(admitted=self.array.admitted + admitted, waiting=self.array.waiting + (not admitted))
 
     def close(self, tx: Tx[Store]) -> None:
-        """Write the counts of the array, after all tasks of the request were added."""
+        """Write the counts of the array, after all tasks of the request have been added."""
         if self.array is not None:
             tx.store.run_waits.put_array(self.array, tx.now_s)
         if self.not_before_s is not None:
@@ -125,9 +126,9 @@ class LaunchQueue(Struct):
 
 
 def open_queue(tx: Tx[Store], region: str, options: RunOptions, *, may_wait: bool) -> LaunchQueue | None:
-    """Check the options of a request, and find out which tasks and arrays its tasks wait for. Return None without options.
+    """Check the options of a request, and find the tasks and arrays for which its tasks wait. Return None without options.
 
-    Refuse the request if such a task or array is unknown, or if it has failed and must succeed.
+    Raise an error if such a task or array is unknown, or if it must succeed but has failed.
     """
     if options is NO_OPTIONS:
         return None
@@ -152,7 +153,10 @@ def open_queue(tx: Tx[Store], region: str, options: RunOptions, *, may_wait: boo
 
 
 def _array(tx: Tx[Store], region: str, options: RunOptions, needs: Mapping[str, bool]) -> RunArray | None:
-    """Return the array of new members. Refuse members that would wait for themselves."""
+    """Return the array to which the tasks of a request belong, or None.
+
+    Raise an error if tasks wait for the end of this array, because it then gets no more members, or if it has another limit.
+    """
     if options.array is None:
         return None
     key, limit = array_key(region, options.array.id), options.array.limit
@@ -191,8 +195,8 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
 def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
     """Return the id of a task's chain. Return None if the chain has ended. Unless `any_end`, raise an error if it has failed.
 
-    A task in the history names the task that replaced it in a tag. Users can also set this tag, so two tasks can name each other.
-    Therefore each task is read only once.
+    If a task is only in the history, one of its tags names the task that replaced it. Users can also set this tag, so two tasks can
+    name each other. Therefore each task is read only once.
     """
     following: str | None = task_id
     seen = set[str]()
@@ -277,7 +281,7 @@ def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
 
 
 def rank_of(task: Task) -> Rank:
-    """Return the rank of a task's claim: by priority, then by age."""
+    """Return the rank of a task's claim. It sorts claims by priority, and then by age."""
     return claim_rank(task.created_at_s, run_options(task.details.get("tags", ())).priority)
 
 
@@ -285,7 +289,7 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
     """Apply changed queue options to a task that has not ended. `before` has the earlier tags."""
     run = tx.store.run_waits.get(task.id)
     is_started_by_corral = (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH))
-    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # a task of RunTask can have such a startedBy
+    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # RunTask launched the tasks in the queue
         return
     old, new = ({tag["key"]: tag["value"] for tag in tags} for tags in (before, task.details.get("tags", ())))
     changed = {key for key in old.keys() | new.keys() if key.startswith(PREFIX) and old.get(key) != new.get(key)}
@@ -319,7 +323,7 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
 
 
 def forbid_requeue(tx: Tx[Store], task: Task) -> None:
-    """Do not replace a task after its end. Call this before a signal of the user ends the program of the task."""
+    """Do not replace a task after its end. The server calls this before it sends a user's signal to the program of the task."""
     run = tx.store.run_waits.get(task.id)
     if run is not None and run.requeues:
         tx.store.run_waits.change(run.but(requeues=0))

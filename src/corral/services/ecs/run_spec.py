@@ -1,7 +1,7 @@
 """The data that a host needs to start a container: command, environment, secrets, environment files and log stream.
 
-The server sends this data to the host as an order to start. It reads secrets and environment files when it creates the order. No
-row of a task contains a secret. A run is one container of a task on a host.
+The server sends this data to the host as an order to start a run. A run is one container of a task on a host. The server reads
+secrets and environment files when it creates the order, so no row of a task contains a secret.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from corral.store import Store
 
 NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
 MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # the main node itself does not get this variable
-FILES_MAX_BYTES = 2**20  # all files of a container together. Linux cannot start a program with a much larger environment
+FILES_MAX_BYTES = 2**20  # the limit for all files of a container; Linux cannot start a program with a much larger environment
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 SECRETS_MANAGER = "secretsmanager"
 TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # members of the task definition that Docker needs
@@ -40,7 +40,7 @@ NO_FILES = "ResourceInitializationError: failed to download env files: file down
 def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrder:
     """The order to start a run.
 
-    After the start, the `spec` of the order also serves health checks and ExecuteCommand.
+    After the start, the server sends the `spec` of this order again for health checks and for ExecuteCommand.
     """
     container = spec.containers[run.container]
     secrets, no_secrets = secret_values(tx, task, container.definition)
@@ -265,8 +265,8 @@ def check_secrets(container: dict[str, Any]) -> None:
 def environment_file_slices(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
-    The reason is None if the container can start. `server/environment_files.py` reads the slices before the order is sent to the
-    host.
+    A blob is a file with the bytes of an S3 object. The reason is None if the container can start. `server/environment_files.py`
+    reads the slices before the order is sent to the host.
     """
     wanted = [file["value"] for file in container.get("environmentFiles", ())]
     if not wanted:

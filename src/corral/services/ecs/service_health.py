@@ -20,7 +20,9 @@ def tasks_with_health(tx: Tx[Store], service: EcsService) -> list[ServiceTask]:
     """Return the tasks of a service that should run, with their health.
 
     A task is healthy when all essential containers with a health check are healthy. Within `healthCheckGracePeriodSeconds` after
-    its start, the health of an unhealthy task counts as unknown. The service is reconciled again when this time is over.
+    its start, the health of an unhealthy task counts as unknown. A task that does not run yet counts as healthy. `_settles` says
+    when a running task without a health check is healthy. The service is reconciled again when the health of a task can change with
+    its age.
     """
     healths = {each.id: _healths(tx, service, each) for each in service.deployments}
     settles = _settles(service)

@@ -1,6 +1,7 @@
 """Operations on ECS services: create, update, delete, describe, list.
 
-The operations store the service. `reconcile/ecs_services.py` starts and stops its tasks.
+The operations store the service. `reconcile/ecs_services.py` starts and stops its tasks. A deployment is one version of a service.
+A rollout moves the service to a new deployment (`rollouts.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ DEFAULT_PERCENTAGES = {
     REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
     DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
 }
-FIXED_MEMBERS = ("alarms", "lifecycleHooks")  # of a deployment configuration: UpdateService does not change them in a rollout
+# Members of a deployment configuration that UpdateService does not change in a rollout that is in progress.
+FIXED_MEMBERS = ("alarms", "lifecycleHooks")
 PAUSE_STAGES = ("PRE_SCALE_UP", "POST_SCALE_UP")
 BAKE_MINUTES_MAX = 1440
 NOT_IDEMPOTENT = "Creation of service was not idempotent."
@@ -69,7 +71,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
     if strategy == DAEMON:
         _check_daemon(params)
-        params = {"launchType": "EC2", **params}  # a daemon has no capacity provider, so the cluster's strategy does not apply
+        params = {"launchType": "EC2", **params}  # DAEMON services have no provider, so the cluster's strategy does not apply
     settings = {} if external else deployment_settings(tx, params, about, caller, cluster)
     definition_arn = "" if external else definition_arn_of(tx, caller, params["taskDefinition"], settings)
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
@@ -149,7 +151,7 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             raise InvalidParameterException("The service cannot be stopped while it is scaled above 0.")
         if params.get("force"):
             key = f"service:{service.key}"
-            withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # stop all tasks at once, even if they are busy
+            withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # do not wait for busy tasks (leaving_tasks.py)
         abandon_rollout(tx, service, "The service was deleted.")
         service = service.but(status=DRAINING, desired=0, is_steady=False)
         _write(tx, service)
@@ -273,7 +275,7 @@ def _is_fargate(settings: dict[str, Any]) -> bool:
 
 
 def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], *, unchanged: bool = False) -> str:
-    """Check the task definition and return its ARN with the revision. If it is `unchanged`, it can be inactive."""
+    """Check the task definition and return its ARN with the revision. If `unchanged` is True, it can be inactive."""
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
         raise ClientException("TaskDefinition is inactive")
@@ -286,7 +288,7 @@ def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[
 
 
 def _deployment_configuration(params: dict[str, Any], strategy: str, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Check and return the deployment configuration of a request. Other members come from `before`, or else from the defaults."""
+    """Check and return the deployment configuration of a request. Missing members come from `before`, or else from the defaults."""
     previous = (before or {}).get("deploymentConfiguration") or DEFAULT_PERCENTAGES[strategy]
     given = params.get("deploymentConfiguration") or {}
     full: dict[str, Any] = {**previous, **given}

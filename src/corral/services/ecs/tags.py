@@ -93,13 +93,13 @@ def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) ->
 
 
 def instance_tags(tx: Tx[Store], region: str, instance_id: str) -> list[Tag]:
-    """The tags of a container instance. A host's own instance has separate tags in each region."""
+    """The tags of a container instance. The own instance of a host (`container_instances.py`) has separate tags in each region."""
     document = tx.store.stored.get("ecs", "container-instance", region, instance_id)
     return document["tags"] if document else []
 
 
 def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiError]) -> TaggedResource:
-    """Find a resource by its ARN. No other spelling of the ARN is accepted: policies are checked for the ARN in the request."""
+    """Find a resource by its ARN. Only the exact ARN is accepted, because policies are checked for the ARN in the request."""
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "ecs":
         raise InvalidParameterException(f"Invalid resource ARN: {resource_arn}")

@@ -1,4 +1,7 @@
-"""Task descriptions: a task as DescribeTasks, RunTask and StopTask return it."""
+"""Task descriptions: a task as DescribeTasks, RunTask and StopTask return it.
+
+A pool is a set of instances. A claim is the entry of a waiting task in the waiting list of a pool.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,14 @@ class WaitReasons:
 
     def __init__(self, tx: Tx[Store]) -> None:
         self._tx = tx
-        self._texts: dict[tuple[str, Demand, bool], tuple[str, str]] = {}  # the texts before and after the place in line
+        # Pool, demand, and whether the claim is the first with this demand → the texts before and after its place in the list.
+        self._texts: dict[tuple[str, Demand, bool], tuple[str, str]] = {}
         self._starts: dict[str, dict[str, float]] = {}  # pool → claim id → estimated start
 
     def reason(self, pool_name: str, claim: Claim) -> str:
         """Return why a claim still waits for capacity.
 
-        The text has the claim's place in line. It names tasks and instances that hold the GPUs, and estimates the start.
+        The text has the place of the claim in the list. It names tasks and instances that hold the GPUs, and estimates the start.
         """
         pool = self._tx.store.fleet.pool(pool_name)
         key = pool_name, claim.demand, pool.head_of_line(claim) == claim

@@ -1,7 +1,7 @@
 """The task metadata endpoint, version 4: documents about a container and its task, credentials, and statistics.
 
-The member names are those of ECS's agent. A plain process has no image digest, no VPC and no network counters of its own, so its
-documents omit these members.
+The member names are those of ECS's agent. A run is one container of a task: a Docker container or a plain process. A plain process
+has no image digest, no VPC and no network counters of its own, so its documents omit these members.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str,
 
 
 def _network(task: Task, spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
-    """The network of a container. A plain process uses the network of its host. If it is a node of a multi-node job, it has a
-    loopback address of its own.
+    """The network of a container.
+
+    A plain process uses the network of its host. If it is a node of a multi-node job, it has a loopback address of its own.
     """
     if "privateIpv4Address" not in about:
         address = task.details.get("jobEnvironment", {}).get(NODE_ADDRESS, "127.0.0.1")

@@ -1,6 +1,8 @@
 """Progress of placed tasks: write the new state of a task, and order its host to start and stop containers.
 
-A task refers to its instance, not to a host. `host_of` returns the host whose agent receives the orders.
+A task refers to its instance, not to a host. `host_of` returns the host whose agent receives the orders. A run is one container of
+a task. A slot is the capacity of one instance, and a pool is a set of slots. A claim is the entry of a waiting task in the waiting
+list of a pool.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def start_run(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
 def start_runs(tx: Tx[Store], task: Task, spec: TaskSpec) -> None:
     """Start every container of a placed task that has not started and waits for no other container."""
     if waits_for_main_node(tx, task, spec):
-        return  # services/batch/node_addresses.py starts it when the main node has an address
+        return  # services/batch/node_addresses.py starts the task when the main node has an address
     host_id = host_of(tx, task)
     for run in startable(task.runs):
         tx.start(host_id, start_order(tx, task, run, spec))
@@ -50,12 +52,12 @@ def stop_runs(tx: Tx[Store], task: Task, runs: Iterable[Run]) -> None:
 
 
 def check_health(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
-    """Order the agent to run the health check of a running container. A restarted agent needs this order."""
+    """Order the agent to run the health checks of a running container. An agent that has restarted needs this order."""
     tx.check(host_of(tx, task), start_order(tx, task, run, spec).spec)
 
 
 def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Place a task whose claim was granted, and order its host to start it."""
+    """Place a task whose claim the scheduler has granted, and order its host to start the task."""
     task = tx.store.tasks.get(claim.id)
     assert task is not None, "the task of the claim does not exist"
     spec = spec_of(tx, task)
@@ -87,8 +89,9 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         mark_queued(tx, before)  # before the pool is marked, because the next member of the task's array may get a claim
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
     if pool.has_line() or tx.store.claims.roaming:
-        # When a task starts, its time limit begins to count, so the latest end of the task becomes later. The slot that is reserved
-        # for the oldest claim then has room later, and more of the younger claims can end before that time.
+        # Before a task starts, its time limit counts from its placement, and afterwards from its start. So the start moves the end
+        # of the time limit to a later time. Then a reserved slot has room for the oldest claim later, and more of the younger
+        # claims can end before that time (`decide/backfill.py`).
         extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
         if pool.lines_depending_on_tasks or frees or extends:
             tx.mark(f"pool:{before.pool}")

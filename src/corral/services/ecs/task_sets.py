@@ -58,7 +58,10 @@ def update_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def delete_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Delete a task set. It is described as DRAINING until its last task has stopped. With `force`, busy tasks stop at once."""
+    """Delete a task set. Its status is DRAINING until its last task has stopped.
+
+    With `force`, also busy tasks (`services/leaving_tasks.py`) stop at once.
+    """
     service, _ = _external(tx, params, caller)
     found = _find(service, params["taskSet"])
     if found.desired(service.desired) and not params.get("force"):

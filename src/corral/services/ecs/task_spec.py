@@ -73,7 +73,8 @@ class TaskSpec(Struct, frozen=True, eq=False):
     role: str  # ARN or name of the task role; empty if there is none
 
 
-# By id() of the document, and by the overrides. A cached spec refers to its document, so no other document can get the same id.
+# The key is the id() of the document and the overrides. A spec in the cache refers to its document, so this document still exists,
+# and no other document can have the same id().
 _cache: dict[Any, TaskSpec] = {}
 
 

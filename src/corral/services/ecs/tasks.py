@@ -34,7 +34,7 @@ CLIENT_TOKEN_S = 24 * 3600.0
 STOPPED_BY_USER = "Task stopped by user"
 WAIT_MAX_S = 60.0
 OVERRIDES_MAX = 8_192  # characters of the overrides as JSON text
-REFUSED_IN_REQUEST = ("volumeConfigurations",)  # ignoring these members would change what the task does
+REFUSED_IN_REQUEST = ("volumeConfigurations",)  # if Corral ignored these members, a task would not do what its user expects
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """AWS's own managed policies, by ARN: `arn:aws:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy`.
 
-`tools/aws_managed_policies.py` generates the file that contains the policies. To find a policy, the file is read line by line,
-which takes some milliseconds. So only policies that are in use need memory.
+`tools/aws_managed_policies.py` generates the file that contains the policies. To find a policy, Corral reads the file line by line,
+which takes some milliseconds. Only the policies that were found last are kept in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lambda resource types of CloudFormation templates: functions and permissions. All other types of Lambda are stored only."""
+"""Lambda resource types of CloudFormation templates: functions and permissions. A stack only stores all other types of Lambda."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from corral.store import Store
 
 FUNCTION, PERMISSION = "AWS::Lambda::Function", "AWS::Lambda::Permission"
 MISSING = "ResourceNotFoundException"
-REMOVED: dict[str, Any] = {  # the value after the property was removed from the template
+REMOVED: dict[str, Any] = {  # property → the value that an update sets if the template does not have the property
     "DeadLetterConfig": {},
     "Description": "",
     "Environment": {"Variables": {}},
@@ -42,7 +42,7 @@ REMOVED: dict[str, Any] = {  # the value after the property was removed from the
     "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
 }
 CODE = ("Code", "Architectures")  # the properties that UpdateFunctionCode sets
-# Properties that the operations of Corral do not accept
+# Properties that are not sent, because the operations of Corral do not accept them
 UNSENT = (
     "CapacityProviderConfig", "CodeSigningConfigArn", "DurableConfig", "FunctionScalingConfig", "ImageConfig",
     "PublishToLatestPublished", "RecursiveLoop", "ReservedConcurrentExecutions", "RuntimeManagementConfig", "TenancyConfig",
@@ -90,7 +90,7 @@ def _sent(properties: Properties, but: tuple[str, ...]) -> Properties:
 
 
 def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
-    """The members of a request that contain or name the code. Code in the template itself becomes a zip file."""
+    """Return the members of a request that contain or name the code. Code in the template itself becomes a zip file."""
     code: Mapping[str, Any] = properties["Code"]
     if "ZipFile" in code:
         file = "index.js" if str(properties.get("Runtime", "")).startswith("nodejs") else "index.py"
@@ -111,7 +111,7 @@ def _attributes(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
 
 
 def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
-    """Note which properties have no effect, and that Corral does not run a function in another language."""
+    """Add notes about properties without effect, and about a function that Corral does not run, because it is not in Python."""
     runtime = str(step.properties.get("Runtime", ""))
     if not RUNTIMES.fullmatch(runtime):
         step.notes.append(f"Stored only: {not_run(runtime)}")

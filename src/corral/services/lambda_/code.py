@@ -1,7 +1,7 @@
 """The code of functions: zip files, in the request or in Corral's own S3.
 
-For a request, the server reads the object and checks the zip file in another thread than the lane (`fetch`, `prepare`). A stack
-does this in the lane.
+The lane is the thread that runs handlers and writes the database. For a request, the server reads the object and checks the zip
+file in another thread (`fetch`, `prepare`). For a stack, this happens in the lane.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Code(Struct, frozen=True):
 
 
 def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Find the object in S3 that contains the code of a request."""
+    """Return the slices of the S3 object that contains the code of a request. The result is empty if the code is not in S3."""
     source = _source(params)
     return {OBJECT: object_slices(tx, caller, source)} if "S3Bucket" in source and "ZipFile" not in source else {}
 
 
 def prepare(params: dict[str, Any]) -> dict[str, Any]:
-    """Check the zip file of a request."""
+    """Check the zip file of a request, and add its code to the request as the member CODE."""
     source = _source(params)
     if "ImageUri" in source:
         raise InvalidParameterValueException(NO_IMAGES)
@@ -94,7 +94,7 @@ def checked_code(content: bytes) -> Code:
 
 
 def object_slices(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> tuple[Slice, ...]:
-    """Find the object that contains the code. The caller's permission to read it was checked before."""
+    """Return the slices of the S3 object that contains the code. The permission to read the object was checked before."""
     try:
         bucket = existing_bucket(tx, {"Bucket": source["S3Bucket"]}, caller)
         version = existing_version(tx, bucket, source.get("S3Key", ""), source.get("S3ObjectVersion"))

@@ -39,7 +39,7 @@ RESERVED = frozenset(
         "AWS_REGION", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "LAMBDA_RUNTIME_DIR", "LAMBDA_TASK_ROOT",
     }
 )  # fmt: skip
-# The members of requests that are stored and shown as they are. Those in WITHOUT_EFFECT do not change how the function runs.
+# The members of requests that are stored and shown. The members in WITHOUT_EFFECT do not change how the function runs.
 SETTINGS = ("Description", "Handler", "MemorySize", "Role", "Runtime", "Timeout")
 WITHOUT_EFFECT = (
     "DeadLetterConfig", "EphemeralStorage", "FileSystemConfigs", "KMSKeyArn", "Layers", "SnapStart", "TracingConfig", "VpcConfig",

@@ -39,7 +39,7 @@ ASYNC_MAX_BYTES = 1024 * 1024
 RETRY_S = (1.0, 2.0)  # the pauses before the second and the third attempt; on AWS one and two minutes
 START_MAX_S = 60.0  # a synchronous invocation waits this long for its process, in addition to its timeout
 KEPT_S = 3600.0  # how long the rows of ended invocations are kept
-ROWS_MAX = 100
+ROWS_MAX = 100  # the maximum number of rows that one transaction deletes
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end
 NAMESPACE = "AWS/Lambda"
 CREDENTIALS_S = 12 * 3600
@@ -159,7 +159,7 @@ def _order(tx: Tx[Store], row: Invocation, document: Document) -> InvocationOrde
 
 
 def _environment(tx: Tx[Store], row: Invocation, document: Document) -> dict[str, str]:
-    """The environment variables of a function: its own, and those that Lambda sets, such as the credentials of the role."""
+    """Return the environment variables of a function: its own, and those that Lambda sets, such as the credentials of the role."""
     settings, role = tx.settings, str(document["Role"]).rpartition("/")[2]
     credentials = sessions.issue(
         settings.session_key,
@@ -230,7 +230,7 @@ def _end(tx: Tx[Store], row: Invocation, outcome: InvocationOutcome) -> None:
 
 
 def drop_ended_invocations(tx: Tx[Store]) -> None:
-    """Delete the rows of invocations that ended an hour ago, a few in each transaction."""
+    """Delete the rows of invocations that ended at least an hour (KEPT_S) ago, a limited number in each transaction."""
     dropped = tx.store.functions.drop_ended(tx.now_s - KEPT_S, ROWS_MAX)
     first_s = tx.store.functions.first_ended_s()
     if first_s is not None:

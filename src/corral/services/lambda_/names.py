@@ -50,7 +50,7 @@ def named_function(caller: Caller, given: str, qualifier: str | None = None) -> 
 
 
 def find_function(tx: Tx[Store], caller: Caller, params: dict[str, Any], member: str = "FunctionName") -> Document:
-    """The function that a request names. Raise the service's error if it does not exist."""
+    """Return the function that a request names. Raise the service's error if it does not exist, or has another RevisionId."""
     name = named_function(caller, params[member], params.get("Qualifier"))
     found = get_function(tx, caller.region, name)
     if found is None:
@@ -68,7 +68,7 @@ def get_function(tx: Tx[Store], region: str, name: str) -> Document | None:
 
 
 def function_with_arn(tx: Tx[Store], arn: str) -> Document | None:
-    """The function with this ARN, in any region; None if the account does not have it."""
+    """Return the function with this ARN, in any region, or None if the account does not have it."""
     parts = arn.split(":")
     if len(parts) == 8 and parts[7] == LATEST:
         parts.pop()

@@ -38,7 +38,7 @@ def existing_stream(tx: Tx[LogStore], caller: Caller, group: str, name: str) -> 
 
 
 def requested_group_name(params: dict[str, Any]) -> str:
-    """The name of the log group in a request, which has either logGroupName or logGroupIdentifier."""
+    """Return the name of the log group in a request. The request has either logGroupName or logGroupIdentifier."""
     name, identifier = params.get("logGroupName"), params.get("logGroupIdentifier")
     if bool(name) == bool(identifier):
         raise InvalidParameterException("Specify exactly one of logGroupName and logGroupIdentifier.")
@@ -46,7 +46,7 @@ def requested_group_name(params: dict[str, Any]) -> str:
 
 
 def group_name(identifier: str) -> str:
-    """The name of a log group. `identifier` is the name or the ARN of the group."""
+    """Return the name of a log group. `identifier` is the name or the ARN of the group."""
     return identifier.removesuffix(":*").rpartition(":log-group:")[2]
 
 
@@ -59,5 +59,5 @@ def now_ms(tx: Tx[Any]) -> int:
 
 
 def retention_start_ms(tx: Tx[Any], retention_days: int | None) -> int:
-    """The oldest time that the retention of a group allows. Responses omit older events, even if they are still stored."""
+    """Return the oldest time that the retention of a group allows. Responses omit older events, even if they are still stored."""
     return 0 if retention_days is None else now_ms(tx) - retention_days * DAY_MS

@@ -1,7 +1,7 @@
 """Ingestion of log events: store the events, and extract metrics from them.
 
-PutLogEvents and the output of tasks both use `ingest`. Before a run starts, its log stream is created. Then its host sends the
-output in chunks.
+`ingest` stores the events of PutLogEvents and the output of tasks. A run is one container of a task. Before a run starts,
+`open_streams` creates its log stream. Then the host of the run sends the output in chunks, and `ship` stores them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events:
 
 
 def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: Sequence[tuple[int, str]]) -> list[Point]:
-    """The datapoints that metric filters extract from the events."""
+    """Return the datapoints that metric filters extract from the events."""
     from corral.decide.metric_filter import MetricExtractor  # imported only here, because most groups have no metric filters
 
     extractors = [MetricExtractor(details, region) for details in filters]
@@ -58,10 +58,10 @@ def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: 
 
 
 def open_streams(tx: Tx[LogStore], starts: list[StartOrder], *, as_containers: bool = False) -> dict[str, str]:
-    """Create the log streams of runs that are about to start. Returns the runs that cannot start: run id → reason.
+    """Create the log streams of runs that are about to start. Return the runs that cannot start: run id → reason.
 
-    `as_containers` means that the host runs images as Docker containers. Some streams are named by the id of the container, which
-    does not exist yet. `ship` creates these streams later.
+    `as_containers` means that the host runs images as Docker containers. If the log driver of a container has no prefix, the name
+    of its stream is Docker's id of the container. This id is not known before the start, so `ship` creates the stream later.
     """
     refused = {}
     groups: dict[tuple[str, str], int] = {}  # a cache, because many runs use the same group
@@ -89,15 +89,15 @@ def _group_id(tx: Tx[LogStore], log: LogTarget) -> int | None:
 
 
 def runtime_ids(runs: list[Observed]) -> dict[str, str]:
-    """The runtime id of each Docker container in a host's report, by run id."""
+    """Return the runtime id (Docker's id) of each container in a host's report, by run id."""
     return {run.run_id: run.about["runtimeId"] for run in runs if run.about is not None and "runtimeId" in run.about}
 
 
 def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO_NAMES) -> dict[str, int]:
-    """Store chunks of output. Returns the number of bytes stored so far for each run: run id → bytes.
+    """Store chunks of output. Return the number of bytes stored so far for each run: run id → bytes.
 
-    A chunk that does not start at this number of bytes is ignored. `names` has the runtime id of each container, by run id. The
-    log stream of a container has this name if the log driver has no prefix.
+    A chunk that does not start at this number of bytes is ignored. `names` has the runtime id of each container, by run id. If the
+    log driver of a container has no prefix, the runtime id is the name of its log stream.
     """
     for run_id, name in names.items():
         tx.store.name_shipment(run_id, name, now_ms(tx))

@@ -1,1 +1,1 @@
-"""S3: buckets, objects, versions and multipart uploads. The bytes of objects are blobs. The state store has everything else."""
+"""S3: buckets, objects, versions and multipart uploads. The bytes of objects are files (blobs). The rest is in state.db."""

@@ -1,4 +1,4 @@
-"""Access control lists of buckets and objects. They are stored but not enforced. Every caller needs credentials."""
+"""Access control lists of buckets and objects. They are stored but not enforced: every request needs credentials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUCKET_ACL = "BucketAcl"  # the name under which the ACL of a bucket is stored
 ACL_MEMBERS = ("ACL", "Grants")  # the members of an object's details that hold its ACL
 GROUPS = "http://acs.amazonaws.com/groups/"
 EVERYONE, SIGNED, LOGS = f"{GROUPS}global/AllUsers", f"{GROUPS}global/AuthenticatedUsers", f"{GROUPS}s3/LogDelivery"
-CANNED: dict[str, tuple[tuple[str, str], ...]] = {  # grants in addition to the owner's full control
+CANNED: dict[str, tuple[tuple[str, str], ...]] = {  # canned ACL → its grants in addition to the owner's full control
     "private": (),
     "public-read": ((EVERYONE, "READ"),),
     "public-read-write": ((EVERYONE, "READ"), (EVERYONE, "WRITE")),
@@ -41,7 +41,7 @@ Grants = list[dict[str, Any]]
 
 
 def requested_acl(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The ACL in a request; empty if it has none. A canned ACL is returned as `ACL`, other ACLs as `Grants`."""
+    """The ACL in a request; empty if the request has none. A canned ACL is returned as `ACL`, other ACLs as `Grants`."""
     by_header = [member for member in GRANT_HEADERS if member in params]
     document = params.get("AccessControlPolicy")
     if ("ACL" in params) + bool(by_header) + bool(document) > 1:

@@ -1,8 +1,9 @@
 """Bucket configurations, such as CORS rules: the operations that put, get and delete them, and their validation.
 
 Each kind of configuration is declared as a `BucketConfiguration`. `_operations` makes the operations from the declaration. A
-configuration is stored as a document. Most kinds are stored but not enforced. CORS, notifications and lifecycle rules take effect.
-The code that implements them reads the stored document.
+configuration is stored as a document. CORS, notifications and lifecycle rules take effect: the code that implements them reads the
+stored document. The default encryption only decides which encryption settings a new object has. The other kinds are stored but not
+enforced.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class BucketConfiguration(Struct, frozen=True):
 
 
 def current_document(tx: Tx[Store], bucket: Bucket, configuration: BucketConfiguration) -> Any:
-    """The bucket's configuration of this kind, or the default. None if there is no default, or if a request has deleted it."""
+    """The bucket's configuration of this kind, or the default. None if the bucket has none, and Get must raise `missing`."""
     found = tx.store.bucket_documents.get(bucket.id, configuration.name)
     return configuration.default if found is None else found[0]
 

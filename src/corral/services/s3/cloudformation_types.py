@@ -100,7 +100,7 @@ def _transition(value: Properties, days: str) -> Params:
 
 
 def _notifications(value: Properties) -> Params:
-    targets = {  # property → member of the API, and the names of the target in both
+    targets = {  # property → member of the request, and the name of the target in the property and in the request
         "QueueConfigurations": ("QueueConfigurations", "Queue", "QueueArn"),
         "TopicConfigurations": ("TopicConfigurations", "Topic", "TopicArn"),
         "LambdaConfigurations": ("LambdaFunctionConfigurations", "Function", "LambdaFunctionArn"),
@@ -248,7 +248,8 @@ def _set_named(tx: Tx[Store], caller: Caller, bucket: str, word: str, old: Prope
 def _set_notifications(tx: Tx[Store], caller: Caller, bucket: str, value: Properties) -> None:
     """Put the notifications. S3 refuses a queue whose policy does not allow S3 to send messages.
 
-    The first request has only the queues. If there are topics or functions, a second request adds them, and S3 does not check them.
+    The first request has only the queues. If the template also has topics or functions, a second request adds them. S3 does not
+    check the targets of the second request.
     """
     configuration = _notifications(value)
     queues = {member: part for member, part in configuration.items() if member not in OTHER_TARGETS}

@@ -96,7 +96,7 @@ def upload_ended(tx: Tx[Store], upload: MultipartUpload) -> None:
 
 
 def schedule(tx: Tx[Store], target: ExpiryTarget, at_s: float | None) -> None:
-    """Schedule the next evaluation of a key or upload. `at_s` None removes it from the schedule."""
+    """Schedule the next evaluation of a key or upload. If `at_s` is None, remove the key or upload from the schedule."""
     tx.store.expiries.put(target, at_s)
     if at_s is not None:
         tx.due("expiry:", at_s)

@@ -123,7 +123,7 @@ def name_of(found: Any) -> str:
 
 
 def url_encoded(params: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The result, with URL-encoded names if the client requests them. XML cannot represent every character of a key."""
+    """The result. If the client requests it, names are URL-encoded, because XML cannot represent every character of a key."""
     if "EncodingType" not in params:  # the value was checked before: it can only be "url"
         return result
     for name in ENCODED_MEMBERS:

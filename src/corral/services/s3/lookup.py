@@ -1,4 +1,4 @@
-"""Look-up of the bucket and the version that a request names, and the response members that identify them."""
+"""Functions that find the bucket and the version that a request names, and the response members that identify both."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | 
 
 
 def existing_version_with_blob(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> tuple[ObjectVersion, str | None]:
-    """Return the same as `existing_version`, and the blob that has all bytes of the version, if it is known."""
+    """Return the same as `existing_version`, and the blob (file) that has all bytes of the version.
+
+    The blob is None if the request names a version, or if the object has several parts.
+    """
     if version_id is not None:
         return existing_version(tx, bucket, key, version_id), None
     version, blob = tx.store.objects.latest_with_blob(bucket.id, key) or (None, None)

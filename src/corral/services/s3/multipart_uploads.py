@@ -1,4 +1,4 @@
-"""Multipart uploads. Each part is stored as a blob. The completed object refers to these blobs, so no bytes are copied."""
+"""Multipart uploads. Each part is stored as a file (blob). The completed object refers to these blobs, so no bytes are copied."""
 
 from __future__ import annotations
 

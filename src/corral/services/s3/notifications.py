@@ -1,8 +1,8 @@
 """Object events. Each event updates the lifecycle schedule of the key and sends the bucket's event notifications.
 
 The transaction that changes the object also sends the notification to a queue or an SNS topic. As on AWS, the policy of the target
-must allow S3 to send. The policy is checked for each event. It is also checked when the notification is configured, before a test
-message is sent.
+must allow S3 to send. S3 checks the policy for each event. It also checks the policy when a request configures the notification,
+before it sends a test message.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MISSING_TARGETS = {
     FUNCTIONS: "Corral sends notifications to queues and topics only, not to Lambda functions",
 }
 SENDER = "s3.amazonaws.com"
-SUBJECT = "Amazon S3 Notification"  # of messages to topics
+SUBJECT = "Amazon S3 Notification"  # the subject of messages to topics
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 RECORD_VERSION = "2.1"
 NEWER_RECORD_VERSION = "2.3"
-NEWER_EVENTS = (
+NEWER_EVENTS = (  # the records of these events have NEWER_RECORD_VERSION
     "ObjectTagging",
     "ObjectAcl",
     "LifecycleExpiration",
@@ -111,7 +111,7 @@ def _notify(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: 
 
 
 def _target(tx: Tx[Store], arn: str) -> Queue | Document | None:
-    """The queue or the topic with this ARN."""
+    """The queue or the topic with this ARN; None if it does not exist."""
     return queue_with_arn(tx, arn) or topic_with_arn(tx, arn)
 
 

@@ -60,7 +60,7 @@ def required_digests(algorithms: frozenset[str], params: Mapping[str, Any], *, m
 
 
 def verify_digests(params: Mapping[str, Any], blob: StoredBlob) -> dict[str, str]:
-    """Compare the digests in the request with the digests of the blob. Returns the checksums to store, by algorithm."""
+    """Compare the digests in the request with the digests of the stored body. Returns the checksums to store, by algorithm."""
     found = {algorithm: checksum_text(digest) for algorithm, digest in blob.digests.items()}
     md5 = found.pop(MD5, None)
     if params.get("ContentMD5", md5) != md5:

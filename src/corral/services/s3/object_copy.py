@@ -1,4 +1,4 @@
-"""CopyObject. The copy shares the bytes of its source. The bytes are read only if the copy needs a digest that the source lacks."""
+"""CopyObject. The copy shares the files (blobs) of its source, unless it needs a digest that the source lacks."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
 
 
 def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
-    """Return None if the copy can share the source's bytes. Otherwise return the slices to read and the digests to compute.
+    """Return None if the copy can share the source's blobs. Otherwise return the slices to copy and the digests to compute.
 
-    The bytes are read only to compute a checksum or an MD5 that the source does not have.
+    The bytes are copied only to compute a checksum or an MD5 that the source does not have.
     """
     algorithm = params.get("ChecksumAlgorithm")
     if algorithm is not None:

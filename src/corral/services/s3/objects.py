@@ -58,7 +58,7 @@ from corral.services.s3.object_details import (
 from corral.store import Store
 
 PUT_MAX_BYTES = 5 * 1024**3
-DELETE_BATCH_KEYS = 100  # deleting them takes about 5 ms
+DELETE_BATCH_KEYS = 100  # keys that one transaction deletes; this takes about 5 ms
 DETAILS = "Details"  # a parameter that `admission` adds: the details of the new object
 
 
@@ -96,9 +96,10 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 def store_object(
     tx: Tx[Store], bucket: Bucket, key: str, blob: StoredBlob, params: dict[str, Any], caller: Caller, *, event_name: str
 ) -> ObjectVersion:
-    """Store an object that consists of one blob. `params` are the parameters of PutObject and those that `admission` added.
+    """Store an object that consists of one file (blob).
 
-    For a form, they are the parameters of the equivalent PutObject.
+    `params` are the parameters of PutObject and those that `admission` added. For a form, they are the parameters of the equivalent
+    PutObject.
     """
     checksums = verify_digests(params, blob)
     versions.check_write(tx, bucket, key, params)
@@ -129,10 +130,11 @@ def check_size(params: dict[str, Any]) -> None:
 
 
 def get_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Return an object. This function runs without a snapshot (see `CallRunner.run`).
+    """Return an object.
 
-    The parts of an object never change, and the event loop, which runs this function, also begins each removal of garbage. So the
-    parts that belong to the version still exist.
+    This function runs without a snapshot (see `CallRunner.run`): each SQL statement can see another commit. Still, the parts of the
+    version that it finds exist until it returns. Parts never change, and no removal of unused files can begin meanwhile, because
+    the event loop runs this function and also begins each removal.
     """
     bucket = existing_bucket(tx, params, caller)
     version, blob = existing_version_with_blob(tx, bucket, params["Key"], params.get("VersionId"))
@@ -267,7 +269,7 @@ def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def delete_batches(params: dict[str, Any]) -> list[dict[str, Any]]:
-    """Split a DeleteObjects request into smaller ones, because a command with 1000 keys would delay other commands.
+    """Split a DeleteObjects request into smaller ones, because a transaction with 1000 keys would delay other requests.
 
     The split is allowed, because S3 does not promise that DeleteObjects is atomic.
     """
@@ -302,7 +304,8 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: Caller) -> None:
     """Raise AccessDenied if a policy of the caller's role denies the deletion of this key.
 
-    The body of DeleteObjects has the keys. So they cannot be checked before the body arrives, unlike the key of DeleteObject.
+    The keys of DeleteObjects are in its body, so the server cannot check them before the body arrives. It can check the key of
+    DeleteObject earlier, because this key is in the URL.
     """
     from corral.services.authorization import policies_of_role, refusal, role_name  # imported only here: few callers need it
     from corral.services.permissions import permissions

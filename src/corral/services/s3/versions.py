@@ -14,7 +14,8 @@ from corral.services.s3.errors import no_such_key, precondition_failed, unsuppor
 from corral.services.s3.notifications import BY_REQUEST, object_created, object_removed
 from corral.store import Store
 
-# A version id begins with the version's number. So a listing can continue after a version that has been deleted meanwhile.
+# A version id begins with the version's number, which has this many hexadecimal digits. So a listing can continue after a version
+# that has been deleted meanwhile.
 NUMBER_DIGITS = 12
 
 
@@ -73,7 +74,7 @@ def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, An
 
 
 def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
-    """If there is garbage, wake the blob garbage collection (`server/blob_gc.py`) after the commit."""
+    """If files have become unused (`has_garbage`), wake the code that deletes them (`server/blob_gc.py`) after the commit."""
     if has_garbage:
         tx.changed(GARBAGE)
 

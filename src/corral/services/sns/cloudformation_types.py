@@ -17,7 +17,7 @@ from corral.services.sns.names import subscriptions_of, topic_arn, topic_with_ar
 from corral.store import Store
 
 MISSING = (NotFoundException.code,)
-# The properties of a topic that are attributes → the value after the property was removed from the template
+# Property of a topic that is also an attribute of the topic → the value that an update sets when the template no longer has it
 ATTRIBUTES = {
     "ArchivePolicy": "",
     "ContentBasedDeduplication": False,
@@ -28,10 +28,13 @@ ATTRIBUTES = {
     "SignatureVersion": "1",
     "TracingConfig": "PassThrough",
 }
+# Protocol in DeliveryStatusLogging → the beginning of the names of its attributes
 FEEDBACK = {"http/s": "HTTP", "sqs": "SQS", "lambda": "Lambda", "firehose": "Firehose", "application": "Application"}
 SUBSCRIPTION_ATTRIBUTES = ("DeliveryPolicy", "FilterPolicyScope", "RawMessageDelivery", "RedrivePolicy", "SubscriptionRoleArn")
 FILTER = "FilterPolicy"
-REMOVED = {"RawMessageDelivery": "false", "FilterPolicyScope": "MessageAttributes"}  # the value after the property was removed
+# Property of a subscription → the value that an update sets when the template no longer has the property. Other properties become
+# empty.
+REMOVED = {"RawMessageDelivery": "false", "FilterPolicyScope": "MessageAttributes"}
 
 
 def _text(value: Any) -> str:
@@ -108,12 +111,12 @@ def _subscribe(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _in_region(caller: Caller, region: str | None) -> Caller:
-    """The caller in the region of the topic, which can be another region than that of the stack."""
+    """Return the caller with the region of the topic. This can be another region than the region of the stack."""
     return replace(caller, region=region) if region else caller
 
 
 def _update_subscription(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
-    """Set the changed attributes. The filter policy is removed first, because it can be invalid in the new scope."""
+    """Set the changed attributes. The old filter policy is removed first, because it can be invalid in the new scope."""
     names = changed(old, new)
     values = [(name, new.get(name, REMOVED.get(name, ""))) for name in SUBSCRIPTION_ATTRIBUTES if name in names]
     if FILTER in names or "FilterPolicyScope" in names:
@@ -127,7 +130,7 @@ def _unsubscribe(tx: Tx[Store], caller: Caller, arn: str, properties: Properties
     call(tx, _in_region(caller, arn.split(":")[3]), "sns", "Unsubscribe", {"SubscriptionArn": arn})
 
 
-# Policies. A policy of a template replaces the whole policy of a topic, as on AWS. A topic without one has the default policy.
+# Policies. A policy in a template replaces the whole policy of a topic, as on AWS. Without it, the topic has the default policy.
 
 
 def _put_policy(tx: Tx[Store], caller: Caller, arn: str, policy: str) -> None:

@@ -38,7 +38,7 @@ def arn_parts(arn: str, parameter: str, count: int) -> list[str]:
 
 
 def find_topic(tx: Tx[Store], caller: Caller, arn: str, parameter: str = "TopicArn") -> Document:
-    """The topic with this ARN, in the caller's region. Raise the service's error if it does not exist."""
+    """Return the topic with this ARN, in the caller's region. Raise the service's error if it does not exist."""
     parts = arn_parts(arn, parameter, 6)
     if parts[3] != caller.region:
         raise invalid(parameter)
@@ -49,7 +49,7 @@ def find_topic(tx: Tx[Store], caller: Caller, arn: str, parameter: str = "TopicA
 
 
 def topic_with_arn(tx: Tx[Store], arn: str) -> Document | None:
-    """The topic with this ARN, in any region; None if the account does not have it."""
+    """Return the topic with this ARN, in any region, or None if the account does not have it."""
     parts = arn.split(":")
     if len(parts) != 6:
         return None
@@ -58,7 +58,7 @@ def topic_with_arn(tx: Tx[Store], arn: str) -> Document | None:
 
 
 def region_and_name(arn: str) -> tuple[str, str]:
-    """The region, and the name of a topic or the key of a subscription."""
+    """Split an ARN into the region, and the name of the topic or the key of the subscription."""
     parts = arn.split(":", 5)
     return parts[3], parts[5]
 
@@ -80,7 +80,7 @@ def topic_rows(tx: Tx[Store], region: str) -> Candidates[Document]:
 
 
 def find_subscription(tx: Tx[Store], caller: Caller, arn: str) -> Document | None:
-    """The subscription with this ARN, in the caller's region; None if it does not exist."""
+    """Return the subscription with this ARN, in the caller's region, or None if it does not exist."""
     parts = arn_parts(arn, "SubscriptionArn", 7)
     found = tx.store.stored.get(SERVICE, SUBSCRIPTION, caller.region, f"{parts[5]}:{parts[6]}")
     return found if found is not None and found["SubscriptionArn"] == arn else None

@@ -52,7 +52,8 @@ from corral.store.stored_resources import Document
 
 SENDER = "sns.amazonaws.com"
 SUBJECT_MAX_CHARACTERS = 100
-FUNCTION_NAMES = {"SigningCertURL": "SigningCertUrl", "UnsubscribeURL": "UnsubscribeUrl"}  # the names in the events of functions
+# Member of a message to a queue → the name of this member in the event for a Lambda function
+FUNCTION_NAMES = {"SigningCertURL": "SigningCertUrl", "UnsubscribeURL": "UnsubscribeUrl"}
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Attributes = Mapping[str, Mapping[str, Any]]
@@ -61,7 +62,7 @@ Attributes = Mapping[str, Mapping[str, Any]]
 class PublishedMessage(Struct, frozen=True):
     id: str
     body: str  # the message for SQS queues
-    bytes: int
+    bytes: int  # the size of the message and its attributes
     function_body: str  # the message for Lambda functions
     subject: str | None = None
     attributes: Attributes = field(default_factory=dict)
@@ -71,7 +72,7 @@ class PublishedMessage(Struct, frozen=True):
 
 
 class Publisher(Struct, frozen=True):
-    """An AWS service that publishes. The policy of the topic must allow it."""
+    """An AWS service that publishes a message. The policy of the topic must allow this."""
 
     service: str  # such as s3.amazonaws.com
     source_arn: str  # the resource for which the service publishes
@@ -155,7 +156,7 @@ def may_publish(tx: Tx[Store], topic: Document, publisher: Publisher) -> bool:
 
 
 def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> PublishedMessage:
-    """Check the parameters of a message."""
+    """Check the parameters of a message. Return the message."""
     message, subject, attributes = params["Message"], params.get("Subject"), params.get("MessageAttributes", {})
     if not message:
         raise invalid("Empty message")
@@ -180,7 +181,7 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Publishe
 
 
 def _body(message: str, structure: str | None, protocol: str) -> str:
-    """The message for a protocol. With MessageStructure json, a message has a text for each protocol."""
+    """Return the message for a protocol. With MessageStructure json, a message has a text for each protocol."""
     if structure is None:
         return message
     if structure != "json":
@@ -231,12 +232,17 @@ def _published(notification: PublishedMessage) -> dict[str, Any]:
 
 
 def _send(tx: Tx[Store], topic: Document, notification: PublishedMessage) -> PublishedMessage:
-    """Deliver a message to the subscriptions of a topic. A duplicate is not delivered, and gets the ids of the first message."""
+    """Deliver a message to the subscriptions of a topic. Return the message with its ids.
+
+    A duplicate in a FIFO topic is not delivered, and gets the ids of the first message.
+    """
     if is_fifo(topic):
         notification, is_new = _numbered(tx, topic, notification)
         if not is_new:
             return notification
-    properties: dict[str, dict[str, Any] | None] = {}  # scope → what filter policies of this scope match
+    # FilterPolicyScope → the values in the message to which `_is_accepted` applies filter policies: the message attributes, or the
+    # members of the body. None if the body is not a JSON object.
+    properties: dict[str, dict[str, Any] | None] = {}
     for _, subscription in subscriptions_of(tx, topic):
         is_served = subscription["Protocol"] in ("sqs", "lambda") and not subscription["Pending"]
         if is_served and _is_accepted(subscription, notification, properties):
@@ -272,7 +278,7 @@ def _is_accepted(subscription: Document, notification: PublishedMessage, propert
 def _deliver(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage) -> None:
     """Put a message on the queue of a subscription, or invoke its function.
 
-    If this is not possible, put the message on the dead-letter queue, if there is one.
+    If this is not possible, put the message on the dead-letter queue of the subscription, if there is one.
     """
     if subscription["Protocol"] == "lambda" and _invoke(tx, topic, subscription, notification):
         return

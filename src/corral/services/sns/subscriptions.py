@@ -37,7 +37,7 @@ from corral.services.sqs.queue_names import QUEUE_ARN, queue_with_arn
 from corral.store import Store
 from corral.store.stored_resources import Document
 
-FILTER_POLICIES_MAX = 200  # of one topic
+FILTER_POLICIES_MAX = 200  # the maximum number of subscriptions of one topic that have a filter policy
 # AWS confirms a subscription with one of these protocols at once, if the endpoint belongs to the caller's account. Other
 # subscriptions wait for a confirmation.
 CONFIRMED_AT_ONCE = frozenset({"application", "firehose", "lambda", "sms", "sqs"})
@@ -231,7 +231,7 @@ def _default(name: str) -> str:
 
 
 def _without_empty(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes without empty values. An empty filter policy accepts every message, so it is removed too."""
+    """Return the attributes without empty values. An empty filter policy accepts every message, so it is removed, too."""
     kept = {name: value for name, value in attributes.items() if value}
     if _json_object(kept.get("FilterPolicy", "null")) == {}:
         del kept["FilterPolicy"]

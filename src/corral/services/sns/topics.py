@@ -88,7 +88,7 @@ TAG_RULES = TagRules(
 
 
 def create_topic(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Create a topic. If it exists, and the given attributes and tags do not differ, return it."""
+    """Create a topic, or return the existing topic with this name. Raise an error if its attributes or tags are different."""
     name, given = params["Name"], dict(params.get("Attributes", {}))
     tags = TAG_RULES.read(params.get("Tags", []))
     fifo = given.get("FifoTopic") == "true"
@@ -107,7 +107,7 @@ def create_topic(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
             raise invalid("Tags", "Topic already exists with different tags")
         return {"TopicArn": arn}
     attributes = {"DisplayName": "", "Policy": _default_policy(arn, caller.account), **(FIFO_DEFAULTS if fifo else {}), **given}
-    # The number of the topic in the table of deduplication ids. Queues have positive numbers there.
+    # The number of the topic in the table of deduplication ids. It is negative, because queues have positive numbers in this table.
     number = -tx.store.queues.new_ids(tx.now_s, 1)[0]
     put_topic(tx, {"TopicArn": arn, "Number": number, "Attributes": _without_empty(attributes), "Tags": tags})
     return {"TopicArn": arn}
@@ -227,7 +227,10 @@ def _check_policy(text: str) -> None:
 
 
 def _default_policy(arn: str, account: str) -> str:
-    """The policy that AWS gives a new topic. It allows services that act for the topic's owner, such as alarms, to publish."""
+    """Return the policy that AWS gives a new topic.
+
+    It allows services that act for the topic's owner, such as CloudWatch alarms, to publish.
+    """
     statement = {
         "Sid": "__default_statement_ID",
         "Effect": "Allow",
@@ -273,7 +276,7 @@ def _tagged(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> Document:
         raise ResourceNotFoundException("Resource does not exist") from None
 
 
-# Permissions. A permission is a statement in the topic's policy. Its label identifies it.
+# Permissions. A permission is a statement in the topic's policy. The label of the permission is the Sid of the statement.
 
 
 def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Receipt handles, and the operations that need a handle: DeleteMessage, ChangeMessageVisibility, and their batches."""
+"""Receipt handles, and the operations that need a handle: DeleteMessage, ChangeMessageVisibility, and their batches.
+
+The messages of a queue are its pile. A purge gives the queue a new, empty pile.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,7 @@ def handle_of(queue: Queue, id: int, receives: int) -> str:
 
 
 def receipt_of(queue: Queue, handle: str) -> Receipt:
-    """Decode a handle.
-
-    The messages of a queue are its pile. A purge gives the queue a new, empty pile. So if the pile in the handle is not the queue's
-    pile, a purge has deleted the message.
-    """
+    """Decode a handle. If the pile in the handle is not the current pile of the queue, a purge has deleted the message."""
     try:
         queue_id, pile, id, receives = HANDLE.unpack(bytes.fromhex(handle))
     except (ValueError, struct.error):

@@ -33,7 +33,7 @@ def check_name(name: str, *, fifo: bool) -> None:
 
 
 def queue_at(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Queue:
-    """The queue in a request's QueueUrl. The host name in the URL is ignored, because Corral may have several host names."""
+    """The queue in a request's QueueUrl. The host name in the URL is ignored, because Corral can have several."""
     account, _, name = params["QueueUrl"].rstrip("/").rpartition("/")
     if not account:
         raise InvalidAddress(f"The address {params['QueueUrl']} is not valid for this endpoint.")
@@ -65,5 +65,5 @@ def now_ms(tx: Tx[Any]) -> int:
 
 
 def wait_key(queue: Queue) -> str:
-    """The key that long polls of this queue wait for. `Tx.changed` gets this key when a message may have become visible."""
+    """The key that long polls of this queue wait for. A handler passes it to `tx.changed` when a message may be visible now."""
     return f"queue:{queue.id}"

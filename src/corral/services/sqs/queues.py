@@ -136,7 +136,7 @@ def list_queue_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     return {"Tags": dict(queue.tags)} if queue.tags else {}
 
 
-# Permissions. A permission is a statement in the queue's policy. Its label identifies it.
+# Permissions. A permission is a statement in the queue's policy. The Sid of the statement is the label of the permission.
 
 
 def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from corral.store import Store
 from corral.store.messages import RECEIVE_MAX_BYTES
 
 SystemAttribute = Callable[[Queue, QueueMessage], str | None]  # returns the value, or None if the message does not have it
-CLEARED_MAX = 100  # the most expired messages and dead letters that one call removes, in about 5 ms; then other commands run
+CLEARED_MAX = 100  # the most expired messages and dead letters that one call removes, in about 5 ms; then other requests run
 
 
 class ReceiveRequest(Struct, frozen=True):
@@ -116,7 +116,10 @@ def _from_groups(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[
 
 
 def _clear(tx: Tx[Store], queue: Queue, candidates: list[QueueMessage]) -> tuple[list[QueueMessage], int]:
-    """Delete expired messages and move dead letters to their queue. Returns the other messages, and how many were removed."""
+    """Delete expired messages, and move dead letters to the dead-letter queue.
+
+    Returns the other messages, and how many messages were deleted or moved.
+    """
     at_ms, most = now_ms(tx), queue.receives_max
     oldest = queue.oldest_kept_id(at_ms)
     if all(message.id >= oldest and (most is None or message.receives < most) for message in candidates):
@@ -173,7 +176,7 @@ def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], reques
 
 
 def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
-    """When the next delay or visibility timeout ends, which makes a message visible; None if none will end."""
+    """When a message next becomes visible because its delay or its visibility timeout ends; None if no message waits for this."""
     store, at_ms = tx.store.queues, now_ms(tx)
     found = store.next_ready_ms(queue, at_ms) if queue.is_fifo else store.next_visible_ms(queue, at_ms)
     return None if found is None else found / 1000

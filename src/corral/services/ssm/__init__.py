@@ -1,1 +1,1 @@
-"""AWS Systems Manager: the Parameter Store, and an operation that AWS's session-manager-plugin calls."""
+"""AWS Systems Manager: the Parameter Store, and ResumeSession, which AWS's session-manager-plugin calls."""

@@ -36,8 +36,8 @@ OPTIONS = {
     "DataType": ("Equals",),
     "tag": ("Equals",),
 }
-DESCRIBED_BY = ("Name", "Type", "KeyId", "Path", "Tier", "DataType", "tag")
-WITHIN_PATH = ("Type", "KeyId", "Label")
+DESCRIBED_BY = ("Name", "Type", "KeyId", "Path", "Tier", "DataType", "tag")  # the filter keys of DescribeParameters
+WITHIN_PATH = ("Type", "KeyId", "Label")  # the filter keys of GetParametersByPath
 
 ParameterFilters = list[tuple[str, str, list[str]]]  # (key, option, values)
 Source = Callable[[str, int], list[Parameter]]  # (after, limit) → parameters sorted by name, with names greater than `after`

@@ -79,7 +79,7 @@ def parse_reference(caller: Caller, given: str) -> ParameterReference:
 
 
 def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
-    """The version that a name or an ARN refers to, and the selector, such as `:3` or `:stable`."""
+    """The version that a name or an ARN refers to, and its selector, such as `:3`. Without one, it is the latest version."""
     region, name, selector = parse_reference(caller, given)
     found = _latest(tx, region, name)
     if found is None and given.startswith("arn:") and name.count("/") == 1:  # the parameters `/name` and `name` have the same ARN
