@@ -15,7 +15,8 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from corral.model.run import (
     Execute,
     Foreign,
     GpuFaultOrder,
+    GpuSample,
     Health,
     Hello,
     Measure,
@@ -85,6 +87,7 @@ class Agent:
         self._background: set[asyncio.Task[None]] = set()
         self._checks = HealthChecks(data, os.environ, clock, self._on_verdict)
         self._wake = asyncio.Event()
+        self._gpu_used = asyncio.Event()  # a run that uses a GPU has changed since the last sample
         self._written = False  # an output file was written to since the last report
         self._reported_at = 0.0
         self._logs_at = 0.0
@@ -268,6 +271,8 @@ class Agent:
         self._reports.changed(runs)
         self._checks.changed(runs)
         self._wake.set()
+        if any(run.gpu_ids for run in runs):
+            self._gpu_used.set()
 
     def _on_verdict(self, run_id: str, verdict: Health) -> None:
         self._reports.on_verdict(run_id, verdict)
@@ -312,20 +317,24 @@ class Agent:
     async def _sample(self) -> None:
         if not self._gpus.devices():
             return
-        was_live, sampled_at, is_failing = False, time.monotonic(), False
+        was_live, is_failing = False, False
         while True:
+            self._gpu_used.clear()
+            if not (was_live or self._foreign or self._pinned()):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_S - SAMPLE_S):
+                        await self._gpu_used.wait()
             await asyncio.sleep(SAMPLE_S)
             live = bool(self._pinned())
-            matter = live or was_live  # also sample once after the last run has ended, to report that the GPUs are idle
-            if matter or self._foreign or time.monotonic() >= sampled_at + HEARTBEAT_S:
-                try:
-                    await self._sample_once(matter=matter)
-                    is_failing = False
-                except Exception:  # continue: without samples, the agent would report no faults of GPUs any more
-                    if not is_failing:
-                        log.exception("the GPUs could not be sampled; the agent tries again")
-                    is_failing = True
-                was_live, sampled_at = live, time.monotonic()
+            try:
+                # Also sample once after the last run has ended, to report that the GPUs are idle.
+                await self._sample_once(matter=live or was_live)
+                is_failing = False
+            except Exception:  # continue: without samples, the agent would report no faults of GPUs any more
+                if not is_failing:
+                    log.exception("the GPUs could not be sampled; the agent tries again")
+                is_failing = True
+            was_live = live
 
     async def _sample_once(self, *, matter: bool = False) -> None:
         if not self._gpus.devices():
@@ -333,10 +342,9 @@ class Agent:
         before = self._pinned()
         live = {gpu_id: [pid for pid in pids if pid is not None] for gpu_id, pids in before.items()}
         ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
-        sample = self._gpus.sample
         loop = asyncio.get_running_loop()
-        samples = await loop.run_in_executor(None, sample, live, ours | self._engine.roots())
-        self._check_faults(await loop.run_in_executor(None, self._gpus.health))
+        samples, health = await loop.run_in_executor(None, _read_gpus, self._gpus, live, ours | self._engine.roots())
+        self._check_faults(health)
         # A run that was started during the sample may look like a foreign process. Ignore the foreign processes on its GPUs until
         # the next sample.
         fresh = self._pinned().keys() - before.keys()
@@ -383,3 +391,7 @@ class Agent:
                 for gpu_id in run.gpu_ids:
                     pinned[gpu_id].append(run.observed.pid)
         return pinned
+
+
+def _read_gpus(gpus: Gpus, live: Mapping[str, Iterable[int]], ours: Collection[int]) -> tuple[list[GpuSample], GpuHealth]:
+    return gpus.sample(live, ours), gpus.health()

@@ -137,7 +137,6 @@ class ProcessEngine:
         self._wait_s = 0.0
         self._pinging: asyncio.Task[None] | None = None
         self._pinged_at: float | None = None  # when the last ping was sent; None: the spawner has answered it
-        self._answers_pings = False
         self._connected_pid: int | None = None  # the spawner of the current or the last connection
         self.problem = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -225,7 +224,7 @@ class ProcessEngine:
                 self._send([{"start": encode_launch(launch)} for launch in self._ordered.values()])
                 self._send([{"stop": run_id} for run_id in self._stopping])
                 self._connected_at = time.monotonic()
-                self._pinged_at, self._answers_pings = None, False
+                self._pinged_at = None
                 return
             except OSError:
                 pass
@@ -245,18 +244,17 @@ class ProcessEngine:
     async def _ping(self) -> None:
         """Check repeatedly whether the spawner responds. A spawner that a signal has stopped accepts orders and does nothing.
 
-        If there is no run, the first response is enough, so that pings do not wake a spawner that has nothing to do.
+        Pings are sent only while there is a run or an order, so that they do not wake a spawner that has nothing to do.
         """
         while True:
             await asyncio.sleep(PING_S)
             pid, now = self._connected_pid, time.monotonic()
-            silent_s = now - self._pinged_at if self._pinged_at is not None else 0.0
-            silent = self._answers_pings and silent_s > SILENT_S
-            if silent or (pid is not None and self._lines is not None and procfs.is_stopped(pid)):
+            is_silent = self._pinged_at is not None and now > self._pinged_at + SILENT_S
+            if is_silent or (pid is not None and self._lines is not None and procfs.is_stopped(pid)):
                 self._set_problem(f"does not respond{procfs.why_silent(pid)}")
             elif self._pinged_at is None:
                 self._set_problem("")
-            if self._pinged_at is None and self._lines is not None and (self._known or not self._answers_pings):
+            if self._pinged_at is None and self._lines is not None and (self._known or self._ordered):
                 self._pinged_at = now
                 self._send([{"ping": True}])
 
@@ -279,7 +277,7 @@ class ProcessEngine:
     def _received(self, message: FromSpawner) -> None:
         assert self._complete is not None
         if message.pong:
-            self._pinged_at, self._answers_pings = None, True
+            self._pinged_at = None
             self._set_problem("")
         if self._complete.done():
             self._update(message.runs)

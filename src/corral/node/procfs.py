@@ -39,8 +39,7 @@ def processes() -> Iterator[Process]:
         if not entry.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = _stat(entry)
         except OSError:
             continue  # the process has just ended
         yield Process(
@@ -76,11 +75,9 @@ def boot_s() -> float:
 def started_boot_s(pid: int) -> float | None:
     """Return when the process started, on CLOCK_BOOTTIME. Return None if the process does not exist."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        return int(_stat(pid)[19]) / _CLOCK_TICKS_PER_S
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return int(fields[19]) / _CLOCK_TICKS_PER_S
 
 
 class OwnChildren:
@@ -149,10 +146,21 @@ def _pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
+def _stat(pid: int | str) -> list[bytes]:
+    """Return the fields of /proc/PID/stat that follow the name: the state, the parent, the process group, the session, and others.
+
+    Raises OSError if the process has ended.
+    """
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096).rpartition(b")")[2].split()
+    finally:
+        os.close(fd)
+
+
 def _parent(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
+        return int(_stat(pid)[1])
     except OSError:
         return None
 
@@ -160,8 +168,7 @@ def _parent(pid: int) -> int | None:
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped the process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in b"Tt"
+        return _stat(pid)[0] in b"Tt"
     except OSError:
         return False
 
@@ -204,8 +211,7 @@ def is_ours(pid: int, ours: Collection[int]) -> bool | None:
     at = pid
     while at > 1:
         try:
-            with open(f"/proc/{at}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = _stat(at)
         except OSError:
             return None if at == pid else False
         if at in ours or int(fields[3]) in ours:
