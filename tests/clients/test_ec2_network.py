@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -451,6 +452,8 @@ def test_elastic_ips_and_a_nat_gateway(ec2, vpc):
     nat = made["NatGatewayId"]
     assert (made["VpcId"], made["NatGatewayAddresses"][0]["PublicIp"]) == (vpc, address["PublicIp"])
     assert made["NatGatewayAddresses"][0]["PrivateIp"] == "10.0.0.4"
+    (shown,) = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
+    assert shown["AvailableIpAddressCount"] == ip_network(shown["CidrBlock"]).num_addresses - 6
     ec2.get_waiter("nat_gateway_available").wait(NatGatewayIds=[nat])
     (shown,) = ec2.describe_addresses(AllocationIds=[address["AllocationId"]])["Addresses"]
     assert shown["AssociationId"] == made["NatGatewayAddresses"][0]["AssociationId"]

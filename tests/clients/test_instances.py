@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -226,6 +227,17 @@ def test_resources_of_a_launch_must_exist(ec2: Any, corral: Corral) -> None:
     assert (launched["KeyName"], launched["IamInstanceProfile"]["Arn"]) == ("mine", profile)
     (shown,) = ec2.describe_subnets(SubnetIds=[subnet["SubnetId"]])["Subnets"]
     assert shown["AvailableIpAddressCount"] == subnet["AvailableIpAddressCount"] - 1
+    block = ip_network(subnet["CidrBlock"])
+    for address, code, text in (
+        (block[3], "InvalidParameterValue", "in the reserved address range"),
+        (block[-1], "InvalidParameterValue", "in the reserved address range"),
+        (block.broadcast_address + 1, "InvalidParameterValue", "does not fall within the address range"),
+        ("10.0.0", "InvalidParameterValue", "not a valid IPv4 address"),
+        (launched["PrivateIpAddress"], "InvalidIPAddress.InUse", "is in use."),
+    ):
+        wanted = {**asked, "SubnetId": subnet["SubnetId"], "PrivateIpAddress": str(address)}
+        found, message = refused(lambda wanted=wanted: ec2.run_instances(**wanted))
+        assert found == code and text in message, address
     assert launched["SubnetId"] == subnet["SubnetId"] and launched["Placement"]["AvailabilityZone"] == "us-east-1b"
     group = launched["SecurityGroups"][0]["GroupId"]
     assert refused(lambda: ec2.delete_subnet(SubnetId=subnet["SubnetId"]))[0] == "DependencyViolation"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
 from typing import Any
 
 from corral.core import Tx
@@ -12,7 +11,6 @@ from corral.services.ec2.errors import (
     DependencyViolation,
     GatewayNotAttached,
     IncorrectState,
-    InsufficientFreeAddressesInSubnet,
     InvalidParameterValue,
     InvalidVpnGatewayAttachment,
     ResourceAlreadyAssociated,
@@ -21,10 +19,9 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, existing, new_id, required
+from corral.services.ec2.subnet_addresses import check_address, free_address, taken_addresses
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
-
-FIRST_HOST = 4  # the index of the first usable address of a subnet; EC2 reserves the four addresses before it
 
 
 def _check_detached(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
@@ -170,22 +167,11 @@ def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 
 
 def _private_ip(tx: Tx[Store], caller: Caller, subnet: Document, params: Params) -> str:
-    taken = {
-        each["PrivateIp"]
-        for nat in every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"])
-        for each in nat["NatGatewayAddresses"]
-    }
-    taken |= tx.store.instances.addresses(subnet["SubnetId"])
-    block = IPv4Network(subnet["CidrBlock"])
-    if "PrivateIpAddress" in params:
-        given: str = params["PrivateIpAddress"]
-        if given in taken or given not in map(str, block):
-            raise InvalidParameterValue(f"Address {given} is not a free address of subnet {subnet['SubnetId']}.")
-        return given
-    free = (address for at in range(FIRST_HOST, block.num_addresses - 1) if (address := str(block[at])) not in taken)
-    if (found := next(free, None)) is None:
-        raise InsufficientFreeAddressesInSubnet(f"The subnet {subnet['SubnetId']} has no free addresses: use another subnet.")
-    return found
+    taken, given = taken_addresses(tx, caller, subnet), params.get("PrivateIpAddress")
+    if given is None:
+        return free_address(subnet, taken)
+    check_address(subnet, taken, given)
+    return str(given)
 
 
 NAT_GATEWAY = ResourceType(

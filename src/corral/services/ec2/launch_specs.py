@@ -10,7 +10,6 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import Error as NotBase64
 from functools import lru_cache
-from ipaddress import IPv4Network
 
 import orjson
 
@@ -20,7 +19,6 @@ from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ec2 import default_vpc
 from corral.services.ec2.errors import (
-    InsufficientFreeAddressesInSubnet,
     InvalidParameterCombination,
     InvalidParameterValue,
     InvalidUserData,
@@ -35,6 +33,7 @@ from corral.services.ec2.instance_types import architecture_of, size_of
 from corral.services.ec2.launch_templates import LaunchTemplateVersion as LaunchTemplateVersion
 from corral.services.ec2.launch_templates import template_data as template_data
 from corral.services.ec2.resources import TAGS, every, existing, new_id
+from corral.services.ec2.subnet_addresses import check_address, free_address, taken_addresses
 from corral.services.ec2.zones import check_zone
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.instances import InstanceRequest
@@ -46,7 +45,6 @@ from corral.store import Store
 
 DEFAULT_TYPE = "m1.small"  # the type if RunInstances names none
 USER_DATA_MAX_BYTES = 16 * 1024
-FIRST_HOST = 4  # the index of the first address for instances; AWS reserves the first four addresses of a subnet
 RESOLVE = "resolve:ssm:"
 TAGGED_TYPES = {  # resource types in TagSpecifications; only tags of instances are stored
     "instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu", "capacity-reservation",
@@ -209,24 +207,12 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
 
 def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None) -> Document:
     """Return the private address `wanted`, or else a free address of the subnet, with the ids of a new network interface."""
-    taken = tx.store.instances.addresses(subnet["SubnetId"])
-    if gateways := every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
-        taken = taken | {each["PrivateIp"] for nat in gateways for each in nat["NatGatewayAddresses"]}
-    block = IPv4Network(subnet["CidrBlock"])
-    count = block.num_addresses - FIRST_HOST - 1
-    if wanted is not None:
-        if wanted in taken or wanted not in map(str, block):
-            raise InvalidParameterValue(
-                f"Address {wanted} is not a free address of subnet {subnet['SubnetId']} ({subnet['CidrBlock']})."
-            )  # fmt: skip
-        address = wanted
-    elif len(taken) >= count:
-        raise InsufficientFreeAddressesInSubnet(f"The subnet {subnet['SubnetId']} has no free addresses: use another subnet.")
+    taken = taken_addresses(tx, caller, subnet)
+    if wanted is None:
+        address = free_address(subnet, taken, start=int(tx.ids.hex32()[:8], 16))
     else:
-        at = int(tx.ids.hex32()[:8], 16) % count
-        while str(block[FIRST_HOST + at]) in taken:
-            at = (at + 1) % count
-        address = str(block[FIRST_HOST + at])
+        check_address(subnet, taken, wanted)
+        address = wanted
     return {
         "PrivateIpAddress": address,
         "PrivateDnsName": f"ip-{address.replace('.', '-')}.{default_vpc.domain(caller.region)}",

@@ -10,6 +10,7 @@ from corral.services.ec2 import cidr, network_acls, route_tables
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, arn, every, existing, new_id, required
+from corral.services.ec2.subnet_addresses import taken_addresses
 from corral.services.ec2.zones import check_zone, zone_id
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
@@ -72,8 +73,8 @@ def _deleted(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
 
 
 def _view(tx: Tx[Store], caller: Caller, subnet: Document) -> Document:
-    """Return a subnet for responses: subtract the addresses of instances from the number of available addresses."""
-    used = len(tx.store.instances.addresses(subnet["SubnetId"]))
+    """Return a subnet for responses: subtract the addresses that are taken from the number of available addresses."""
+    used = len(taken_addresses(tx, caller, subnet))
     return {**subnet, "AvailableIpAddressCount": subnet["AvailableIpAddressCount"] - used}
 
 
