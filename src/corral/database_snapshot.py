@@ -20,7 +20,6 @@ from corral.errors import Refused
 
 TRIES = 20_000  # all tries together take more than one second
 STEP_PAGES = 2_000  # pages that are copied between two calls of `Progress`
-READ_BYTES = 1024 * 1024
 PROBLEMS_MAX = 20  # the maximum number of reported problems per database
 
 Progress = Callable[[int, int], None]  # called with the number of copied bytes and the total number of bytes

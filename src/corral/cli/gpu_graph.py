@@ -83,7 +83,7 @@ def period_of(duration_s: float, age_s: float, columns: int) -> int:
     least_s = next((period_s for kept_s, period_s in KEPT_S if age_s < kept_s), KEPT_S[-1][1])
     # Each period begins at a multiple of its length, so the graph can need one period more than fit into the duration.
     fitting = (each for each in PERIODS_S if each >= least_s and duration_s / each <= columns - 1)
-    return next(fitting, PERIODS_S[-1] * ceil(duration_s / PERIODS_S[-1] / columns))
+    return next(fitting, PERIODS_S[-1] * ceil(duration_s / PERIODS_S[-1] / (columns - 1)))
 
 
 def bars(percentages: Sequence[float | None]) -> str:

@@ -41,7 +41,7 @@ class WaitingLine(Changeable, frozen=True):
     key: LineKey
     count: int
     first: JobPlace
-    # The pools (sets of instances) in which the line waits, in the order of the queue's compute environments. The second element is
+    # The pools (sets of slots) in which the line waits, in the order of the queue's compute environments. The second element is
     # True if the job gets no GPUs there, because the environment is on Fargate.
     pools: tuple[tuple[str, bool], ...] = ()
 

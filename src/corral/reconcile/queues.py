@@ -93,13 +93,16 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
         found = store.first_of_group(source, groups[0], limit, at_ms) if groups else []
     else:
         found = store.candidates(source, limit, at_ms)
-    for moved, message in enumerate(found):
+    moved, failure = 0, None
+    for message in found:
         arn = task.destination_arn or message.source_arn
         if arn is None:
-            return moved, "CouldNotDetermineMessageSource"
+            failure = "CouldNotDetermineMessageSource"
+            break
         target = queue_with_arn(tx, arn)
         if target is None or target.is_fifo != source.is_fifo:
-            return moved, "AWS.SimpleQueueService.NonExistentQueue"
+            failure = "AWS.SimpleQueueService.NonExistentQueue"
+            break
         for group in store.drop(source.pile, [message.id], at_ms).groups:
             store.update_group(source.pile, group, at_ms)
         draft = MessageDraft(
@@ -113,6 +116,7 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
             attributes=message.attributes,
         )
         put_all(tx, target, [draft], store.new_ids(tx.now_s, 1))
-    if found:
+        moved += 1
+    if moved:
         tx.changed(wait_key(source))
-    return len(found), None
+    return moved, failure

@@ -91,7 +91,7 @@ class HeavyReads:
 
     def close(self) -> None:
         """Cancel the reads, and wait until the threads have ended."""
-        for heavy in self._started:
+        for heavy in tuple(self._started):  # a copy, because the event loop may change the set
             heavy.cancelled = True
         self._waiting.clear()
         if self._threads is not None:

@@ -41,7 +41,7 @@ ACTION = "ACTION_REQUIRED"
 # `_offer_reason` returns one of these codes for each environment that accepts jobs. The job gets the code that is first in this
 # tuple. "" means no code, because the end of another job will make room.
 CODES = ("", CAPACITY, MAX_RESOURCE, REQUIREMENT)
-COUNTED_MAX = 10_000  # the text says how many jobs are before a job. From this number on, it says "more than"
+COUNTED_MAX = 10_000  # the text says how many jobs are before a job; if there are more than this, it says "more than"
 HOLDERS_READ_MAX = 100  # the maximum number of running jobs that `_next_end` reads to find the earliest time limit
 HOLDERS_NAMED_MAX = 3
 
@@ -169,8 +169,8 @@ def _place(tx: Tx[Store], job: Job, line: WaitingLine, queue: JobQueue | None) -
     """Describe the place of a job in its line."""
     if line.head == job.id:
         return "first in line"
-    before = tx.store.job_lines.count_before(line.id, job_place(job, queue), COUNTED_MAX)
-    count = f"more than {COUNTED_MAX:,}" if before == COUNTED_MAX else f"{before:,}"
+    before = tx.store.job_lines.count_before(line.id, job_place(job, queue), COUNTED_MAX + 1)
+    count = f"more than {COUNTED_MAX:,}" if before > COUNTED_MAX else f"{before:,}"
     return f"{count} job{'s' * (before != 1)} with the same needs before it, first job {line.head}"
 
 

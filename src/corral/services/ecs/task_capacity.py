@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 
 class Capacity(Struct, frozen=True):
-    """The pools (sets of instances) in which the tasks of a request are placed, and whether the tasks wait for free capacity."""
+    """The pools (sets of slots) in which the tasks of a request are placed, and whether the tasks wait for free capacity."""
 
     launch_type: str  # EC2 or FARGATE
     pools: tuple[str, ...]  # tried in this order; a task that finds no free capacity waits in one of them
