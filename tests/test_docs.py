@@ -130,6 +130,10 @@ def test_the_readme_has_a_line_for_every_service() -> None:
     assert sorted(re.findall(r"^\| (\w[\w-]*) \|", about, flags=re.MULTILINE)) == sorted([*SERVICES, "service"])
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
 def test_every_verb_and_option_is_documented():
     assert isinstance(main, click.Group)
     for name, verb in main.commands.items():
