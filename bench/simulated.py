@@ -13,7 +13,7 @@ from local import definition
 from rows import Bench
 
 from corral.clock import VirtualClock
-from corral.commands import Command
+from corral.lane_commands import Command
 from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import RandomIds, simulated_gpu_id

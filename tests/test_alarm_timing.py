@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Outcome, Tx
 from corral.database import CommitFailed
 from corral.errors import ApiError
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.alarm import AlarmState
 from corral.model.metric import Metric, Point
 from corral.model.settings import Settings

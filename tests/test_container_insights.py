@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core
 from corral.decide.emf import batch_points
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.run import GpuDevice, Hello, Measured, Observed, Usage
 from corral.model.settings import Settings
 from corral.reconcile import LOGS, STATE

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command, Wait
 from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Core, OncePerBatch, Outcome, Reconciler, Together, Tx
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
+from corral.lane_commands import Command, Wait
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import GpuDevice, Hello, RunSpec, RunState, StartOrder
 from corral.model.settings import Settings

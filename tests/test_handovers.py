@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command, Wait
 from corral.core import Core, Outcome, Tx
 from corral.database import CommitFailed, Handover
 from corral.errors import InternalFailure, ServiceUnavailable, api_error
 from corral.handovers import RETRY_MAX_S, Delivery, Done, forget_finished, receive
 from corral.ids import SeededIds
+from corral.lane_commands import Command, Wait
 from corral.model.settings import Settings
 from corral.store import Store
 

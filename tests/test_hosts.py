@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.commands import Command
+from corral.lane_commands import Command
 from corral.model.run import Observed, StartOrder
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS

@@ -11,9 +11,9 @@ from rich.console import Console
 from corral.cli.status import instance_gpus, overcommitted_line
 from corral.cli.top import frame
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.ids import RandomIds
+from corral.lane_commands import Command
 from corral.model.instance import Instance, ec2_id
 from corral.model.settings import Settings
 from corral.reconcile import STATE

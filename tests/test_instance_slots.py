@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import RandomIds
+from corral.lane_commands import Command
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
 from corral.model.run import Observed
 from corral.model.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from corral.clock import WallClock
-from corral.commands import Wait
 from corral.core import Tx
 from corral.errors import ApiError, ServiceUnavailable
 from corral.ids import SeededIds
+from corral.lane_commands import Wait
 from corral.model.function import Invocation, InvocationOutcome, InvocationState
 from corral.model.settings import Settings
 from corral.server.function_runner import FunctionRunner

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import fields
 
-from corral.commands import Command
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.lane_commands import Command
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import StartOrder
 from corral.model.settings import Settings

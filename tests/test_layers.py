@@ -15,11 +15,11 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.decide.manifest import DOCKER_IMAGE
 from corral.errors import ApiError
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.blob import StoredBlob
 from corral.model.image import RegistryImage, Repository
 from corral.model.settings import Settings

@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.metric import Metric, Point
 from corral.model.run import GpuDevice, GpuSample, Hello, Measured, Observed, Usage
 from corral.model.settings import Settings

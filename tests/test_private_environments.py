@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.commands import Command
 from corral.errors import ApiError
+from corral.lane_commands import Command
 from corral.model.blob import MD5, StoredBlob
 from corral.model.run import Observed
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S

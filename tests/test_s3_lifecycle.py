@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.decide.expiry import DAY_S, evaluate_key, midnight_after
 from corral.errors import ApiError
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.blob import MD5, StoredBlob
 from corral.model.settings import Settings
 from corral.reconcile import STATE

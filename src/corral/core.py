@@ -27,11 +27,11 @@ import orjson
 from msgspec import Struct, field
 
 from corral.clock import Clock
-from corral.commands import Command, ParkedCommands, Wait
 from corral.database import CommitFailed as CommitFailed
 from corral.database import Handover
 from corral.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.ids import Ids
+from corral.lane_commands import Command, ParkedCommands, Wait
 from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 

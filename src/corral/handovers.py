@@ -29,9 +29,9 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.commands import Command
 from corral.core import Core, Outcome, OwnedStore, Receiver, Tx
 from corral.database import CommitFailed, Handover
+from corral.lane_commands import Command
 
 REMOVE_S = 1.0  # if no transaction has deleted the outbox rows of received hand-overs in this time, one is started for them
 RETRY_MIN_S = 1.0  # the pause before the first retry of a delivery; each further pause is twice as long, up to RETRY_MAX_S

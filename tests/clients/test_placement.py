@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core
 from corral.errors import ApiError
 from corral.ids import RandomIds
+from corral.lane_commands import Command
 from corral.model.instance import host_instance_id
 from corral.model.run import GpuDevice, Hello, Observed
 from corral.model.settings import Settings

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.commands import Command
 from corral.core import Outcome
+from corral.lane_commands import Command
 from corral.model.instance import ec2_id
 from corral.services import SERVICES
 from groups.group_world import CALLER

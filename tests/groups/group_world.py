@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Outcome
 from corral.errors import ApiError
 from corral.ids import RandomIds
+from corral.lane_commands import Command
 from corral.model.group import Member
 from corral.model.instance import InstanceState
 from corral.model.settings import Settings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corral.commands import Command
 from corral.core import Outcome
+from corral.lane_commands import Command
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
 from corral.services import hosts

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from corral.commands import Command
 from corral.core import Core, Outcome
 from corral.database import Handover
 from corral.errors import ApiError
 from corral.handovers import receive
 from corral.ids import RandomIds
+from corral.lane_commands import Command
 from corral.model.metric import Metric, Point
 from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import METRICS

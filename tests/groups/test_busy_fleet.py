@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from corral.commands import Command
 from corral.core import Outcome
 from corral.errors import ApiError
+from corral.lane_commands import Command
 from corral.model.run import Observed
 from corral.model.settings import ScalingTimes, Settings
 from corral.services import hosts

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.commands import Command
 from corral.handovers import receive
+from corral.lane_commands import Command
 from corral.reconcile.receivers import RECEIVERS
 from groups.rollout_world import RolloutWorld
 from groups.scaling_world import LOAD, ScalingWorld

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corral.commands import Command
+from corral.lane_commands import Command
 from corral.model.job import ENDED, JobState
 from corral.model.run import Observed
 from corral.services import hosts

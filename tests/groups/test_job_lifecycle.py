@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.commands import Command
 from corral.core import Outcome
+from corral.lane_commands import Command
 from corral.model.instance import ec2_id
 from corral.model.job import CHILD_FAILED, DEPENDENCY_FAILED, TIMED_OUT, ExitRule, JobState
 from corral.model.task import StopCode

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from corral.commands import Command
 from corral.core import Outcome
+from corral.lane_commands import Command
 from corral.model.job import JobState
 from corral.model.run import Observed, StartOrder
 from corral.model.settings import Settings

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.commands import Command
 from corral.core import MARKS_MAX_PER_BATCH
+from corral.lane_commands import Command
 from corral.services import SERVICES, hosts
 from corral.services.ecs.run_queue import forbid_requeue
 from groups.group_world import CALLER, REGION, refused

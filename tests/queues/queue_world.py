@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.database import CommitFailed
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services.caller import Caller

@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corral.commands import Command
 from corral.core import Core, Outcome, Reconciler
 from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.instance import InstanceState
 from corral.model.job import JobState
 from corral.model.run import Observed

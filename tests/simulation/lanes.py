@@ -13,10 +13,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.commands import Command
 from corral.core import Outcome, Receiver, Reconciler, Tx
 from corral.database import CommitFailed, Database, Handover
 from corral.handovers import Done, receive
+from corral.lane_commands import Command
 from corral.store import Store
 from corral.store.definitions import Definitions
 from corral.telemetry import LogStore, MetricStore

@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core
+from corral.lane_commands import Command
 from corral.model.run import GpuDevice, Hello, Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE

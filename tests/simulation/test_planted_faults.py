@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from corral.commands import Command, ParkedCommands
 from corral.core import Core, HostOrders, Outcome, Tx
 from corral.database import Handover
 from corral.decide.placement import place, room_for_claim
 from corral.handovers import Delivery, PendingDelivery
 from corral.journal import Journal
+from corral.lane_commands import Command, ParkedCommands
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import TASK, Claim, Placement, Slot
 from corral.model.run import Hello, Observed, Report, RunSpec, StartOrder

@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core
 from corral.database import Database, Handover
 from corral.decide.stack_plan import MOVES
@@ -21,6 +20,7 @@ from corral.decide.templates import compile_template, parameter_values
 from corral.errors import ApiError
 from corral.handovers import Delivery, Done, forget_finished, receive
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.instance import InstanceState
 from corral.model.settings import Settings
 from corral.model.stack import Stack, StackResource, StackStatus

@@ -15,12 +15,12 @@ from shutil import disk_usage
 import pytest
 
 from corral.clock import VirtualClock
-from corral.commands import Command
 from corral.core import Core
 from corral.data_folder import lock_folder
 from corral.database import APPLICATION_ID
 from corral.errors import Refused, ServiceUnavailable
 from corral.ids import SeededIds
+from corral.lane_commands import Command
 from corral.model.settings import Settings
 from corral.store import Store
 from store.rows import claim, hello

@@ -8,9 +8,9 @@ from itertools import count
 from pathlib import Path
 
 from corral.clock import WallClock
-from corral.commands import Command
 from corral.core import Core, Tx
 from corral.ids import RandomIds
+from corral.lane_commands import Command
 from corral.model.settings import Settings
 from corral.store import Store
 from store.rows import claim, hello

@@ -26,7 +26,7 @@ from corral.cli.systemd_unit import installed_unit, lingers, user_name
 PYTHON_MIN = (3, 11)
 FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
 FOLDER_WARN_BYTES = 20 * 2**30
-SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # the server refuses signatures if the clocks differ by more than 15 minutes
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # at a difference of more than 900 seconds, the server refuses all signatures
 SLOW_S = 0.25
 # SQLite's file locks are not reliable on these file systems.
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}

@@ -23,7 +23,7 @@ from corral.node.docker_api import DockerApi
 from corral.node.output_bounds import bound_output
 
 STORE_EVERY_BYTES = 4 * 1024 * 1024
-BOUND_EVERY_BYTES = 4 * 1024 * 1024  # the disk space of the output file is limited again after this many new bytes
+BOUND_EVERY_BYTES = 4 * 1024 * 1024  # `bound_output` trims the output file each time it has grown by this much
 FRAME_HEAD_BYTES = 8
 
 

@@ -26,7 +26,6 @@ from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
 from corral.clock import WallClock
-from corral.commands import Command
 from corral.configuration.file import store_settings
 from corral.configuration.settings import UP, UP_OPTIONS
 from corral.control_characters import escape_controls
@@ -45,6 +44,7 @@ from corral.data_folder import (
 from corral.database import is_missing, validate_file
 from corral.errors import Refused
 from corral.handovers import forget_finished
+from corral.lane_commands import Command
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.session import SessionValidity

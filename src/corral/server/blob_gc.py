@@ -21,10 +21,10 @@ from typing import Any
 from corral.blobs import Blobs
 from corral.blobs.blob_lock import try_erasing
 from corral.clock import Clock
-from corral.commands import Wait
 from corral.core import Tx
 from corral.data_folder import BLOBS_LOCK
 from corral.ids import Ids
+from corral.lane_commands import Wait
 from corral.model.blob import GARBAGE
 from corral.model.settings import Settings
 from corral.server.lanes import Lane

@@ -14,10 +14,10 @@ from time import gmtime, monotonic, strftime
 from typing import TYPE_CHECKING
 
 from corral.clock import Clock
-from corral.commands import Wait
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.ids import Ids
+from corral.lane_commands import Wait
 from corral.model.function import INVOCATIONS, InvocationOrder, InvocationOutcome
 from corral.model.settings import Settings
 from corral.server.lanes import Lane

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
-from corral.commands import Wait
 from corral.core import Tx
 from corral.errors import ApiError, api_error
+from corral.lane_commands import Wait
 from corral.model.gpu_fault import XID_MAX, xid_text
 from corral.model.run import GpuFaultOrder
 from corral.server.agents import Agents

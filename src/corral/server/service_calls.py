@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from corral import aws
 from corral.blobs import Blobs
-from corral.commands import Wait
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.ids import Ids
+from corral.lane_commands import Wait
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.connection_limits import UnverifiedMemory
@@ -122,7 +122,7 @@ class ServiceCall(Struct, eq=False):
     The signature covers the body as it was sent. So the signature is verified first, and then the body is decompressed and decoded.
     """
 
-    request: aws.Request  # `authenticate` receives the body
+    request: aws.Request  # has no body until `authenticate` has read it from the connection
     # None: the name of the operation is in the form body, which is decoded after the signature has been verified.
     call: aws.ApiCall | None
     request_id: str

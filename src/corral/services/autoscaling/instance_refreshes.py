@@ -30,7 +30,7 @@ from corral.services.stored_resources import Params
 from corral.store import Store
 
 ROLLING = "Rolling"
-ONGOING_READ = 20  # how many activities in progress are searched for one that waits
+ONGOING_READ = 20  # `_reason` reads at most this many activities in progress
 
 
 def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from corral.commands import Wait
 from corral.core import Tx
+from corral.lane_commands import Wait
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Point

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.commands import Wait
 from corral.core import Tx
+from corral.lane_commands import Wait
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
 from corral.model.queue_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
 from corral.services import leaving_tasks
