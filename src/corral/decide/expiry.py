@@ -1,8 +1,9 @@
 """Evaluate the lifecycle rules of an S3 bucket: which versions of a key expire, which uploads are aborted, and when.
 
 S3 adds the rule's number of days to the creation time and rounds up to the next midnight UTC. This module does the same. A rule
-with a date expires the existing versions at that date. A version that is created after the date expires at the next midnight after
-its creation. If several rules match, the earliest time counts.
+with a date expires the versions that exist at that date. If the rule is stored after its date, it expires the versions that exist
+then. A version that is created later expires at the next midnight after its creation. If several rules match, the earliest time
+counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class LifecycleFilter(Struct, frozen=True):
 class LifecycleRule(Struct, frozen=True):
     id: str
     filter: LifecycleFilter
-    since_s: float  # when the rule was stored; if its date had already passed, versions older than the rule expire at once
+    since_s: float  # when the rule was stored
     days: int | None = None
     date_s: float | None = None
     lone_markers: bool = False  # ExpiredObjectDeleteMarker: remove a delete marker that is the only version left

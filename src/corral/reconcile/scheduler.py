@@ -36,7 +36,7 @@ GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
-    """Serve the claims of a pool. First serve each pool that a job prefers to this pool, if the job waits in this pool.
+    """Serve the claims of a pool. If a job that waits in this pool prefers other pools, serve those pools first.
 
     A job queue has an ordered list of compute environments. A job prefers the pool of an environment that is earlier in this list.
     """

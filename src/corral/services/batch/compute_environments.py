@@ -195,7 +195,7 @@ def _updated(tx: Tx[Store], environment: ComputeEnvironment, given: Params) -> P
 
 
 def _replaces(environment: ComputeEnvironment, changed: Params, given: Params) -> bool:
-    """Whether an update replaces the instances. Raise an error if it does, but the allocation strategy is BEST_FIT."""
+    """Whether an update replaces the instances. Raise an error if it would replace instances of the strategy BEST_FIT."""
     before = environment.document["computeResources"]
     different = [member for member in REPLACING if changed.get(member) != before.get(member)]
     different += ["updateToLatestImageVersion"] if given.get("updateToLatestImageVersion") else []
