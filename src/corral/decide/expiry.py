@@ -1,9 +1,8 @@
 """Evaluate the lifecycle rules of an S3 bucket: which versions of a key expire, which uploads are aborted, and when.
 
 S3 adds the rule's number of days to the creation time and rounds up to the next midnight UTC. This module does the same. A rule
-with a date expires the versions that exist at that date. If the rule is stored after its date, it expires the versions that exist
-then. A version that is created later expires at the next midnight after its creation. If several rules match, the earliest time
-counts.
+with a date expires the versions that exist at that date, or when the rule is stored, if that is later. Each version that is created
+afterwards expires at the next midnight after its creation. If several rules match, the earliest time counts.
 """
 
 from __future__ import annotations
