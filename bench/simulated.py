@@ -13,10 +13,10 @@ from local import definition
 from rows import Bench
 
 from corral.clock import VirtualClock
-from corral.lane_commands import Command
 from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import RandomIds, simulated_gpu_id
+from corral.lane_commands import Command
 from corral.model.run import GpuDevice, Hello, Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
