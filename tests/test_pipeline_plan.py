@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from corral.cli.pipeline_dry_run import print_plan
 from corral.cli.pipeline_estimate import StepTimes, with_estimates
 from corral.cli.pipeline_file import parse_pipeline
 from corral.cli.pipeline_plan import (
@@ -181,10 +182,16 @@ def test_each_is_n_to_n_and_other_steps_wait_for_whole_jobs() -> None:
     assert submit_request(plan, requests[2], "d", 1, "r", ids)["dependsOn"] == [{"jobId": "id1"}]
 
 
-def test_steps_after_a_tolerant_step_are_deferred() -> None:
+def test_steps_after_a_tolerant_step_are_deferred(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(TOLERANT)
     assert {each.name: each.deferred_by for each in plan.steps} == {
         "prepare": (), "recon": ("prepare",), "other": (), "report": ("recon",),
+    }  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "120")
+    print_plan(plan)
+    shown = {line.split()[0]: re.split(r"  +", line.strip())[-1] for line in capsys.readouterr().out.splitlines()}
+    assert shown == {
+        "STEP": "SUBMITTED", "prepare": "at once", "recon": "after the end of prepare", "other": "at once", "report": "after recon",
     }  # fmt: skip
     strict = planned(TOLERANT.replace("100", "10"))  # 5% of ten children are none
     assert not strict.deferred
@@ -308,6 +315,9 @@ def test_a_deferred_step_is_ready_within_the_tolerance(failed: int, expected: st
 
 def test_a_step_after_a_deferred_step_follows_it() -> None:
     plan = planned(TOLERANT)
+    waiting = run_state(plan, [job("prepare", "RUNNING", size=100, RUNNING=100), job("other", "RUNNING")])
+    assert waiting.step("recon").reason == "`watch` submits it when prepare has ended with at most 5% failed"
+    assert waiting.step("report").reason == "`watch` submits it after it has submitted recon"
     before = [job("prepare", "SUCCEEDED", size=100, SUCCEEDED=100), job("other", "RUNNING")]
     state = run_state(plan, [*before, job("recon", "PENDING", size=100)])
     assert state.ready == ("report",)

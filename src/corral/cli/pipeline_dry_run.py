@@ -53,8 +53,18 @@ def print_plan(plan: PipelinePlan) -> None:
                 "memory": f"{step.memory_mib or DEFAULT_MEMORY_MIB} MiB" if step.memory_mib or not named else "",
                 "gpus": planned.gpus,
                 "after": ", ".join(f"each {after.step}" if after.each else after.step for after in step.after),
-                "deferredBy": planned.deferred_by,
+                "submitted": _when_submitted(plan, planned),
             }
         )
     console().print(plan_table(rows))
     print_message(f"nothing was submitted: this is what `corral pipeline run {plan.pipeline.file}` would submit.")
+
+
+def _when_submitted(plan: PipelinePlan, planned: PlannedStep) -> str:
+    if not planned.deferred_by:
+        return "at once"
+    ended = [name for name in planned.deferred_by if plan.step(name).allowed_failed]
+    submitted = [name for name in planned.deferred_by if name not in ended]
+    parts = [f"after the end of {', '.join(ended)}"] if ended else []
+    parts += [f"after {', '.join(submitted)}"] if submitted else []
+    return ", ".join(parts)

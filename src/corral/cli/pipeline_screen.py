@@ -168,8 +168,7 @@ def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for title in ("STEP", "JOBS", "QUEUE", "VCPU", "MEMORY", "GPU", "AFTER", "SUBMITTED"):
         table.add_column(title, overflow="fold", justify="right" if title in ("JOBS", "VCPU", "MEMORY", "GPU") else "left")
     for row in rows:
-        later = "at once" if not row["deferredBy"] else f"after the end of {', '.join(row['deferredBy'])}"
-        table.add_row(*(str(row[key]) for key in ("step", "size", "queue", "vcpus", "memory", "gpus", "after")), later)
+        table.add_row(*(str(row[key]) for key in ("step", "size", "queue", "vcpus", "memory", "gpus", "after", "submitted")))
     return table
 
 

@@ -271,9 +271,11 @@ def _why_not_submitted(planned: PlannedStep, others: Mapping[str, StepState]) ->
             over = f" ({other.counts.failed} failed, max_failed is {other.max_failed})" if other.max_failed else ""
             return f"not run: {other.name} has failed{over}"
     for name in planned.deferred_by:
-        if not others[name].ended:
-            tolerance = f" with at most {others[name].max_failed} failed" if others[name].max_failed else ""
-            return f"`watch` submits it when {name} has ended{tolerance}"
+        other = others[name]
+        if other.max_failed and not other.ended:
+            return f"`watch` submits it when {name} has ended with at most {other.max_failed} failed"
+        if not other.jobs:
+            return f"`watch` submits it after it has submitted {name}"
     return "ready: `corral pipeline watch` submits it"
 
 
