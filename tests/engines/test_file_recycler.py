@@ -71,6 +71,17 @@ def test_a_second_run_with_the_same_id_keeps_its_files(recycler: FileRecycler, d
     assert (data / "output" / "a").read_text() == "again"
 
 
+def test_files_that_cannot_be_moved_do_not_stop_the_spawner(recycler: FileRecycler, data: Path) -> None:
+    for name in ("a", "b"):
+        start(recycler, data, name)
+    for name in ("a", "b"):
+        end(recycler, data, name)
+    (data / "output" / "a").unlink()
+    recycler.move_to_spare()
+    assert [names(data / each) for each in ("output", "work")] == [[], []] and len(names(data / "spare")) == 3
+    start(recycler, data, "c")
+
+
 @pytest.mark.parametrize("what", ["open", "large", "linked"])
 def test_a_file_that_cannot_be_emptied_is_removed(recycler: FileRecycler, data: Path, what: str) -> None:
     start(recycler, data, "a", "x" * (SMALL_OUTPUT_MAX_BYTES + 1 if what == "large" else 1))

@@ -51,7 +51,7 @@ class PlannedStep(NamedTuple):
     gpus: int  # the number of GPUs of one child
     definition: dict[str, Any] | None  # the request of RegisterJobDefinition; None if the step names an existing definition
     allowed_failed: int  # if at most this many children fail, the steps after this step start anyway
-    deferred_by: tuple[str, ...]  # the steps before this step because of which it is deferred; empty: it is submitted at once
+    deferred_by: tuple[str, ...]  # the earlier steps that defer this step; empty: the step is submitted at once
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import sys
 
 SPARE_MAX = 2_000  # maximum number of spare files, and of spare folders
 SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # a larger file is not reused, because truncating it would block the spawner's loop
@@ -75,8 +76,11 @@ class FileRecycler:
 
     def _move(self, path: str, spare: list[str], kind: str) -> None:
         target = f"{self._spare}/{self._new_name(kind)}"
-        os.rename(path, target)
-        spare.append(target)
+        try:
+            os.rename(path, target)
+            spare.append(target)
+        except OSError as error:  # the path stays in its folder, and the next spawner removes it
+            print(f"cannot move {path} to {target}: {error}", file=sys.stderr, flush=True)
 
     def remove_trash(self) -> None:
         """Start a child process that empties the trash, unless one is running."""

@@ -149,7 +149,7 @@ class Spawner:
                 self._adopt(self._runs[name], holders)
             else:
                 self._remove_files(name)
-        self._move_to_spare()
+        self._recycler.move_to_spare()
         self._recycler.remove_trash()
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Spawner:
         self._cgroups.leave()
         if not self._starts:
             os.fchdir(self._home)  # the working directory of the spawner must not stay in the folder of the last run
-            self._move_to_spare()
+            self._recycler.move_to_spare()
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
         """Start a run. Write it to the journal first, so that a run that may have been started is never started again."""
@@ -463,12 +463,6 @@ class Spawner:
             self._recycler.release_folder(f"{self._data}/work/{run_id}")
         except OSError as error:
             _log(f"cannot remove the files of {run_id}: {error}")
-
-    def _move_to_spare(self) -> None:
-        try:
-            self._recycler.move_to_spare()
-        except OSError as error:  # the file stays in its folder, and a later spawner removes it
-            _log(f"cannot move the files of an ended run: {error}")
 
     def _output(self, run_id: str) -> str:
         return f"{self._data}/output/{run_id}"
