@@ -101,6 +101,10 @@ class Plugin:
         self._listen(lambda: text in self.received)
         return self.received
 
+    def wait_for(self, check: Any) -> None:
+        """Wait until `check` is true. Meanwhile receive, and resend unacknowledged messages, as the plugin always does."""
+        self._listen(check)
+
     def until_closed(self) -> str:
         self._listen(lambda: self.closed is not None)
         assert self.closed is not None

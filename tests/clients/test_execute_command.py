@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from botocore.exceptions import ClientError
 
 import session_plugin as stand_in
 from command import living
+from corral.channel import command_relay
+from corral.channel.command_relay import CODE, EXIT, INPUT, SIZE, WINDOW, Frames, frame
 from harness import Corral, container, eventually, wait_stopped
 from session_plugin import Plugin, Refused
 
@@ -117,13 +120,26 @@ def test_ctrl_c_interrupts_the_command_alone(corral: Corral, task: str) -> None:
     person = Plugin(execute(corral, task, "sh"))
     person.type(b"sleep 500; echo after\r")
     person.until(b"echo after\r\n")
-    eventually(lambda: living("sleep", "500"))
+    person.wait_for(lambda: living("sleep", "500"))
     person.type(b"\x03")
-    eventually(lambda: not living("sleep", "500"))
+    person.wait_for(lambda: not living("sleep", "500"))
     person.type(b"echo still $((1+1))\r")
     person.until(b"still 2")
     person.type(b"exit\r")
     person.until_closed()
+
+
+def test_input_that_arrives_together_with_the_window_size() -> None:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, command_relay.__file__, "exec", "tty", str(theirs.fileno()), "--", "sh"]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True), ours:
+        theirs.close()
+        ours.sendall(frame(WINDOW, SIZE.pack(24, 80)) + frame(INPUT, b"exit 3\r"))
+        ours.settimeout(30)
+        frames, received = Frames(), list[tuple[bytes, bytes]]()
+        while not received or received[-1][0] != EXIT:
+            received += frames.feed(ours.recv(65_536))
+    assert CODE.unpack(received[-1][1]) == (3,)
 
 
 def test_without_a_terminal(corral: Corral, task: str) -> None:

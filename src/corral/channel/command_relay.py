@@ -154,11 +154,11 @@ class CommandRelay:
     def _wait_for_window(self) -> None:
         """Wait for the frame with the window size, so that the command starts with the right size."""
         assert self._link is not None and self._terminal is not None
-        while part := self._link.recv(PART_BYTES):
-            for kind, payload in self._frames.feed(part):
+        is_sized = False
+        while not is_sized and (part := self._link.recv(PART_BYTES)):
+            for kind, payload in self._frames.feed(part):  # also the frames after the size: `run` would not find them
                 self._handle_frame(kind, payload)
-                if kind == WINDOW:
-                    return
+                is_sized = is_sized or kind == WINDOW
 
     # -- relay input and output ----------------------------------------------------------------------------------
 
