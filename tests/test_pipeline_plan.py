@@ -317,7 +317,7 @@ def test_a_step_after_a_deferred_step_follows_it() -> None:
     plan = planned(TOLERANT)
     waiting = run_state(plan, [job("prepare", "RUNNING", size=100, RUNNING=100), job("other", "RUNNING")])
     assert waiting.step("recon").reason == "`watch` submits it when prepare has ended with at most 5% failed"
-    assert waiting.step("report").reason == "`watch` submits it after it has submitted recon"
+    assert waiting.step("report").reason == "`watch` submits it as soon as recon has been submitted"
     before = [job("prepare", "SUCCEEDED", size=100, SUCCEEDED=100), job("other", "RUNNING")]
     state = run_state(plan, [*before, job("recon", "PENDING", size=100)])
     assert state.ready == ("report",)

@@ -275,7 +275,7 @@ def _why_not_submitted(planned: PlannedStep, others: Mapping[str, StepState]) ->
         if other.max_failed and not other.ended:
             return f"`watch` submits it when {name} has ended with at most {other.max_failed} failed"
         if not other.jobs:
-            return f"`watch` submits it after it has submitted {name}"
+            return f"`watch` submits it as soon as {name} has been submitted"
     return "ready: `corral pipeline watch` submits it"
 
 

@@ -87,7 +87,7 @@ class Agent:
         self._background: set[asyncio.Task[None]] = set()
         self._checks = HealthChecks(data, os.environ, clock, self._on_verdict)
         self._wake = asyncio.Event()
-        self._gpu_used = asyncio.Event()  # a run that uses a GPU has changed since the last sample
+        self._gpu_used = asyncio.Event()  # set when a run that uses a GPU has changed
         self._written = False  # an output file was written to since the last report
         self._reported_at = 0.0
         self._logs_at = 0.0

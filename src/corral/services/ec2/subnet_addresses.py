@@ -10,12 +10,13 @@ from ipaddress import IPv4Address, IPv4Network
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.ec2.cidr import RESERVED_ADDRESSES
 from corral.services.ec2.errors import InsufficientFreeAddressesInSubnet, InvalidIPAddressInUse, InvalidParameterValue
 from corral.services.ec2.resources import every
 from corral.services.stored_resources import Document
 from corral.store import Store
 
-FIRST_HOST = 4  # the index of the first address that is not reserved
+FIRST_HOST = RESERVED_ADDRESSES - 1  # the index of the first address that is not reserved: the last address is reserved, too
 
 
 def taken_addresses(tx: Tx[Store], caller: Caller, subnet: Document) -> Set[str]:
@@ -42,7 +43,7 @@ def check_address(subnet: Document, taken: Set[str], address: str) -> None:
 
 
 def free_address(subnet: Document, taken: Set[str], start: int = 0) -> str:
-    """Return the first free address after the first `start` ones. The search continues at the begin of the subnet."""
+    """Return the first free address after the first `start` ones. After the last address, the search continues with the first."""
     found = next((address for address in _hosts(subnet, start) if address not in taken), None)
     if found is None:
         raise InsufficientFreeAddressesInSubnet(f"The subnet {subnet['SubnetId']} has no free addresses: use another subnet.")
@@ -51,5 +52,5 @@ def free_address(subnet: Document, taken: Set[str], start: int = 0) -> str:
 
 def _hosts(subnet: Document, start: int) -> Iterator[str]:
     block = IPv4Network(subnet["CidrBlock"])
-    count = block.num_addresses - FIRST_HOST - 1
+    count = block.num_addresses - RESERVED_ADDRESSES
     return (str(block[FIRST_HOST + (start + at) % count]) for at in range(count))
