@@ -90,7 +90,7 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
     is_wide = width is None or width >= WIDE
     rows = [_row(task, now, is_wide=is_wide) for task in found]
     names = {"NAME": WIDE_NAME if is_wide else NARROW_NAME}
-    print_table(rows, width=width, widths_max=names if width is not None else {}, optional=OPTIONAL)
+    print_table(rows, width=width, widths_max=names, optional=OPTIONAL, folded=("NAME",))
 
 
 def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[str, str]:

@@ -173,7 +173,7 @@ def _print(rows: list[Row], *, everything: bool) -> None:
     else:
         shown = [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
     widths = {"TASK": WIDE_NAME if is_wide else NARROW_NAME, "GPUS": GPUS_WIDTH}
-    print_table(shown, width=width, widths_max=widths if width is not None else {}, optional=OPTIONAL)
+    print_table(shown, width=width, widths_max=widths, optional=OPTIONAL, folded=("TASK",))
 
 
 def _print_rest(content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -29,7 +30,19 @@ class SafeText(Text):
 
 class SafeConsole(Console):
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
-        super().__init__(file=sys.stderr if stderr else sys.stdout, width=width, highlight=False, emoji=False, markup=False)
+        # Rich omits only colours if NO_COLOR is set. Without a colour system, it omits bold text and other styles as well.
+        colours: Any = None if os.environ.get("NO_COLOR") else "auto"
+        out = sys.stderr if stderr else sys.stdout
+        super().__init__(file=out, width=width, color_system=colours, highlight=False, emoji=False, markup=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print. Rich fills lines with blanks, so remove those at the end of lines, unless the output is a terminal."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     def render_str(self, text: str, **options: Any) -> Text:  # Rich calls this for printed strings and strings in tables
         return super().render_str(escape_controls(text), **options)

@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 GAP = "  "
 ELLIPSIS = "…"
+INDENT = "    "
+LAST_MIN = 24  # if the last column would be narrower, its cells are on lines of their own
+FOLDED_MIN = 12  # the other folded columns are not narrower than this, unless a line is still too long
+BREAK_AFTER = "-_/.,:="  # signs after which a wide word is broken
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}  # the codes of styles in an SGR sequence
 
 
@@ -19,19 +23,11 @@ def cell_width(text: str) -> int:
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def cut(text: str, width: int) -> str:
-    """Shorten a text to at most `width` columns. A shortened text ends with an ellipsis."""
-    if cell_width(text) <= width:
-        return text
-    if width < 1:
-        return ""
-    while text and cell_width(text) > width - 1:
-        text = text[: max(0, min(len(text) - 1, width - 1))]
-    return text + ELLIPSIS
+def fold(text: str, width: int, lines_max: int | None = None) -> list[str]:
+    """Break a text into lines of at most `width` columns: between words, and also inside a word that is wider than a line.
 
-
-def fold(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most `width` columns: between words, and also inside a word that is wider than a line."""
+    If there are more than `lines_max` lines, the others are omitted, and the last line ends with an ellipsis.
+    """
     lines = [""]
     for word in text.split():
         if lines[-1] and cell_width(lines[-1]) + 1 + cell_width(word) <= width:
@@ -39,63 +35,94 @@ def fold(text: str, width: int) -> list[str]:
             continue
         if lines[-1]:
             lines.append("")
-        for char in word:
-            if lines[-1] and cell_width(lines[-1] + char) > width:
-                lines.append("")
-            lines[-1] += char
-    return lines
+        while cell_width(word) > width:
+            lines[-1] = _beginning(word, width)
+            word = word[len(lines[-1]) :]
+            lines.append("")
+        lines[-1] = word
+    if lines_max is None or len(lines) <= lines_max:
+        return lines
+    end = lines[lines_max - 1]
+    return [*lines[: lines_max - 1], (_beginning(end, width - 1) if cell_width(end) >= width else end) + ELLIPSIS]
+
+
+def _beginning(word: str, width: int) -> str:
+    """Return the part of a wide word that fits into a line. It ends after a sign such as `-` if one is in its second half."""
+    size = 1
+    while size < len(word) and cell_width(word[: size + 1]) <= width:
+        size += 1
+    sign = max(word.rfind(each, size // 2, size) for each in BREAK_AFTER)
+    return word[: sign + 1 if sign >= 0 else size]
 
 
 def painted(text: str, style: str) -> str:
-    """Return a text in a style for a terminal, such as `bold red`. If the variable NO_COLOR is set, omit the colour."""
-    words = [word for word in style.split() if word in ("bold", "dim") or not os.environ.get("NO_COLOR")]
-    codes = ";".join(str(_CODES[word]) for word in words)
+    """Return a text in a style for a terminal, such as `bold red`. If the variable NO_COLOR is set, the text has no style."""
+    codes = "" if os.environ.get("NO_COLOR") else ";".join(str(_CODES[word]) for word in style.split())
     return f"\x1b[{codes}m{text}\x1b[0m" if text and codes else text
 
 
 def table_lines(
     rows: Sequence[Mapping[str, str]], *, width: int | None = None, widths_max: Mapping[str, int] | None = None,
-    optional: Sequence[str] = (), folded: Sequence[str] = (), right: Sequence[str] = (),
+    lines_max: int | None = None, optional: Sequence[str] = (), folded: Sequence[str] = (), right: Sequence[str] = (),
     styles: Mapping[str, Callable[[str], str]] | None = None,
 ) -> list[str]:  # fmt: skip
     """Return the header and at least one line for each row. The keys of the first row are the titles of the columns.
 
-    If a line needs more than `width` columns of the terminal, the cells under the titles in `folded` are folded into several lines,
-    the widest column first. If this is not enough, the cells under the last title are cut, if it is not in `folded`. `widths_max`
-    has the largest width of cells, by title. Titles in `optional` are omitted if all their cells are empty. Cells under the titles
-    in `right` are aligned to the right. `styles` has functions that return the style of a cell.
+    If a line needs more than `width` columns of the terminal, the cells of the last column and of the columns in `folded` are
+    folded into several lines, the widest column first. If this is not enough, each cell of the last column follows its row on
+    lines of its own, and then all columns may be folded. Cells are not cut, but `lines_max` limits the lines of the last column.
+
+    `widths_max` has the largest width of columns, by title. Titles in `optional` are omitted if all their cells are empty. Cells
+    under the titles in `right` are aligned to the right. `styles` has functions that return the style of a cell.
     """
     titles = [title for title in rows[0] if title not in optional or any(row.get(title) for row in rows)]
     columns = {title: [title, *(" ".join(row.get(title, "").split()) for row in rows)] for title in titles}
-    for title in columns.keys() & (widths_max or {}).keys():
-        columns[title] = [cut(text, (widths_max or {})[title]) for text in columns[title]]
-    sizes = _sizes(columns, width, folded)
+    sizes, last = _sizes(columns, width, widths_max or {}, folded), titles[-1]
     lines = []
     for number in range(len(rows) + 1):
-        cells = {
-            title: fold(column[number], sizes[title]) if title in folded else [cut(column[number], sizes[title])]
-            for title, column in columns.items()
-        }
+        texts = {title: column[number] for title, column in columns.items()}
+        cells = {title: fold(texts[title], sizes[title], lines_max if title == last else None) for title in sizes}
+        used = {title: style(texts[title]) for title, style in (styles or {}).items() if title in texts and number > 0}
         for at in range(max(map(len, cells.values()))):
             line = ""
             for title, parts in cells.items():
                 text = parts[at] if at < len(parts) else ""
                 space = " " * (sizes[title] - cell_width(text))
-                if styles and title in styles and number > 0:
-                    text = painted(text, styles[title](columns[title][number]))
+                text = painted(text, used.get(title, ""))
                 line += (space + text if title in right else text + space) + GAP
             lines.append(line.rstrip())
+        if last not in sizes and width is not None and texts[last]:
+            below = fold(texts[last], max(1, width - len(INDENT)), lines_max)
+            lines += [INDENT + painted(text, used.get(last, "")) for text in below]
     return lines
 
 
-def _sizes(columns: Mapping[str, Sequence[str]], width: int | None, folded: Sequence[str]) -> dict[str, int]:
-    """Return the width of each column. A folded column is at least as wide as its title."""
+def _sizes(
+    columns: Mapping[str, Sequence[str]], width: int | None, widths_max: Mapping[str, int], folded: Sequence[str]
+) -> dict[str, int]:
+    """Return the width of each column. The last column is missing if its cells must be on lines of their own."""
     sizes = {title: max(map(cell_width, column)) for title, column in columns.items()}
-    over = 0 if width is None else sum(sizes.values()) + len(GAP) * (len(sizes) - 1) - width
-    while over > 0 and (wide := [title for title in sizes if title in folded and sizes[title] > cell_width(title)]):
+    if width is None:
+        return sizes
+    sizes |= {title: max(cell_width(title), min(sizes[title], widths_max[title])) for title in sizes if title in widths_max}
+    last = next(reversed(sizes))
+    narrowed = dict(sizes)
+    if _narrow(narrowed, width, {title: FOLDED_MIN for title in sizes if title in folded} | {last: LAST_MIN}):
+        return narrowed
+    if len(sizes) > 1:
+        del sizes[last]
+    if not _narrow(sizes, width, {title: FOLDED_MIN for title in sizes if title in folded}):
+        _narrow(sizes, width, dict.fromkeys(sizes, 1))
+    return sizes
+
+
+def _narrow(sizes: dict[str, int], width: int, least: Mapping[str, int]) -> bool:
+    """Make columns narrower, the widest first, until a line fits. Return whether it fits.
+
+    `least` has the smallest width of columns by title. No column becomes narrower than its title.
+    """
+    over = sum(sizes.values()) + len(GAP) * (len(sizes) - 1) - width
+    while over > 0 and (wide := [each for each in least if sizes[each] > max(least[each], cell_width(each))]):
         sizes[max(wide, key=sizes.__getitem__)] -= 1
         over -= 1
-    last = next(reversed(sizes))
-    if over > 0 and last not in folded:
-        sizes[last] = max(0, sizes[last] - over)
-    return sizes
+    return over <= 0
