@@ -227,8 +227,11 @@ def test_run_json_prints_the_final_task_and_the_log_on_stderr(cli: Cli) -> None:
     assert "hello\n" in done.stderr
 
 
-def test_run_without_an_exit_code_says_why(cli: Cli) -> None:
-    assert "executable file not found" in cli("run", "--", "no-such-program", code=125).stderr
+def test_run_without_an_exit_code_says_why(cli: Cli, tmp_path: Path) -> None:
+    container = {"name": "main", "image": "corral/host", "memory": 16, "command": ["no-such-program"]}
+    file = tmp_path / "missing.json"
+    file.write_text(json.dumps({"family": "missing", "containerDefinitions": [container]}))
+    assert "executable file not found" in cli("run", str(file), code=125).stderr
 
 
 def test_run_waits_in_line_says_why_and_goes_on(cli: Cli) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from command import BIN, UNTIL_TOLD, Cli, Running
+from corral.cli.command_lookup import check_command
+from corral.cli.errors import CliError
 from corral.cli.logs import COLOURS, colours_of
 from eventually import eventually
 
@@ -53,6 +55,83 @@ def ended(cli: Cli, family: str) -> dict[str, Any]:
     return found
 
 
+# commands that cannot be executed
+
+
+def test_a_command_that_a_run_cannot_execute_is_found_before(tmp_path: Path) -> None:
+    """Pairs of a command and a part of its refusal. The names exist in two folders: the working directory and one of the PATH."""
+    work, programs = tmp_path / "work", tmp_path / "programs"
+    work.mkdir(), programs.mkdir()
+    ready, script = 0o755, "#!/bin/sh\n"
+    for path, mode, text in (
+        (programs / "train", ready, script), (programs / "closed", 0o644, script), (work / "here.py", 0o644, ""),
+        (work / "here.sh", ready, script), (work / "plain.sh", ready, "echo 1\n"), (work / "closed.py", 0o644, ""),
+        (work / "windows.sh", ready, "#!/bin/sh\r\n"), (work / "lost.sh", ready, "#!/no/python -u\n"),
+        (work / "package" / "__main__.py", 0o644, ""),
+    ):  # fmt: skip
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+    environment = {"PATH": f"{programs}:../programs"}
+    for good in ("train", "./here.sh", str(programs / "train"), "../programs/train", sys.executable):
+        check_command([good], str(work), environment)
+    check_command(["train"], str(work), {"PATH": "../programs"})
+    check_command(["here.sh"], str(work), {"PATH": ""})  # an empty part of PATH means the working directory
+    check_command(["anything"], str(work), {})  # the PATH of the agent is not known
+    for command, code, said in (
+        ("tarin", 127, "there is no command 'tarin' on the PATH of the run. Did you mean 'train'?"),
+        ("zzzzzz", 127, "there is no command 'zzzzzz' on the PATH of the run."),
+        ("closed", 126, f"{programs}/closed is not executable"),
+        ("here.py", 127, f"To run here.py in {work}, write `python here.py`."),
+        ("here.sh", 127, "write `./here.sh`"),
+        ("./closed.py", 126, "use `python ./closed.py`, or `chmod +x ./closed.py`"),
+        ("./plain.sh", 126, "no first line such as #!/bin/sh, which names its interpreter: use `bash ./plain.sh`"),
+        ("./windows.sh", 126, "end with CR LF"),
+        ("./lost.sh", 126, "needs /no/python, which does not exist"),
+        ("./package", 126, "is a folder, not a command. Run it with `python ./package`."),
+        ("./hero.sh", 127, f"'./hero.sh' does not exist in {work}. Did you mean './here.sh'?"),
+        ("train --lr 1", 127, "Write the command without quotes around it: `train --lr 1`."),
+        ("train --lr 1 > log", 127, "Let a shell run this line: `sh -c 'train --lr 1 > log'`."),
+        ("./here.sh 1", 127, "without quotes around it: `./here.sh 1`"),
+        ("LR=1", 127, "Set a variable with `-e LR=1`"),
+        ("cd", 127, "a command of your shell"),
+    ):  # fmt: skip
+        with pytest.raises(CliError) as refused:
+            check_command([command], str(work), environment)
+        assert (refused.value.exit_code, said in refused.value.message) == (code, True), refused.value.message
+
+
+def test_a_command_that_does_not_exist_is_not_submitted(cli: Cli) -> None:
+    def definitions() -> list[str]:
+        return cli.client("ecs").list_task_definitions()["taskDefinitionArns"]
+
+    before = definitions()
+    for options in ((), ("-i",), ("--array", "0-99"), ("-d", "--hold")):
+        done = cli("run", *options, "--", "no-such-program", code=127)
+        assert "there is no command 'no-such-program' on the PATH of the run" in done.stderr and done.stderr.count("\n") == 1
+    endpoint = {"AWS_ENDPOINT_URL": json.loads((cli.data / "server.json").read_text())["url"], "AWS_DEFAULT_REGION": "us-east-1"}
+    keys = json.loads((cli.data / "credentials.json").read_text())
+    endpoint |= {"AWS_ACCESS_KEY_ID": keys["access_key"], "AWS_SECRET_ACCESS_KEY": keys["secret_key"]}
+    assert "no command" in cli("run", "no-such-program", code=127, env=endpoint).stderr  # found by the status page
+    assert definitions() == before
+    cli("run", "-d", "--hold", "-n", "maker", "--", "sh", "-c", "printf '#!/bin/sh\necho made' > made; chmod +x made")
+    assert "unless a run that it waits for changes that" in cli("run", "-d", "--after", "maker", "--", "./made").stderr
+    cli("release", "maker")
+    cli("wait", "made")
+    (cli.home / "made").unlink()
+    assert "'./made' does not exist" in cli("rerun", "made", code=127).stderr
+
+
+def test_it_is_i_and_an_image_needs_no_command(cli: Cli) -> None:
+    assert cli("run", "-it", "--", "cat", given="typed").stdout == "typed"
+    assert "'1x' is not a duration" in cli("run", "-t", "1x", "--", "true", code=2).stderr  # -t stays --time
+    assert "runs the image's own command" in cli("run", code=2).stderr
+    done = cli("run", "-d", "--image", "lab/tool:2.1", code=1)  # this server runs processes, which have no image
+    assert "it has no command, so it needs the command of an image" in done.stderr
+    defined = cli.client("ecs").describe_task_definition(taskDefinition="tool")["taskDefinition"]
+    assert not defined["containerDefinitions"][0].get("command") and defined["containerDefinitions"][0]["image"] == "lab/tool:2.1"
+
+
 # standard input
 
 
@@ -72,7 +151,6 @@ def test_what_was_written_with_input_is_in_the_log_too(cli: Cli) -> None:
 
 def test_a_program_that_does_not_read_its_input_ends_all_the_same(cli: Cli) -> None:
     assert cli("run", "-i", "--", "true", given="x" * 1_000_000).stdout == ""
-    assert "No such file" in cli("run", "-i", "--", "no-such-program", code=127, given="").stderr
 
 
 def test_when_the_command_line_goes_the_program_hears_it(cli: Cli) -> None:

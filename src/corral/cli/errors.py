@@ -6,6 +6,8 @@
 3    Corral is not running on this data folder
 124  `corral run --time`, `corral wait`: the task was stopped at its time limit
 125  `corral run`, `corral wait`: the task has no exit code (it never started, or its host was lost)
+126  `corral run`: the command cannot be executed; it was not submitted
+127  `corral run`: the command does not exist; it was not submitted
 130  interrupted (Ctrl-C)
 141  `corral run`, `corral exec`: the reader of the output closed the pipe, and the task or the command was stopped
 """
@@ -38,6 +40,14 @@ class RunNotFound(CliError):
 
 class NotRunning(CliError):
     exit_code = 3
+
+
+class CommandNotExecutable(CliError):
+    exit_code = 126  # as in a shell
+
+
+class CommandNotFound(CliError):
+    exit_code = 127  # as in a shell
 
 
 def error_line(error: Exception) -> str | None:

@@ -29,6 +29,7 @@ STARTING = ("PENDING", "ACTIVATING")
 @data_option
 @click.option("--container", "-c", metavar="NAME", help="The container, if the task has several.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command. This is the default in a terminal.")
+@click.option("-t", "has_tty", is_flag=True, hidden=True)  # users of docker type -it; in a terminal, a terminal is the default
 @cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.argument("task", metavar="TASK", shell_complete=complete_tasks("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
@@ -36,6 +37,7 @@ def exec_(
     data: DataFolder,
     container: str | None,
     interactive: bool,
+    has_tty: bool,
     cluster: str | None,
     task: str,
     command: tuple[str, ...],

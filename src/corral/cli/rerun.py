@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from corral.cli import tasks
+from corral.cli.command_lookup import refuse_missing_command
 from corral.cli.completion import complete_runs
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
@@ -109,6 +110,8 @@ def _submission(
     folder = container.get("workingDirectory")
     if _is_command(container) and folder and not os.path.isdir(folder):
         raise CliError(f"the folder {folder} of the run does not exist any more.")
+    if _is_command(container) and folder and plain:
+        refuse_missing_command(endpoint, plain, folder, values)
     git = GitCommit(folder) if folder and not is_aws(endpoint) else None
     override = with_environment(endpoint, kept, {**values, **_array_variables(task)})
     tags = [tag for tag in task.get("tags", ()) if not _is_dropped(tag["key"])]

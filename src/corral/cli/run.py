@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli import tasks
+from corral.cli.command_lookup import refuse_missing_command
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint
 from corral.cli.errors import CliError
@@ -16,7 +17,7 @@ from corral.cli.git_commit import GitCommit
 from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications, notifications_of
 from corral.cli.output import print_json, print_line, server_time
 from corral.cli.run_environment import is_text, variables, with_environment
-from corral.cli.run_names import default_name, family_of
+from corral.cli.run_names import default_name, family_of, image_name
 from corral.cli.run_options import (
     HOST_IMAGE,
     RESERVED_MIB,
@@ -54,7 +55,7 @@ class RunCommand(click.Command):
 )
 @data_option
 @run_options
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
 @click.pass_context
 def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **given: Any) -> None:
     """Run a command as a task in the current folder and environment. Show its output, and exit with its exit code.
@@ -63,13 +64,18 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
     Ctrl-C sends SIGTERM, the third SIGKILL. A task that still waits is stopped at once. SIGTERM, and a terminal that closes, stop
     the task.
 
+    With --image, COMMAND can be omitted: the container runs the command of its image. A command that does not exist on this machine
+    is refused at once, with exit code 127.
+
     FILE.json contains a task definition in the format of register-task-definition. `corral run` registers it and runs a task.
     Options, and a command after --, override values of the task definition.
     """
     options = RunArguments(**given)
+    if not command and options.runs_here:
+        raise click.UsageError("name a command, a FILE.json, or an image with --image, which runs the image's own command.")
     signals = RunSignals(detach_on_hangup=options.detach_on_hangup)
     is_file = not ctx.meta["dashed"] and _names_a_file(command)
-    if not ctx.meta["dashed"] and command[0].endswith(".json") and not os.path.exists(command[0]):
+    if not ctx.meta["dashed"] and command and command[0].endswith(".json") and not os.path.exists(command[0]):
         raise CliError(f"{command[0]} does not exist: name a file with a task definition, or write -- before a command.")
     check_options(options, is_file=is_file)
     git = GitCommit(options.folder or os.curdir)
@@ -139,7 +145,7 @@ def submit_and_wait(
 
 
 def _names_a_file(command: tuple[str, ...]) -> bool:
-    return command[0].endswith(".json") and os.path.isfile(command[0]) and command[1:2] in ((), ("--",))
+    return bool(command) and command[0].endswith(".json") and os.path.isfile(command[0]) and command[1:2] in ((), ("--",))
 
 
 def _prepare(
@@ -159,7 +165,10 @@ def _prepare(
     if is_file:
         definition, override = _from_file(command, options)
     else:
-        name = name or default_name(command)
+        if options.runs_here:
+            awaits = bool(options.after or options.after_any)
+            refuse_missing_command(endpoint, command, folder or os.curdir, values, waits_for_runs=awaits)
+        name = name or default_name(command or (image_name(str(options.image)),))
         definition, override = _definition(endpoint, family_of(name), _container(options, wanted)), {}
     named = {"name": tasks.first_essential(definition), **override}
     override = with_environment(endpoint, named, values)
@@ -185,7 +194,7 @@ def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
         "name": CONTAINER,
         "image": options.image or HOST_IMAGE,
         "essential": True,
-        "command": command,
+        **({"command": command} if command else {}),  # without a command, the container runs the command of its image
         "cpu": options.cpu or 0,
         **({"memory": options.memory} if options.memory else {"memoryReservation": RESERVED_MIB}),
         **_gpu_requirement(options),

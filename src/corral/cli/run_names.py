@@ -73,6 +73,11 @@ def default_name(command: Sequence[str]) -> str:
     return name[:NAME_MAX] if _NAME.fullmatch(name[:NAME_MAX]) else family_of(name)
 
 
+def image_name(image: str) -> str:
+    """Return the name of runs of an image without a command: `lab/pytorch:2.1` → `pytorch`."""
+    return PurePath(image.partition("@")[0]).name.partition(":")[0]
+
+
 def name_tags(name: str) -> list[dict[str, str]]:
     return [{"key": tasks.NAME_TAG, "value": name}] if name != family_of(name) else []
 

@@ -160,13 +160,17 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 def split_arguments(parameters: Sequence[click.Parameter], given: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the arguments of `corral run` into its options and the rest, which begins with `--` or with the command.
 
-    A bare `--requeue` becomes `--requeue=1`, so that the next argument is not its value.
+    A bare `--requeue` becomes `--requeue=1`, so that the next argument is not its value. `-it`, which users of docker type, becomes
+    `-i`: a task in a terminal gets a terminal.
     """
     valued = {flag for option in parameters if isinstance(option, click.Option) and not option.is_flag for flag in option.opts}
     options: list[str] = []
     rest = list(given)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
+        if word == "-it":
+            options.append("-i")
+            continue
         if word == "--requeue":
             if rest and rest[0].isdecimal():  # a number is almost certainly not the program to run
                 raise click.UsageError(f"--requeue {rest[0]} is ambiguous: write --requeue={rest[0]}.")
