@@ -128,13 +128,14 @@ class Restoration(Enum):
     SWITCH = "switch"  # go back to the resource that was replaced, which still exists
 
 
-def restoration(resource: StackResource) -> Restoration:
+def restoration(resource: StackResource, is_replaced: Callable[[ResourceVersion, ResourceVersion], bool]) -> Restoration:
+    """Return how to roll a resource back. `is_replaced` returns whether two versions are two resources."""
     if resource.is_new:
         return Restoration.DELETE
     before, now = resource.before, resource.version
     if before is None:
         return Restoration.NOTHING
-    if now.physical_id != before.physical_id:
+    if is_replaced(before, now):
         return Restoration.SWITCH
     same = (now.properties, now.revision) == (before.properties, before.revision)
     return Restoration.RECORD if same else Restoration.UPDATE

@@ -27,6 +27,7 @@ from corral.errors import ApiError
 from corral.model.durations import DAY_S, MINUTE_S
 from corral.model.stack import ENDED, Output, ResourceStatus, Stack, StackResource, StackStatus
 from corral.services.cloudformation import stack_steps, step_execution
+from corral.services.cloudformation.resource_types import is_replaced
 from corral.services.cloudformation.stack_changes import replacing
 from corral.services.cloudformation.stack_evaluation import COMPLETE, StackWork, desired_version, is_done, references, work_of
 from corral.services.cloudformation.stack_events import set_status
@@ -282,7 +283,7 @@ def _restore(tx: Tx[Store], stack: Stack) -> bool:
 
 
 def _restore_one(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
-    how, skips = restoration(resource), resource.logical_id in stack.excepted
+    how, skips = restoration(resource, is_replaced), resource.logical_id in stack.excepted
     if how is Restoration.SWITCH:
         stack_steps.switch_back(tx, stack, resource, skips=skips)
     elif skips:
@@ -377,7 +378,7 @@ def _leave_over(tx: Tx[Store], stack: Stack) -> bool:
     changed = [row for row in tx.store.stacks.resources(stack.id).values() if not row.leftover and _is_unfinished(stack, row)]
     for row in changed[:ROWS_MAX]:
         before = row.before
-        if before is not None and before.physical_id != row.physical_id:
+        if before is not None and is_replaced(before, row.version):
             step_execution.leave_over(tx, stack, row, before, is_new=False)
         tx.store.stacks.put_resource(row.but(before=None, is_new=False))
     return len(changed) > ROWS_MAX

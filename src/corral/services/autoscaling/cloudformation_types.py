@@ -310,6 +310,7 @@ TEMPLATE_TYPES = (
         _update_hook,
         _delete_hook,
         "LifecycleHookName",
+        name_scope=("AutoScalingGroupName",),
         checks_permissions=True,
     ),
     TemplateType(

@@ -73,6 +73,7 @@ def api_type(
     delete_request: Callable[[Properties], Params] = lambda properties: {},
     before_delete: Callable[[Tx[Any], Caller, str, Properties], None] = lambda tx, caller, identity, properties: None,
     name_property: str | None = None,
+    name_scope: tuple[str, ...] = (),
     lane: str = "state",
 ) -> TemplateType:
     """Return a template type.
@@ -141,7 +142,9 @@ def api_type(
 
     settled = note_of(name, without_effect) if without_effect else None
     checks = lane == "state"
-    return TemplateType(name, make, attributes, change, drop, name_property, lane, settled=settled, checks_permissions=checks)
+    return TemplateType(
+        name, make, attributes, change, drop, name_property, name_scope, lane=lane, settled=settled, checks_permissions=checks
+    )
 
 
 def note_of(name: str, without_effect: tuple[str, ...]) -> Callable[[Tx[Any], Caller, ResourceStep], Waiting | None]:

@@ -4,8 +4,8 @@ AWS's schemas do not contain these facts. They come from the user guide of Cloud
 
 A form is a text with placeholders: `{17x}` is 17 hexadecimal digits. The other character sets are `d` (digits), `a` (digits and
 lower-case letters), `A` (digits and upper-case letters), `l` (lower-case letters) and `U` (upper-case letters). `{name}` is the
-name of the resource, and `{time}` is the present time. `{region}` and `{account}` are those of the caller. RELATED has the other
-placeholders.
+name of the resource, and `{time}` is the present time. `{number}` is the number of a version: each resource with the same name gets
+another one. `{region}` and `{account}` are those of the caller. RELATED has the other placeholders.
 """
 
 from __future__ import annotations
@@ -80,6 +80,14 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::ApiGatewayV2::Api": {"ApiId": "{10a}", "ApiEndpoint": "https://{10a}.execute-api.{region}.amazonaws.com"},
     "AWS::ApiGatewayV2::Integration": {"IntegrationId": "{7a}"},
     "AWS::ApiGatewayV2::Route": {"RouteId": "{7a}"},
+    "AWS::AppRunner::AutoScalingConfiguration": {
+        "AutoScalingConfigurationArn": "arn:aws:apprunner:{region}:{account}:autoscalingconfiguration/{name}/{number}",
+        "AutoScalingConfigurationRevision": "{number}",
+    },
+    "AWS::AppRunner::ObservabilityConfiguration": {
+        "ObservabilityConfigurationArn": "arn:aws:apprunner:{region}:{account}:observabilityconfiguration/{name}/{number}",
+        "ObservabilityConfigurationRevision": "{number}",
+    },
     "AWS::CloudFront::Distribution": {"Id": "E{13A}", "DomainName": "d{13a}.cloudfront.net"},
     "AWS::CloudFront::CloudFrontOriginAccessIdentity": {"Id": "E{13A}", "S3CanonicalUserId": "{96x}"},
     "AWS::CloudFront::OriginAccessControl": {"Id": "E{13A}"},
@@ -151,10 +159,13 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::IAM::OIDCProvider": {"Arn": "arn:aws:iam::{account}:oidc-provider/{17x}"},
     "AWS::KMS::Key": {"KeyId": UUID, "Arn": "arn:aws:kms:{region}:{account}:key/" + UUID},
     "AWS::KMS::ReplicaKey": {"KeyId": "mrk-{32x}", "Arn": "arn:aws:kms:{region}:{account}:key/mrk-{32x}"},
-    "AWS::Lambda::LayerVersion": {"LayerVersionArn": "arn:aws:lambda:{region}:{account}:layer:{name}:1"},
+    "AWS::Lambda::LayerVersion": {"LayerVersionArn": "arn:aws:lambda:{region}:{account}:layer:{layer}:{number}"},
     "AWS::Lambda::Permission": {"Id": "{name}"},
     "AWS::Lambda::Url": {"FunctionUrl": "https://{32a}.lambda-url.{region}.on.aws/"},
-    "AWS::Lambda::Version": {"FunctionArn": "arn:aws:lambda:{region}:{account}:function:{function}:1", "Version": "1"},
+    "AWS::Lambda::Version": {
+        "FunctionArn": "arn:aws:lambda:{region}:{account}:function:{function}:{number}",
+        "Version": "{number}",
+    },
     "AWS::Lambda::Alias": {"AliasArn": "arn:aws:lambda:{region}:{account}:function:{function}:{name}"},
     "AWS::OpsWorks::Stack": {"Id": UUID},
     "AWS::Route53::HealthCheck": {"HealthCheckId": UUID},
@@ -165,6 +176,7 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::ServiceDiscovery::PublicDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},
     "AWS::ServiceDiscovery::Service": {"Id": "srv-{16a}"},
     "AWS::StepFunctions::StateMachine": {"Name": "{name}"},
+    "AWS::StepFunctions::StateMachineVersion": {"Arn": "{machine}:{number}"},
     "AWS::WAFv2::IPSet": {"Id": UUID},
     "AWS::WAFv2::WebACL": {"Id": UUID},
 }
@@ -176,9 +188,14 @@ RELATED = {
     "cluster": ("ClusterName", "cluster"),
     "function": ("FunctionName", "function"),
     "loadbalancer": ("LoadBalancerArn", "arn:aws:elasticloadbalancing:{region}:{account}:loadbalancer/app/loadbalancer/{16x}"),
+    "layer": ("LayerName", "{name}"),
+    "machine": ("StateMachineArn", "arn:aws:states:{region}:{account}:stateMachine:machine"),
     "version": ("Version", "1.0.0"),
     "listener": ("ListenerArn", "arn:aws:elasticloadbalancing:{region}:{account}:listener/app/loadbalancer/{16x}"),
 }
+
+# The placeholders of RELATED that are a part of the identity. Two resources can have the same name if these differ.
+SCOPES = ("cluster", "function", "version")
 
 # Type of a load balancer → the word in its ARN.
 LOAD_BALANCERS = {"application": "app", "network": "net", "gateway": "gwy"}

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.stack import ResourceVersion
 from corral.services import stored_resources
 from corral.services.caller import Caller
 from corral.services.cloudformation import schemas
@@ -95,6 +96,11 @@ class TemplateType(Struct, frozen=True):
     update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]
     delete: Delete  # succeeds if the resource no longer exists
     name_property: str | None = None  # if a template omits this property, the stack generates a name for it
+    # The properties inside which the name is unique. For example, two services can have the same name in different clusters.
+    name_scope: tuple[str, ...] = ()
+    # True if each creation makes a new version under the same name, with a physical id of its own, for example a revision of a task
+    # definition. A replacement keeps the name of such a resource.
+    has_versions: bool = False
     lane: str = "state"  # the lane (a database and its thread) that runs the functions: "state", "logs" or "metrics"
     # Called after `create` and `update` until it returns None. If it raises an ApiError, the step has failed.
     settled: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None
@@ -158,12 +164,19 @@ def is_known(name: str) -> bool:
 
 def replacing_properties(name: str, old: Properties, new: Properties) -> list[str]:
     """Return the changed properties that force a replacement. If there are none, the resource can be updated in place."""
-    facts, type_ = schemas.facts(name), template_type(name)
+    facts, type_ = schemas.facts(name), resource_type(name)
     changed = schemas.changed_paths(facts.create_only, old, new)
     conditional = schemas.changed_paths(facts.conditional, old, new)
-    if conditional and type_ is not None and type_.replaces is not None:
+    if conditional and type_.replaces is not None:
         conditional = type_.replaces(old, new)
     return sorted({*changed, *conditional})
+
+
+def is_replaced(old: ResourceVersion, new: ResourceVersion) -> bool:
+    """Return whether two versions of a resource are two resources, so that one of them must be deleted at the end."""
+    if old.physical_id != new.physical_id:
+        return True
+    return any(old.properties.get(each) != new.properties.get(each) for each in resource_type(new.type).name_scope)
 
 
 def read_attributes(tx: Tx[Store], caller: Caller, type_: TemplateType, physical_id: str, properties: Properties) -> dict[str, Any]:
@@ -191,6 +204,7 @@ def stored_type(
     before_delete: Callable[[Tx[Store], Caller, Document, Properties], None] = lambda tx, caller, document, properties: None,
     physical_id: str | None = None,
     name_property: str | None = None,
+    name_scope: tuple[str, ...] = (),
 ) -> TemplateType:
     """Return the template type of a resource that a service stores and returns without other effects, for example a VPC.
 
@@ -257,7 +271,7 @@ def stored_type(
             before_delete(tx, caller, document, properties)
             stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
 
-    return TemplateType(name, create, read, update, delete, name_property, replaces=replaces)
+    return TemplateType(name, create, read, update, delete, name_property, name_scope, replaces=replaces)
 
 
 def forgiving(delete: Delete, *missing: str) -> Delete:

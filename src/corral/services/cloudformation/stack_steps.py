@@ -16,7 +16,7 @@ from corral.model.stack import (
     StackStatus,
     StackStep,
 )
-from corral.services.cloudformation.resource_types import resource_type
+from corral.services.cloudformation.resource_types import is_replaced, resource_type
 from corral.services.cloudformation.stack_evaluation import given_properties
 from corral.services.cloudformation.stack_events import caller_of, set_resource
 from corral.services.cloudformation.step_execution import attempt, leave_over, restored, run_step, set_deleted
@@ -51,18 +51,27 @@ def begin_update(tx: Tx[Store], stack: Stack, resource: StackResource, version: 
 
 def begin_replacement(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion) -> None:
     """Create a new resource that replaces an old resource. The old resource exists until the update is complete."""
-    old, before, name = resource.version, _before(resource), resource_type(resource.type).name_property
-    if name is not None and not version.generated_name and old.properties.get(name) == version.properties.get(name):
+    old, before = resource.version, _before(resource)
+    if _takes_its_name(old, version):
         refuse(tx, stack, resource.logical_id, resource.type, resource, NAMED.format(old.physical_id))
         return
     resource = set_resource(
         tx, stack, resource, ResourceStatus.UPDATE_IN_PROGRESS, REPLACES, operation=stack.operation, before=before
     )
-    if before is None or before.physical_id != old.physical_id:
+    if before is None or is_replaced(before, old):
         leave_over(tx, stack, resource, old, is_new=True)  # an earlier update, which failed, has created the resource
     resource = resource.but(version=version, step=StackStep(CREATE, tx.now_s, old=old))
     tx.store.stacks.put_resource(resource)
     run_step(tx, stack, resource)
+
+
+def _takes_its_name(old: ResourceVersion, new: ResourceVersion) -> bool:
+    """Whether a replacement would need the name of the old resource, which still has it."""
+    type_ = resource_type(new.type)
+    name = type_.name_property
+    if name is None or type_.has_versions or new.generated_name:
+        return False
+    return all(old.properties.get(each) == new.properties.get(each) for each in (name, *type_.name_scope))
 
 
 def record(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, shown: bool) -> None:

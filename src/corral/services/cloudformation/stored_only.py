@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -30,6 +30,7 @@ from corral.services.cloudformation.reference_values import (
     PORTS,
     REFERENCES,
     RELATED,
+    SCOPES,
 )
 from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.cloudformation.schemas import Facts
@@ -52,14 +53,24 @@ STATES = ("ACTIVE", "AVAILABLE", "Active", "Available", "active", "available", "
 @lru_cache(maxsize=256)
 def stored_only_type(name: str) -> TemplateType:
     """Return a type whose resources are only stored in the stack."""
+    placeholders = {match[2] for form in _identity_forms(name, schemas.facts(name)) for match in PLACEHOLDER.finditer(form)}
+    has_versions = "number" in placeholders
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-        facts = schemas.facts(name)
-        values = Values(name, facts, caller, tx.now_s, tx.ids.hex32(), properties)
+        facts, seed = schemas.facts(name), tx.ids.hex32()
         given = _own_name(name, facts, properties)
-        values.known["name"] = given if given is not None else _generated_name(tx, stored_only_type(name), properties)
-        identity = "|".join(_text(values.reference_part(path)) for path in _references(name, facts)) or values.known["name"]
-        return identity.lower() if name.split("::")[1] in LOWER_CASE_NAMES else identity
+        own = given if given is not None else _generated_name(tx, stored_only_type(name), properties)
+
+        def identity(number: int) -> str:
+            values = Values(name, facts, caller, tx.now_s, seed, properties)
+            values.known |= {"name": own, "number": str(number)}
+            found = "|".join(_text(values.reference_part(path)) for path in _references(name, facts)) or own
+            return found.lower() if name.split("::")[1] in LOWER_CASE_NAMES else found
+
+        number = 1
+        while has_versions and _is_taken(tx, properties, identity(number)):
+            number += 1
+        return identity(number)
 
     def attributes(tx: Tx[Store], caller: Caller, physical_id: str) -> dict[str, Any]:
         return attributes_from(tx, caller, physical_id, {})
@@ -72,6 +83,7 @@ def stored_only_type(name: str) -> TemplateType:
         is_name = len(references) == 1 and references[0] not in facts.read_only
         own = physical_id if is_name else _own_name(name, facts, properties) or re.split(r"[/:|]", physical_id)[-1]
         values.known.setdefault("name", own)
+        values.known.setdefault("number", "1")
         return {attribute: values.at(attribute.replace(".", "/")) for attribute in facts.attributes}
 
     return TemplateType(
@@ -81,10 +93,23 @@ def stored_only_type(name: str) -> TemplateType:
         update=lambda tx, caller, physical_id, old, new: None,
         delete=lambda tx, caller, physical_id, properties: None,
         name_property=_name_property(name, schemas.facts(name)),
+        name_scope=_name_scope(name, schemas.facts(name), placeholders),
+        has_versions=has_versions,
         is_stored_only=True,
+        replaces=_replaced_by_new_content if name == "AWS::SSM::Document" else None,
         checks_permissions=True,  # there is no operation, so there is no permission to check
         attributes_from=attributes_from,
     )
+
+
+def _is_taken(tx: Tx[Store], properties: Properties, physical_id: str) -> bool:
+    """Whether a resource of a stack has this physical id, also the resource that the present step replaces."""
+    if tx.store.stacks.with_physical_id(physical_id):
+        return True
+    tags = properties.get("_tags", {})
+    stack_id, logical_id = (tags.get(f"aws:cloudformation:{key}", "") for key in ("stack-id", "logical-id"))
+    row = tx.store.stacks.resource(stack_id, logical_id)
+    return row is not None and row.before is not None and row.before.physical_id == physical_id
 
 
 def _references(name: str, facts: Facts) -> tuple[str, ...]:
@@ -99,9 +124,29 @@ def _name_property(name: str, facts: Facts) -> str | None:
         return None
     if references[0] not in facts.read_only:
         return references[0] if not references[0].lower().endswith("arn") else None
-    forms = facts.forms | FORMS.get(name, {})
-    form = forms.get(references[0], ARN_RESOURCES.get(name, "{name}") if references[0].lower().endswith("arn") else "")
+    [form] = _identity_forms(name, facts)
     return next((each for each in _name_properties(name) if each in facts.properties), None) if "{name}" in form else None
+
+
+def _identity_forms(name: str, facts: Facts) -> list[str]:
+    """Return the forms of the parts of the physical id that AWS chooses."""
+    forms = facts.forms | FORMS.get(name, {})
+    paths = [path for path in _references(name, facts) if path in facts.read_only]
+    return [forms.get(path, ARN_RESOURCES.get(name, "{name}") if path.lower().endswith("arn") else "") for path in paths]
+
+
+def _name_scope(name: str, facts: Facts, placeholders: Container[str]) -> tuple[str, ...]:
+    """Return the properties that identify the resource together with its name, for example FunctionName of a Lambda alias."""
+    own = _name_property(name, facts)
+    others = (path for path in facts.identifier if path != own and path in facts.create_only)
+    return (*others, *(RELATED[each][0] for each in SCOPES if each in placeholders))
+
+
+def _replaced_by_new_content(old: Properties, new: Properties) -> list[str]:
+    """Return the changes that replace an SSM document. With the UpdateMethod NewVersion, its content is updated in place."""
+    if new.get("UpdateMethod") == "NewVersion":
+        return []
+    return schemas.changed_paths(schemas.facts("AWS::SSM::Document").conditional, old, new)
 
 
 def _own_name(name: str, facts: Facts, properties: Properties) -> str | None:
@@ -156,7 +201,10 @@ class Values:
                 self._learn_form(self.form_of(path), value)
 
     def _learn_form(self, form: str, value: str) -> None:
-        pattern = re.sub(r"\\\{(\d*)\w+\\\}", lambda match: f"(.{{{match[1]}}})" if match[1] else "(.+?)", re.escape(form))
+        def group(match: re.Match[str]) -> str:
+            return f"(.{{{match[1]}}})" if match[1] else r"(\d+)" if match[2] == "number" else "(.+?)"
+
+        pattern = re.sub(r"\\\{(\d*)(\w+)\\\}", group, re.escape(form))
         matched = re.fullmatch(pattern, value)
         if matched is not None:
             for (_, key), part in zip(_keys(form), matched.groups(), strict=True):
@@ -207,7 +255,7 @@ class Values:
             return [self._generated(f"{path}/*", depth + 1)] if items["type"] == "string" else []
         last = path.rpartition("/")[2].lower() if not path.endswith("/*") else path.split("/")[-2].lower().rstrip("s")
         if kind in ("integer", "number"):
-            return self._number(last)
+            return int(self.filled(self.forms[path])) if path in self.forms else self._number(last)
         if kind == "boolean":
             return False
         if enum := node.get("enum"):

@@ -92,6 +92,7 @@ SECURITY_GROUP_TYPES = (
         apply=_set_rules,
         attributes={"GroupId": "GroupId", "Id": "GroupId", "VpcId": "VpcId"},
         name_property="GroupName",
+        name_scope=("VpcId",),
     ),
     _rule_type("AWS::EC2::SecurityGroupIngress", egress=False),
     _rule_type("AWS::EC2::SecurityGroupEgress", egress=True),

@@ -307,6 +307,7 @@ TEMPLATE_TYPES = (
         _set_tags,
         _deregister,
         "Family",
+        has_versions=True,
         checks_permissions=True,
     ),
     TemplateType(
@@ -316,6 +317,7 @@ TEMPLATE_TYPES = (
         _update_service,
         _delete_service,
         "ServiceName",
+        name_scope=("Cluster",),
         settled=_service_settled,
         gone=_service_gone,
         checks_permissions=True,

@@ -91,6 +91,7 @@ TEMPLATE_TYPES = (
         delete="DeleteLogStream",
         missing=MISSING,
         name_property="LogStreamName",
+        name_scope=("LogGroupName",),
         lane="logs",
     ),
     api_type(
@@ -105,6 +106,7 @@ TEMPLATE_TYPES = (
         exists=_filter_exists,
         update="PutMetricFilter",
         name_property="FilterName",
+        name_scope=("LogGroupName",),
         lane="logs",
     ),
 )
