@@ -32,7 +32,7 @@ from corral.database import Handover
 from corral.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.ids import Ids
 from corral.lane_commands import Command, ParkedCommands, Wait
-from corral.model.run import RunSpec, StartOrder
+from corral.model.run import HostOrders, ImagePush, Order, RunSpec, StartOrder, orders_by_host
 from corral.model.settings import Settings
 
 # The number of keys that one batch reconciles. The next batch reconciles the others, so that requests do not wait for all of them.
@@ -75,8 +75,6 @@ class OwnedStore(Protocol):
 
 S = TypeVar("S", bound=OwnedStore)
 R = TypeVar("R")
-# A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, and None discards earlier orders.
-Order = StartOrder | str | RunSpec | None
 Sizes = tuple[int, int, int, int, int, int]
 
 
@@ -175,6 +173,10 @@ class Tx(Struct, Generic[S]):
         """
         self._orders.append((host_id, spec))
 
+    def pushed_image(self, host_id: str, pushed: ImagePush) -> None:
+        """Tell the agent of a host that Corral's registry has a new image or tag. Runs that wait for it pull it at once."""
+        self._orders.append((host_id, pushed))
+
     def reset_orders(self, host_id: str) -> None:
         """Discard the earlier orders for this host.
 
@@ -229,13 +231,6 @@ Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a h
 
 
 NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that sends it
-
-
-class HostOrders(Struct):
-    start: list[StartOrder] = field(default_factory=list)
-    stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
-    check: list[RunSpec] = field(default_factory=list)
-    replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
 
 
 class Outcome(Struct):
@@ -320,7 +315,7 @@ class Core(Generic[S]):
             self._parked.set_timers([(key, now_s + RETRY_S) for key in fired])
             return self._failed(error, ran, outcome)
         self._parked.set_timers(tx._changes_later)
-        outcome.orders = _by_host(tx._orders)
+        outcome.orders = orders_by_host(tx._orders)
         for _ in range(removed):
             self.delivered.popleft()
         outcome.may_have_changed = by_time or not all(command.read_only for command in ran)
@@ -480,19 +475,3 @@ class Core(Generic[S]):
 
 def _not_written(error: Exception) -> ApiError:
     return ServiceUnavailable(f"The request was not executed, because the state could not be written ({error}).")
-
-
-def _by_host(orders: Sequence[tuple[str, Order]]) -> dict[str, HostOrders]:
-    found: dict[str, HostOrders] = {}
-    for host_id, order in orders:
-        if order is None:
-            found[host_id] = HostOrders(replaces_earlier=True)
-            continue
-        of_host = found.setdefault(host_id, HostOrders())
-        if isinstance(order, StartOrder):
-            of_host.start.append(order)
-        elif isinstance(order, RunSpec):
-            of_host.check.append(order)
-        else:
-            of_host.stop.append(order)
-    return found

@@ -169,7 +169,11 @@ def test_a_tag_that_has_moved(docker: Docker, run: Containers, corral: Corral, i
 def test_deployed_before_its_image_is_pushed(own_docker_corral: Callable[..., Corral], dockerd: Dockerd, tmp_path: Path):
     corral = own_docker_corral("--runtime", "docker").start()
     run, docker, name = Containers(corral), Docker(dockerd, tmp_path / "config", corral), "late/app"
-    [arn] = run.start(shell("echo came", image=f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}:1"))
+    corral.client("ecr").create_repository(repositoryName="early/app")
+    digest = docker.push("early/app", "1")
+    by_tag, by_digest = (f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}{reference}" for reference in (":1", f"@{digest}"))
+    [other] = run.start(shell("echo came", image=by_digest))
+    [arn] = run.start(shell("echo came", image=by_tag))
 
     def says(words: str) -> bool:
         return words in run.show(arn)["containers"][0].get("reason", "")
@@ -179,7 +183,7 @@ def test_deployed_before_its_image_is_pushed(own_docker_corral: Callable[..., Co
     eventually(lambda: says("Requested image not found"))
     docker.push(name, "1")
     task = run.until(arn, "STOPPED")
-    assert run.printed(task) == ["came"]
+    assert run.printed(task) == run.printed(run.until(other, "STOPPED")) == ["came"]
     assert "reason" not in task["containers"][0]
 
 

@@ -86,7 +86,7 @@ def test_orders_that_cannot_be_sent_are_refused_one_by_one() -> None:
     bad = [spec("surrogate", "true", environment={"A": "\ud800"}), spec("large", "true", environment={"A": "x" * START_MAX_BYTES})]
     encoded, refused = encode_starts([*good[:4], *bad, *good[4:]])
     assert refused.keys() == {"surrogate", "large"} and str(START_MAX_BYTES) in refused["large"]
-    messages = list(order_messages(encoded, ["good1"], []))
+    messages = list(order_messages(encoded, ["good1"], [], []))
     assert all(len(msgspec.json.encode(message)) <= ORDERS_BYTES + 1000 for message in messages) and len(messages) == 3
     sent = [msgspec.json.decode(start, type=RunSpec).run_id for message in messages for start in message["start"]]
     assert sent == [each.run_id for each in good]

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.core import HostOrders, Tx
+from corral.core import Tx
 from corral.handovers import forget_finished
-from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Report, StartOrder
+from corral.model.run import HEARTBEAT_S, Foreign, Hello, HostOrders, Observed, Orders, Report, StartOrder
 from corral.reconcile import LOGS, METRICS
 from corral.reconcile.receivers import RECEIVERS
 from corral.services import hosts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from corral.core import Core, HostOrders, Outcome, Tx
+from corral.core import Core, Outcome, Tx
 from corral.database import Handover
 from corral.decide.placement import place, room_for_claim
 from corral.handovers import Delivery, PendingDelivery
@@ -18,7 +18,7 @@ from corral.journal import Journal
 from corral.lane_commands import Command, ParkedCommands
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import TASK, Claim, Placement, Slot
-from corral.model.run import Hello, Observed, Report, RunSpec, StartOrder
+from corral.model.run import Hello, HostOrders, Observed, Report, RunSpec, StartOrder
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
 from corral.reconcile.scheduler import GRANTS

@@ -11,7 +11,7 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"declined": Declined}      the response to `execute` if the host cannot run the command
     core → agent    {"welcome": {}}             the core has committed the hello
                     {"ack": Ack}                the core has committed the report
-                    {"orders": Orders}          runs to start and to stop; may be repeated; sent only after `welcome`
+                    {"orders": Orders}          runs to start and to stop, and more; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
                     {"signal": SignalOrder}     send a signal to the processes of living runs
@@ -28,6 +28,7 @@ After the core has acknowledged the stop of a run, the host may delete its data 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -129,6 +130,46 @@ class StartOrder(Struct, frozen=True):
     fault: str | None = None  # the reason why the run cannot start; the run fails with this reason
 
 
+class ImagePush(Struct, frozen=True):
+    """An image that a client has just pushed to Corral's registry. Runs that wait for it pull it at once."""
+
+    image: str  # the name that hosts pull, without tag and digest
+    references: list[str]  # the digest, and the tag if the push has set one
+
+
+# A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, a ImagePush ends the wait of runs
+# for this image, and None discards earlier orders.
+Order = StartOrder | str | RunSpec | ImagePush | None
+
+
+class HostOrders(Struct):
+    """The orders of one transaction for one host."""
+
+    start: list[StartOrder] = field(default_factory=list)
+    stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
+    check: list[RunSpec] = field(default_factory=list)
+    pushed: list[ImagePush] = field(default_factory=list)
+    replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
+
+
+def orders_by_host(orders: Iterable[tuple[str, Order]]) -> dict[str, HostOrders]:
+    found: dict[str, HostOrders] = {}
+    for host_id, order in orders:
+        if order is None:
+            found[host_id] = HostOrders(replaces_earlier=True)
+            continue
+        of_host = found.setdefault(host_id, HostOrders())
+        if isinstance(order, StartOrder):
+            of_host.start.append(order)
+        elif isinstance(order, RunSpec):
+            of_host.check.append(order)
+        elif isinstance(order, ImagePush):
+            of_host.pushed.append(order)
+        else:
+            of_host.stop.append(order)
+    return found
+
+
 class Observed(Struct, frozen=True):
     """The state of a run, as its host reports it. The run is alive while `stopped_at_s` is None."""
 
@@ -227,6 +268,7 @@ class Orders(Struct, frozen=True):
     stop: list[str] = field(default_factory=list)
     # Living runs whose health the host must check. The core sends them after every hello.
     check: list[RunSpec] = field(default_factory=list)
+    pushed: list[ImagePush] = field(default_factory=list)
 
 
 class Measure(Struct, frozen=True):

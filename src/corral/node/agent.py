@@ -263,6 +263,8 @@ class Agent:
                 self._reports.ordered(spec.run_id)
         self._engine.start(orders.start)
         self._engine.stop(orders.stop)
+        for pushed in orders.pushed:
+            self._engine.image_pushed(pushed)
         self._checks.follow([*fresh, *(spec for spec in orders.check if spec.run_id in known)], self._engine.observe())
 
     # -- the host ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.clock import Clock
-from corral.model.run import Execute, Observed, RunSpec
+from corral.model.run import Execute, ImagePush, Observed, RunSpec
 from corral.model.stop_reasons import OUT_OF_MEMORY
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
@@ -141,6 +141,9 @@ class DockerEngine:
             run = self._runs.by_id.get(run_id)
             if run is not None and run.is_alive and run.known.observed.started_at_s is not None:
                 self._spawn(self._signal(run, name))
+
+    def image_pushed(self, pushed: ImagePush) -> None:
+        self._images.pushed(pushed)
 
     async def execute(self, order: Execute) -> None:
         """Run the command with `docker exec`, which supports terminals. The command's processes end when the container ends."""

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
 
 from corral.clock import Clock
 from corral.errors import Refused
+from corral.model.run import ImagePush
 from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node.docker_api import DockerApi, EngineError
 
@@ -63,10 +65,13 @@ class EngineImages:
         self._max_bytes = _number(environment, "CORRAL_IMAGES_MAX_GB", IMAGES_MAX_GB) * GB
         self._known: dict[str, EngineImage] = {}  # image id → image
         self._pulling: dict[tuple[str, str], asyncio.Task[None]] = {}  # (image name, registry credentials) → the running pull
+        # (image, tag or digest) → set when Corral's registry gets this image; it exists while a run waits for the image
+        self._pushes: WeakValueDictionary[tuple[str, str], asyncio.Event] = WeakValueDictionary()
         self._pulled: dict[str, PulledImage] = _read(path)
 
     async def pull(self, name: str, auth: str, report: Callable[[str], None], given_up: asyncio.Event) -> None:
-        """Pull an image. If the pull fails and the engine does not have the image, retry. `report` is called with the progress.
+        """Pull an image. If the pull fails and the engine does not have the image, retry: after a while, and at once when Corral's
+        registry gets the image. `report` is called with the progress.
 
         Raises CannotPull after the time limit, or when `given_up` is set.
         """
@@ -74,6 +79,7 @@ class EngineImages:
         until_s: float | None = None
         key = (name, auth)
         while True:
+            pushed = self._pushes.setdefault(split_name(name), asyncio.Event())  # before the pull: a push during the pull counts
             pulling = self._pulling.get(key)
             if pulling is None:
                 pulling = self._pulling[key] = loop.create_task(self._pull_once(name, auth, report))
@@ -94,15 +100,25 @@ class EngineImages:
                 return  # as on ECS, use the local image if the pull fails
             reason = f"CannotPullContainerError: Error response from daemon: {error}"
             until_s = until_s or loop.time() + self._retry_for_s
-            if loop.time() + wait_s > until_s:
+            if loop.time() + wait_s > until_s and not pushed.is_set():
                 raise CannotPull(reason)
             report(reason)
+            events = [loop.create_task(event.wait()) for event in (given_up, pushed)]
             try:
-                await asyncio.wait_for(given_up.wait(), wait_s)
-            except TimeoutError:
-                wait_s = min(2 * wait_s, RETRY_MAX_S)
-            else:
+                await asyncio.wait(events, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for event in events:
+                    event.cancel()
+            if given_up.is_set():
                 raise CannotPull(STOPPED_BEFORE_START)
+            wait_s = RETRY_FIRST_S if pushed.is_set() else min(2 * wait_s, RETRY_MAX_S)
+
+    def pushed(self, pushed: ImagePush) -> None:
+        """Pull this image now for the runs that wait for it."""
+        for reference in pushed.references:
+            event = self._pushes.pop((pushed.image, reference), None)
+            if event is not None:
+                event.set()
 
     def _done(self, key: tuple[str, str], pulling: asyncio.Task[None]) -> None:
         del self._pulling[key]

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from corral.model.run import Execute, Observed, RunSpec
+from corral.model.run import Execute, ImagePush, Observed, RunSpec
 
 
 class Known(Struct, frozen=True):
@@ -71,6 +71,10 @@ class Engine(Protocol):
 
     def signal(self, run_ids: Iterable[str], name: str) -> None:
         """Send a signal, for example SIGINT, to runs. Runs that are unknown, have not started or have ended are ignored."""
+        ...
+
+    def image_pushed(self, pushed: ImagePush) -> None:
+        """Pull this image now for the runs that wait for it."""
         ...
 
     async def execute(self, order: Execute) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from corral.model.run import Execute, RunSpec
+from corral.model.run import Execute, ImagePush, RunSpec
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Changed, Known
 from corral.node.process_engine import ProcessEngine
@@ -62,6 +62,9 @@ class EngineRouter:
         run_ids = list(run_ids)
         self._process.signal(run_ids, name)
         self._docker.signal(run_ids, name)
+
+    def image_pushed(self, pushed: ImagePush) -> None:
+        self._docker.image_pushed(pushed)
 
     async def execute(self, order: Execute) -> None:
         engine = self._docker if order.run.run_id in self._docker.observe() else self._process

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from corral.errors import Refused
-from corral.model.run import Execute, Observed, RunSpec
+from corral.model.run import Execute, ImagePush, Observed, RunSpec
 from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
@@ -165,6 +165,9 @@ class ProcessEngine:
     def signal(self, run_ids: Iterable[str], name: str) -> None:
         alive = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
         self._send([{"signal": name, "run": run_id} for run_id in alive])
+
+    def image_pushed(self, pushed: ImagePush) -> None:
+        pass  # processes have no image
 
     async def execute(self, order: Execute) -> None:
         known = self._known.get(order.run.run_id)

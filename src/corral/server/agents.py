@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.clock import Clock
-from corral.core import HostOrders
 from corral.model.run import (
     HEARTBEAT_S,
     SILENT_S,
@@ -36,6 +35,8 @@ from corral.model.run import (
     GpuFaultOrder,
     GpuSample,
     Hello,
+    HostOrders,
+    ImagePush,
     Measure,
     Measured,
     Observed,
@@ -288,9 +289,10 @@ class Agents:
                 starts = await self._with_open_streams([start for orders in batch for start in orders.start], connection)
                 stops = [run_id for orders in batch for run_id in orders.stop]
                 checks = [await self._check_with_files(spec) for orders in batch for spec in orders.check]
+                pushed = [image for orders in batch for image in orders.pushed]
                 encoded, refused = encode_starts(await self._with_files(starts, connection))
                 await self._refuse(refused, connection)
-                for message in order_messages(encoded, stops, checks):
+                for message in order_messages(encoded, stops, checks, pushed):
                     connection.send({"orders": message})
         except OSError:
             connection.close()
@@ -437,10 +439,12 @@ def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str
     return encoded, refused
 
 
-def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec]) -> Iterator[dict[str, Any]]:
+def order_messages(
+    starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec], pushed: list[ImagePush]
+) -> Iterator[dict[str, Any]]:
     """Yield the messages for orders. Start orders are split into messages of about ORDERS_BYTES.
 
-    The last message has all stop and check orders. So the agent gets a stop order after the start order of the same run.
+    The last message has all other orders. So the agent gets a stop order after the start order of the same run.
     """
     part, size = list[msgspec.Raw](), 0
     for start in starts:
@@ -449,7 +453,7 @@ def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list
             part, size = [], 0
         part.append(start)
         size += len(start)
-    yield {"start": part, "stop": stops, "check": checks}
+    yield {"start": part, "stop": stops, "check": checks, "pushed": pushed}
 
 
 def _last_line(path: Path) -> str:

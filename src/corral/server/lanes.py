@@ -16,13 +16,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from corral.clock import Clock
-from corral.core import Core, HostOrders, Outcome, Receiver, S, Tx
+from corral.core import Core, Outcome, Receiver, S, Tx
 from corral.database import Handover
 from corral.errors import ServiceUnavailable
 from corral.handovers import Delivery, Done, receive
 from corral.ids import Ids
 from corral.lane_commands import Command
 from corral.model.histogram import DURATIONS_S, SIZES, Histogram
+from corral.model.run import HostOrders
 from corral.model.settings import Settings
 from corral.server.batcher import Batcher
 from corral.server.heavy_reads import HeavyReads, Step

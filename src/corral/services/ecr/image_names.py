@@ -32,6 +32,15 @@ def region_prefix(region: str) -> str:
     return f"ecr.{region}"
 
 
+def host_image(settings: Settings, region: str, name: str) -> str:
+    """Return the name by which hosts pull the image `name` of a region from this registry."""
+    return f"{_server(settings)}/{region_prefix(region)}/{name}"
+
+
+def _server(settings: Settings) -> str:
+    return f"localhost:{urlsplit(settings.endpoint_url).port}"
+
+
 class OwnImage(NamedTuple):
     region: str
     name: str  # REPOSITORY, REPOSITORY:TAG or REPOSITORY@DIGEST
@@ -59,8 +68,8 @@ def pull_from_here(settings: Settings, image: str, region: str, now_s: float) ->
     if own is None:
         return None
     region, name = own
-    server = f"localhost:{urlsplit(settings.endpoint_url).port}"
+    server = _server(settings)
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
     principal = role_session(settings.account, HOST_ROLE, "pull")
     access = RegistryAccess(principal, region, expires_at_s, None, epoch=settings.sessions.of_root)
-    return RegistryPull(f"{server}/{region_prefix(region)}/{name}", docker_auth(server, password(settings.session_key, access)))
+    return RegistryPull(host_image(settings, region, name), docker_auth(server, password(settings.session_key, access)))

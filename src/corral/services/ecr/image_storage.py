@@ -13,6 +13,7 @@ from corral.decide.manifest import NotAManifest, read_manifest
 from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import ContentPart
+from corral.model.run import ImagePush
 from corral.services.ecr.errors import (
     ImageDigestDoesNotMatchException,
     ImageTagAlreadyExistsException,
@@ -20,6 +21,7 @@ from corral.services.ecr.errors import (
     LayersNotFoundException,
     ReferencedImagesNotFoundException,
 )
+from corral.services.ecr.image_names import host_image
 from corral.store import Store
 
 UNUSED_LAYERS = "layers:"  # the key of the reconciler that deletes unused layers
@@ -63,6 +65,10 @@ def put_image(
         images.set_tag(image, tag)
         image = images.image(repository.id, digest=found)
         assert image is not None
+    pulled = host_image(tx.settings, repository.region, repository.name)
+    for host in tx.store.hosts.all():
+        if host["connected"]:
+            tx.pushed_image(host["id"], ImagePush(pulled, [found] if tag is None else [found, tag]))
     return PushedImage(image, existed)
 
 
