@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.cli.errors import name_options
 from corral.cli.output import DURATION
 from corral.cli.run import run
 from corral.cli.run_environment import BUCKET, FILE_MAX_BYTES, JSON_VALUES, file_text, overrides_length, read_file, variables
@@ -213,3 +214,15 @@ def test_client_and_server_agree() -> None:
     assert (REQUEUE_MAX, PRIORITY_MAX) == (run_options.REQUEUES_MAX, run_options.PRIORITY_MAX)
     override = {"name": "main", "environment": [{"name": "A", "value": 'ä\n"€'}]}
     assert overrides_length(override) == len(orjson.dumps({"containerOverrides": [override]}).decode())  # as RunTask counts
+
+
+def test_tags_in_texts_of_the_server_become_options() -> None:
+    for text, shown in (
+        ("The tag corral:priority has the value 'x'", "--priority has the value 'x'"),
+        ("The tags corral:after and corral:after-any name 120 tasks", "--after and --after-any name 120 tasks"),
+        ("The tag corral:after:2 has the element 'x'", "--after has the element 'x'"),
+        ("first, with the tag corral:array.", "first, with --array."),
+        ("The tags corral:hold, corral:not-before and corral:time-limit", "--hold, --at and --time"),
+        ("the tag corral:requeued-as of a task", "the tag corral:requeued-as of a task"),
+    ):
+        assert name_options(text) == shown

@@ -235,8 +235,11 @@ def test_a_run_starts_after_others(cli: Cli) -> None:
     cli("release", "failing")
     cli("wait", summed, whatever)
     assert cli("logs", summed).stdout == "0\n1\n"
-    assert "failing" in cli("wait", never, code=125).stderr
-    assert "would never start" in cli("run", "--after", "failing", "--", "true", code=1).stderr
+    stopped = cli("wait", never, code=125).stderr
+    refused = cli("run", "--after", "failing", "--", "true", code=1).stderr
+    assert f"Dependency failed: run failing ({held[:8]}) ended with exit code 4" in stopped
+    assert f"would never start: run failing ({held[:8]}), which --after names, ended with exit code 4. Use --after-any" in refused
+    assert "corral:" not in stopped.replace("corral: ", "") + refused.replace("corral: ", "")  # tags are for other clients
 
 
 def test_a_run_that_fails_is_requeued_and_followed(cli: Cli) -> None:

@@ -131,7 +131,7 @@ def test_a_failure_stops_all_tasks_behind_it(world: RunQueueWorld) -> None:
     world.ends(first, code=3)
     shown = world.shown(second)
     assert (shown["lastStatus"], shown["stopCode"]) == ("STOPPED", "TaskFailedToStart")
-    assert shown["stoppedReason"] == f"Dependency failed: run train ({first[:8]}), which corral:after names, ended with exit code 3"
+    assert shown["stoppedReason"] == f"Dependency failed: run train ({first[:8]}) ended with exit code 3"
     assert world.state(third) == "STOPPED"
     assert f"run test ({second[:8]})" in world.shown(third)["stoppedReason"]
     assert world.state(any_way) == "PENDING"
@@ -165,7 +165,7 @@ def test_ended_tasks_are_known_at_the_launch(world: RunQueueWorld) -> None:
     assert world.state(world.launch_one(after=good, after_any=bad)) == "PENDING"
     error = refused(lambda: world.launch(after=f"{good} {bad}"))
     assert error.code == "InvalidParameterException"
-    assert f"the task {bad}, which the tag corral:after names, ended with exit code 1" in error.message
+    assert f"({bad[:8]}), which the tag corral:after names, ended with exit code 1" in error.message
     for options in ({"after": UNKNOWN}, {"after_any": UNKNOWN}, {"after": "array:none"}):
         assert "which Corral does not know" in refused(lambda options=options: world.launch(**options)).message
 
@@ -268,7 +268,7 @@ def test_tasks_wait_for_a_whole_array(world: RunQueueWorld) -> None:
     assert world.reason(after) == "waits for array a1 (1 of 2 tasks have ended)"
     world.restart()
     world.ends(members[1], code=2)
-    reason = f"Dependency failed: task 1 ({members[1][:8]}) of array a1, which corral:after names, ended with exit code 2"
+    reason = f"Dependency failed: task 1 ({members[1][:8]}) of array a1 ended with exit code 2"
     assert world.shown(after)["stoppedReason"] == reason
     assert world.state(after_any) == "PENDING"
     assert "has 1 task that did not end with exit code 0" in refused(lambda: world.launch(after="array:a1")).message
@@ -419,7 +419,7 @@ def test_the_last_failure_stops_the_tasks_behind(world: RunQueueWorld) -> None:
     world.wait(2)
     second = world.successor(first)
     world.ends(second, code=4)
-    assert world.shown(behind)["stoppedReason"].endswith(f"({second[:8]}), which corral:after names, ended with exit code 4")
+    assert world.shown(behind)["stoppedReason"].endswith(f"({second[:8]}) ended with exit code 4")
     assert "exit code 4" in refused(lambda: world.launch(after=first)).message
 
 

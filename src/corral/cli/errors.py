@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import IO, Any
 
@@ -25,6 +26,13 @@ TIMED_OUT = 124
 NO_EXIT_CODE = 125
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+
+_TAG = re.compile(
+    r"(?:\b[Tt]he tags? )?\bcorral:(after-any|after|array|gpu-ids|hold|name|not-before|priority|requeue|time-limit)\b"
+    r"(?!-)(?::[0-9]+)?"
+)
+_RENAMED = {"not-before": "at", "time-limit": "time"}
 
 
 class CliError(click.ClickException):
@@ -72,7 +80,12 @@ def error_line(error: Exception) -> str | None:
 
 def _refusal_line(error: Any) -> str:
     details = error.response["Error"]
-    return f"{error.operation_name}: {details.get('Message') or 'refused'} ({details['Code']})"
+    return f"{error.operation_name}: {name_options(details.get('Message') or 'refused')} ({details['Code']})"
+
+
+def name_options(text: str) -> str:
+    """Replace the tags of queue options in a text of the server by the options of `corral run`, which set these tags."""
+    return _TAG.sub(lambda found: f"--{_RENAMED.get(found[1], found[1])}", text)
 
 
 def connection_failed(error: Exception) -> bool:

@@ -39,7 +39,7 @@ RunId = tuple[str, str]  # the cluster and the id of a task
 def check_name(name: str | None) -> None:
     if name is not None and not (len(name) <= NAME_MAX and _NAME.fullmatch(name) and name.strip()):
         raise click.BadParameter(
-            f"'{name}' is not a name: use 1 to {NAME_MAX} letters, digits, spaces and _ . : / = + - @, which a tag can contain.",
+            f"'{name}' is not a name: use 1 to {NAME_MAX} letters, digits, spaces and _ . : / = + - @.",
             param_hint="--name",
         )
     if name is not None and name.lower().startswith("aws:"):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from corral.core import Tx
 from corral.decide.run_eligibility import RunOutcome
 from corral.model.queued_run import QueuedRun, QueueState
-from corral.model.run_options import AFTER_TAG, ARRAY_PREFIX
+from corral.model.run_options import ARRAY_PREFIX
 from corral.model.task import Task
 from corral.store import Store
 
@@ -57,10 +57,10 @@ def name_of_run(task: Task) -> str:
 def failure_text(task_id: str, task: Task | None, ended: RunOutcome) -> str:
     """Return the stoppedReason of the tasks that wait for a task which has failed."""
     name = name_of_run(task) if task is not None else f"run {task_id[:SHORT]}"
-    return f"Dependency failed: {name}, which {AFTER_TAG} names, {ended.text}"
+    return f"Dependency failed: {name} {ended.text}"
 
 
 def member_failure_text(task_id: str, run: QueuedRun, ended: RunOutcome) -> str:
     """Return the stoppedReason of tasks that wait for an array. A member of the array has failed."""
     array_id = run.array.partition("/")[2]
-    return f"Dependency failed: task {run.index} ({task_id[:SHORT]}) of array {array_id}, which {AFTER_TAG} names, {ended.text}"
+    return f"Dependency failed: task {run.index} ({task_id[:SHORT]}) of array {array_id} {ended.text}"

@@ -39,6 +39,7 @@ from corral.model.run_options import (
 )
 from corral.model.task import INDEX_VARIABLE, Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException
+from corral.services.ecs.queue_reasons import name_of_run
 from corral.services.ecs.task_progress import mark_provider
 from corral.services.ecs.task_spec import longest_time_of, spec_of
 from corral.store import Store
@@ -218,7 +219,7 @@ def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -
         else:
             ended, following = outcome(task), task.details.get(REQUEUED_AS)
     if not ended.succeeded and not any_end:
-        raise _already_failed(f"the task {last}", ended.text)
+        raise _already_failed(name_of_run(task) if task is not None else f"the task {last}", ended.text)
     return None
 
 
