@@ -145,6 +145,30 @@ def test_a_scale_out_ends_the_cooldown_of_a_scale_in() -> None:
     assert Cooldowns().after(100.0, of(3), 1, 0.0).in_until_s == 100.0 + REPEAT_S, "an alarm acts once a minute"
 
 
+@given(
+    desired=st.integers(1, 6), other=st.integers(0, 10), at_s=st.floats(0.0, 400.0), value=st.sampled_from([55.0, 65.0]),
+    rule=st.sampled_from([OUT, PLUS, EXACT]),
+)  # fmt: skip
+def test_a_change_by_a_user_is_not_overridden_before_the_cooldown_ends(
+    desired: int, other: int, at_s: float, value: float, rule: Rule
+) -> None:
+    """A policy scales out at 0, and a user sets the count at `at_s`. The alarm stays in its state."""
+    progress, first = Progress(0.0), decided(rule, 55.0, of(desired), Cooldowns())
+    if first.wanted is None or first.wanted <= desired:
+        return
+    cooled = Cooldowns().after(0.0, of(desired), first.wanted, 300.0)
+    noted = cooled.noting(at_s, other, repeats=True)
+    assert noted.noting(at_s, other, repeats=True) == noted
+    verdict = decide_scaling(asked(value), rule, of(other, least=0, most=50), noted, progress, at_s)
+    if other != first.wanted:
+        assert verdict.wanted == other and verdict.again_s == at_s + REPEAT_S
+    repeated = decide_scaling(asked(value), rule, of(other, least=0, most=50), noted, progress, at_s + REPEAT_S)
+    if at_s + REPEAT_S < 300.0 and other < first.wanted and repeated.wanted is not None and repeated.wanted > other:
+        assert repeated.wanted > first.wanted, "only a larger scale-out"
+    late = decide_scaling(asked(value), rule, of(other, least=0, most=50), noted, progress, at_s + 300.0)
+    assert late.wanted == rule.wanted(other, value) or late.wanted == other == 4
+
+
 @given(capacity=st.integers(0, 1000), value=st.floats(0, 1e6), target=st.floats(0.01, 1e4))
 def test_both_directions_move_towards_the_target(capacity: int, value: float, target: float) -> None:
     more, less = scaled_out(capacity, value, target), scaled_in(capacity, value, target)

@@ -208,6 +208,19 @@ def test_a_simple_policy_waits_for_its_cooldown() -> None:
     assert (world.desired(), due(world)) == (6, [])
 
 
+def test_a_simple_policy_does_not_add_launches_while_one_waits_for_gpus() -> None:
+    world = ScalingWorld(gpus=1)
+    world.group(most=6, DefaultCooldown=0)
+    simple = {"PolicyType": "SimpleScaling", "AdjustmentType": "ChangeInCapacity", "StepAdjustments": None}
+    more, less = world.policy("more", **simple, ScalingAdjustment=1), world.policy("less", **simple, ScalingAdjustment=-1)
+    world.alarm(metric=LOAD, TreatMissingData="ignore", AlarmActions=[more], OKActions=[less])
+    world.set_state("ALARM")
+    world.wait(600)
+    assert (world.desired(), sorted(world.states())) == (2, ["InService", "Pending"])
+    world.set_state("OK")
+    assert (world.desired(), world.states()) == (1, ["InService"]), "a scale-in does not wait for the launch"
+
+
 # Why a policy does nothing
 
 
@@ -302,6 +315,20 @@ def test_a_user_may_set_the_capacity_for_a_minute() -> None:
     world.desire(1)
     world.publish(150)
     assert world.desired() == 2, "a change of the alarm's state is applied at once"
+
+
+def test_what_a_user_has_set_before_an_alarm_does_not_delay_the_next_step() -> None:
+    world = ScalingWorld()
+    world.group(most=4, DefaultInstanceWarmup=0)
+    policy = world.policy()
+    world.alarm(AlarmActions=[policy])
+    world.publish(1, 5)
+    world.publish(0, 120)
+    world.desire(0)
+    world.publish(1)
+    assert (world.state(), world.desired()) == ("ALARM", 1)
+    world.publish(150)
+    assert world.desired() == 2
 
 
 def test_two_alarms_and_the_larger_capacity() -> None:

@@ -292,6 +292,37 @@ def test_a_scale_in_step_stops_at_the_minimum() -> None:
     assert (reason["StatusCode"], reason["Description"]) == ("Failed", "Attempting to scale due to alarm triggered")
 
 
+def test_a_policy_is_applied_again_when_something_else_has_set_the_count() -> None:
+    """The value of the alarm does not change. Policies of AWS are applied once a minute while the alarm stays in its state."""
+    world = AppScalingWorld()
+    world.scaled(desired=0, least=0, most=4)
+    exact = [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 2}]
+    policy = steps(world, "exact", exact, AdjustmentType="ExactCapacity", Cooldown=120)
+    world.alarm(AlarmActions=[policy])
+    world.publish(5, 2)
+    assert world.tasks() == 2
+    world.call("UpdateService", "ecs", service="web", desiredCount=0)
+    world.publish(5, 110)
+    assert world.tasks() == 0, "the cooldown of the last scale-out lasts"
+    world.publish(5, 15)
+    assert world.tasks() == 2
+    world.publish(5, 200)
+    world.call("UpdateService", "ecs", service="web", desiredCount=1)
+    world.publish(5, 2)
+    assert world.tasks() == 1, "a user may set the count for some seconds"
+    world.publish(5, 5)
+    assert world.tasks() == 2
+    world.call("UpdateService", "ecs", service="web", desiredCount=4)
+    world.publish(5, 65)
+    assert world.tasks() == 2, "downwards too, when the value of a whole period is known"
+    world.call("DeleteService", "ecs", service="web", force=True)
+    world.report()
+    world.publish(5, 3)
+    world.serve(desiredCount=0, launchType="EC2")
+    world.publish(5, 130)
+    assert world.tasks() == 2, "a service of the same name"
+
+
 def test_the_history_of_the_alarm_says_why_nothing_was_done() -> None:
     world = AppScalingWorld()
     world.scaled()

@@ -61,6 +61,7 @@ class Block(Struct, frozen=True):
 
     reason: str
     until_s: float | None = None  # None: until the activity ends
+    out_only: bool = False  # a scale-in does not wait
 
 
 class Verdict(Struct, frozen=True):
@@ -122,7 +123,7 @@ def _decide_simple(
         return Verdict(wanted, progress, None, "")
     if wanted < capacity.desired and not request.whole:
         return Verdict(capacity.desired, progress)
-    if block is not None:
+    if block is not None and (wanted > capacity.desired or not block.out_only):
         return Verdict(capacity.desired, progress, block.until_s, block.reason)
     if wait_until_s is not None:
         return Verdict(capacity.desired, progress, wait_until_s, "")

@@ -7,6 +7,8 @@ The rules are those of Application Auto Scaling:
 - A scale-in begins a second cooldown, which blocks the next scale-in. A scale-out is not blocked, and ends this cooldown.
 - While an alarm stays in its state, its policy is applied again and again, at most once a minute. The option `--alarm-timing fast`,
   which is the default, differs from AWS: the policy is applied again as soon as its cooldown has ended.
+- If something else, for example a user or a stack, sets the desired count while an alarm stays in its state, the policy sets it
+  again after the cooldown of its last scale-out. A change of the alarm's state is applied at once.
 - A scale-out of target tracking counts only the tasks that ran all the time while the metric was measured. A scale-in counts all
   tasks that ran in this time, including stopped tasks. So the estimate of the load is correct while tasks start or stop.
 - A scale-out does not change a desired count above the maximum, and a scale-in does not change one below the minimum.
@@ -15,6 +17,7 @@ The rules are those of Application Auto Scaling:
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.decide.alarm_scaling import REPEAT_S, Rule, Verdict, no_wish, values_of
 from corral.decide.scaling_policies import limited
@@ -34,6 +37,7 @@ IN_SUSPENDED = "Dynamic scaling in of the scalable target is suspended."
 OUT_COOLDOWN = "The scale-out cooldown has not ended, and the policy wants no larger scale-out."
 IN_COOLDOWN = "The scale-in cooldown has not ended."
 NOT_MEASURED = "The metric has no value yet for the time after the last change of the capacity."
+OTHER_CHANGE = "Something other than a policy has set the desired count, and the policy waits before it sets the count again."
 
 
 class ServiceCapacity(Struct, frozen=True):
@@ -72,6 +76,19 @@ class Cooldowns(Struct, frozen=True):
     out_base: int = 0  # the capacity before that scale-out
     in_until_s: float = 0.0  # the end of the cooldown of the last scale-in
     changed_s: float = 0.0  # when a policy last changed the desired count
+    out_result: int = 0  # the desired count after the last scale-out
+    known: int | None = None  # the desired count after the last change that `after` or `noting` has seen; None: not known
+    other_until_s: float = 0.0  # until then, no policy is repeated, because something else has set the desired count
+
+    def noting(self, now_s: float, desired: int, *, repeats: bool, least_s: float = REPEAT_S) -> Cooldowns:
+        """Return the cooldowns after something other than a policy may have set the desired count.
+
+        `repeats` is whether a policy would be repeated: only repetitions wait, for `least_s`.
+        """
+        if self.known == desired:
+            return self
+        waits = repeats and self.known is not None
+        return replace(self, known=desired, other_until_s=now_s + least_s if waits else self.other_until_s)
 
     def after(
         self, now_s: float, capacity: ServiceCapacity, wanted: int, cooldown_s: float, least_s: float = REPEAT_S
@@ -79,15 +96,19 @@ class Cooldowns(Struct, frozen=True):
         """Return the cooldowns after a policy has changed the desired count to `wanted`. A cooldown lasts at least `least_s`."""
         until_s = now_s + max(cooldown_s, least_s)
         if wanted > capacity.desired:
-            return Cooldowns(until_s, self.out_base if now_s < self.out_until_s else capacity.ready, 0.0, now_s)
-        return Cooldowns(0.0, 0, until_s, now_s)
+            base = self.out_base if now_s < self.out_until_s else capacity.ready
+            return Cooldowns(until_s, base, 0.0, now_s, wanted, wanted)
+        return Cooldowns(0.0, 0, until_s, now_s, 0, wanted)
 
 
 def decide_scaling(
     request: ScalingRequest, rule: Rule, capacity: ServiceCapacity, cooldowns: Cooldowns, progress: Progress, now_s: float
 ) -> Verdict:
-    if progress.since_s != request.since_s:
+    repeats = progress.since_s == request.since_s
+    if not repeats:
         progress = Progress(request.since_s)
+    elif now_s < cooldowns.other_until_s:
+        return Verdict(capacity.desired, progress, cooldowns.other_until_s, OTHER_CHANGE)
     in_cooldown = now_s < cooldowns.out_until_s
     out_base = min(cooldowns.out_base, capacity.ready) if in_cooldown else capacity.ready
     known = [value for value in values_of(request, rule) if value is not None]
@@ -100,17 +121,19 @@ def decide_scaling(
         if more == capacity.desired:
             return _unchanged(capacity, progress, AT_DESIRED)
     if more > (capacity.desired if rule.exact else out_base):
-        return _decide_out(more, capacity, cooldowns, progress, now_s, in_cooldown)
+        return _decide_out(more, capacity, cooldowns, progress, now_s, in_cooldown, repeats)
     return _decide_in(less, request, rule, capacity, cooldowns, progress, now_s)
 
 
 def _decide_out(
-    more: int, capacity: ServiceCapacity, cooldowns: Cooldowns, progress: Progress, now_s: float, in_cooldown: bool
+    more: int, capacity: ServiceCapacity, cooldowns: Cooldowns, progress: Progress, now_s: float, in_cooldown: bool, repeats: bool
 ) -> Verdict:
     wanted = limited(more, capacity.least, capacity.most)
     if wanted > capacity.desired:
         if capacity.out_suspended:
             return Verdict(capacity.desired, progress, None, OUT_SUSPENDED)
+        if in_cooldown and repeats and wanted <= cooldowns.out_result:  # something else has lowered the count since
+            return Verdict(capacity.desired, progress, cooldowns.out_until_s, OUT_COOLDOWN)
         return Verdict(wanted, progress, None, "")
     if capacity.desired >= capacity.most:
         return _unchanged(capacity, progress, AT_MAX)

@@ -154,6 +154,11 @@ class EcsService(Struct, frozen=True):
         return service_key(self.region, self.cluster, self.name)
 
     @property
+    def scaling_owner(self) -> str:
+        """The owner of the scaling policies of the service, as `store/scaling_requests.py` names it."""
+        return f"ecs:service/{self.cluster}/{self.name}"
+
+    @property
     def group(self) -> str:
         """`group` of the service's tasks in DescribeTasks."""
         return f"service:{self.name}"

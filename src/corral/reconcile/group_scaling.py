@@ -19,9 +19,9 @@ from corral.store.stored_resources import Document
 class GroupPolicies:
     """The policies of one group. This class implements `Policies` in `reconcile/scaling.py`."""
 
-    def __init__(self, tx: Tx[Store], region: str, name: str) -> None:
+    def __init__(self, tx: Tx[Store], region: str, name: str, *, repeats: bool) -> None:
         group = tx.store.groups.get(region, name)
-        self._tx, self._group = tx, _note_other_changes(tx, group) if group is not None else None
+        self._tx, self._group = tx, _note_other_changes(tx, group, repeats) if group is not None else None
         found = documents_of(tx, region, POLICY, name) if group is not None else ()
         self.policies: dict[str, Document] = {each["PolicyARN"]: each for each in found}
 
@@ -51,6 +51,8 @@ class GroupPolicies:
             ended = tx.store.groups.ended_since(group.region, group.name, request.measured_s)
             terminated = sum(each.description.startswith(group_changes.TERMINATING) for each in ended)
             capacity = replace(capacity, present=capacity.present + terminated)
+        is_simple = policy["PolicyType"] == SIMPLE
+        block = group_changes.cooldown_block(tx, group) or group_changes.waiting_block(tx, group) if is_simple else None
         return decide_request(
             request,
             rule,
@@ -58,7 +60,7 @@ class GroupPolicies:
             progress,
             tx.now_s,
             wait_until_s=group.policies_wait_until_s,
-            block=group_changes.cooldown_block(tx, group) if policy["PolicyType"] == SIMPLE else None,
+            block=block,
         )
 
     def tracks_in(self, policy: Document) -> bool:
@@ -92,11 +94,11 @@ def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: f
     return GroupCapacity(group.desired, group.min_size, group.max_size, ready, present, warming, min(ends, default=None))
 
 
-def _note_other_changes(tx: Tx[Store], group: Group) -> Group:
+def _note_other_changes(tx: Tx[Store], group: Group, repeats: bool) -> Group:
     """If something other than a policy, for example a user, has set the desired capacity, repeat no policy for REPEAT_S seconds."""
     if group.policy_desired == group.desired:
         return group
-    waits = {} if group.policy_desired is None else {"policies_wait_until_s": tx.now_s + REPEAT_S}
+    waits = {"policies_wait_until_s": tx.now_s + REPEAT_S} if repeats and group.policy_desired is not None else {}
     group = group.but(policy_desired=group.desired, **waits)
     tx.store.groups.put(group)
     return group

@@ -61,7 +61,8 @@ def reconcile_scaling(tx: Tx[Store], key: str) -> None:
     requests = tx.store.scaling.of_owner(region, owner)
     if not requests:
         return
-    owned = _policies_of(tx, region, owner)
+    repeats = any(progress.since_s == request.since_s for _, request, progress in requests)
+    owned = _policies_of(tx, region, owner, repeats=repeats)
     decided: list[Decided] = []
     for alarm, request, progress in requests:
         policy = owned.policies.get(request.policy)
@@ -79,12 +80,17 @@ def reconcile_scaling(tx: Tx[Store], key: str) -> None:
         tx.due(scaling_key(region, owner), min(again))
 
 
-def _policies_of(tx: Tx[Store], region: str, owner: str) -> Policies:
+def _policies_of(tx: Tx[Store], region: str, owner: str, *, repeats: bool) -> Policies:
+    """Return the policies of an owner. `repeats` is whether one of the requests to them has been decided before.
+
+    If something other than a policy has changed the desired capacity, repeated requests wait. A request that is decided for the
+    first time does not wait, and the change must not delay its later repetitions.
+    """
     if owner.startswith(SERVICES):
         from corral.reconcile.service_scaling import ServicePolicies  # imported with the first policy of a service
 
-        return ServicePolicies(tx, region, owner.removeprefix(SERVICES))
-    return GroupPolicies(tx, region, owner)
+        return ServicePolicies(tx, region, owner.removeprefix(SERVICES), repeats=repeats)
+    return GroupPolicies(tx, region, owner, repeats=repeats)
 
 
 def _of_request(progress: Progress, request: ScalingRequest) -> Progress:

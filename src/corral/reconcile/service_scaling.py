@@ -30,11 +30,16 @@ ACTIVITIES_MAX = 1000  # the most old activities that one transaction deletes
 class ServicePolicies:
     """The policies of one ECS service. This class implements `Policies` in `reconcile/scaling.py`."""
 
-    def __init__(self, tx: Tx[Store], region: str, resource: str) -> None:
+    def __init__(self, tx: Tx[Store], region: str, resource: str, *, repeats: bool) -> None:
         self._tx, self._region, self._resource = tx, region, resource
         target = find_target(tx, region, resource)
         self._target: Document = target if target is not None else {}
         self._service = service_of(tx, region, resource) if target is not None else None
+        if self._service is not None:
+            before, least_s = cooldowns_of(self._target), _repeat_s(tx.settings)
+            cooldowns = before.noting(tx.now_s, self._service.desired, repeats=repeats, least_s=least_s)
+            if cooldowns != before:
+                self._target = set_cooldowns(tx, region, self._target, cooldowns)
         self._capacity = _capacity(tx, self._target, self._service) if self._service is not None else None
         self.policies: dict[str, Document] = {each["PolicyARN"]: each for each in documents_of(tx, region, POLICY, resource)}
 

@@ -176,5 +176,8 @@ def cooldowns_of(target: Document) -> Cooldowns:
     return msgspec.convert(target.get(COOLDOWNS, {}), Cooldowns)
 
 
-def set_cooldowns(tx: Tx[Store], region: str, target: Document, cooldowns: Cooldowns) -> None:
-    put_target(tx, region, {**target, COOLDOWNS: msgspec.to_builtins(cooldowns)})
+def set_cooldowns(tx: Tx[Store], region: str, target: Document, cooldowns: Cooldowns) -> Document:
+    """Store the cooldowns of a target. Return the changed target."""
+    changed = {**target, COOLDOWNS: msgspec.to_builtins(cooldowns)}
+    put_target(tx, region, changed)
+    return changed

@@ -100,6 +100,14 @@ def cooldown_block(tx: Tx[Store], group: Group) -> Block | None:
     return Block(f"The cooldown of AutoScalingGroup {group.name} lasts until {activities.stamp(until_s)}.", until_s)
 
 
+def waiting_block(tx: Tx[Store], group: Group) -> Block | None:
+    """Return a launch that waits for GPUs, or None. While a launch waits, a simple policy must not add further launches."""
+    for _, activity in tx.store.groups.activities(group.region, group.name, ended=False):
+        if activity.status == activities.WAITING:
+            return Block(f"The launch of scaling activity {activity.id} waits for GPUs and blocks this action", out_only=True)
+    return None
+
+
 def within_limits(group: Group, desired: int) -> int:
     return limited(desired, group.min_size, group.max_size)
 

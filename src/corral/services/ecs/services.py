@@ -11,6 +11,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
+from corral.model.group import scaling_key
 from corral.services.caller import Caller
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
@@ -201,8 +202,10 @@ def find_service(tx: Tx[Store], caller: Caller, cluster: str, given: str) -> Ecs
 
 
 def _write(tx: Tx[Store], service: EcsService) -> None:
+    """Store a service and mark it. Its scaling policies are decided again too, because its desired count may have changed."""
     tx.store.ecs_services.put(service)
     tx.mark(f"service:{service.key}")
+    tx.mark(scaling_key(service.region, service.scaling_owner))
 
 
 def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
