@@ -235,21 +235,25 @@ def share_schemas() -> None:
     Servers that are not forks, such as those of the README's commands, execute the statements.
     """
     from corral import database
+    from corral.schema_origin import Origin, write_origin
     from corral.store.state import Store
     from corral.telemetry.logs import LogStore
     from corral.telemetry.metrics import MetricStore
+    from corral.version import full_version
 
     for store in (Store, LogStore, MetricStore):
         store(None).close()
-    migrate = database.Database._migrate_to
+        with database._IN_MEMORY[store._script()] as empty:
+            write_origin(empty, Origin(store.digest(), full_version()))
+    migrate = database.Database._migrate
 
-    def migrate_to(self: Any, version: int, schema: str, migrations: Any, *, fresh: bool) -> None:
+    def copy_or_migrate(self: Any, *, fresh: bool) -> None:
         if fresh:
-            database._IN_MEMORY[schema].backup(self.connection)
+            database._IN_MEMORY[self._script()].backup(self.connection)
         else:
-            migrate(self, version, schema, migrations, fresh=False)
+            migrate(self, fresh=False)
 
-    database.Database._migrate_to = migrate_to
+    database.Database._migrate = copy_or_migrate
 
 
 def import_node() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from copy import copy
 from functools import partial
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, Self
 
 from corral.errors import Refused
 from corral.journal import Journal
+from corral.schema_origin import ORIGIN_SCHEMA, Origin, read_origin, require_schema, schema_digest, write_origin
+from corral.version import full_version
 
 Migration = str  # a SQL script that changes one schema version to the next; it may rebuild tables
 APPLICATION_ID = 0x636F7272  # the bytes "corr"; they distinguish Corral's files from other SQLite files
@@ -83,8 +85,9 @@ def is_missing(path: Path) -> bool:
     return not path.exists() or path.stat().st_size == 0
 
 
-def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> None:
-    """Raise Refused if the file is damaged, or was written by another program or a newer Corral. Do not change the file.
+def validate_file(path: Path, kind: type[Database], *, checked: bool = False) -> None:
+    """Raise Refused if the file is damaged, was written by another program or a newer Corral, or has another schema than a store
+    of this kind. Do not change the file.
 
     With `checked`, the file is not checked for damage, because it was checked before.
     """
@@ -100,6 +103,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             version = probe.execute("PRAGMA user_version").fetchone()[0]
             damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
+            origin = read_origin(probe)
     except DAMAGE as error:
         raise _unreadable(path, error) from error
     finally:
@@ -107,9 +111,9 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
             index.unlink(missing_ok=True)  # SQLite has created it for the connection above
     if application != APPLICATION_ID:
         raise Refused(f"{path} was not written by Corral. It was not changed. Choose another folder with --data.")
-    if version > schema_version:
+    if version > kind.schema_version():
         raise Refused(
-            f"{path} was written by a newer Corral (its schema is {version}, this version knows {schema_version}). "
+            f"{path} was written by a newer Corral (its schema is {version}, this version knows {kind.schema_version()}). "
             "It was not changed. Use the newer version, or choose another folder with --data."
         )
     if check.startswith("quick") and damage != "ok":
@@ -117,6 +121,8 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
             f"{path} is damaged ({damage}). It was not changed. Restore a backup (`corral restore`), "
             "or move the file away to start with an empty database."
         )
+    if version == kind.schema_version():  # `Database` migrates older versions
+        require_schema(path, origin, kind.digest())
 
 
 def _unreadable(path: Path | None, error: Exception) -> Refused:
@@ -135,18 +141,35 @@ class Database:
     """
 
     reads_only = False
+    MIGRATIONS: tuple[Migration, ...] = ()  # each script converts one released version of the schema to the next
 
-    def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration], *, checked: bool = False) -> None:
-        """If `path` is None, the database is in memory. The version of the schema is 1 plus the number of migrations."""
+    @staticmethod
+    def schema() -> str:
+        """Return the SQL script of the store's own tables. Each kind of store has another one."""
+        raise NotImplementedError
+
+    @classmethod
+    def schema_version(cls) -> int:
+        return 1 + len(cls.MIGRATIONS)
+
+    @classmethod
+    def digest(cls) -> str:
+        return schema_digest(cls._script())
+
+    @classmethod
+    def _script(cls) -> str:
+        return cls.schema() + DUE_SCHEMA + WATCH_SCHEMA + HANDOVER_SCHEMA + ORIGIN_SCHEMA
+
+    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
+        """If `path` is None, the database is in memory."""
         self.path = path
         self.journal = Journal()
         self._readers: list[sqlite3.Connection] = []
         # A tuple with the earliest time in `due`, or with None if `due` is empty. None instead of a tuple: the time is not cached.
         self._earliest_due: tuple[float | None] | None = None
-        version = 1 + len(migrations)
         fresh = path is None or is_missing(path)
         if path is not None:
-            validate_file(path, version, checked=checked)
+            validate_file(path, type(self), checked=checked)
             # Create the file here with mode 600, because other users could read a file that SQLite creates. SQLite's WAL file gets
             # the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -162,7 +185,8 @@ class Database:
         self._watchers: dict[str, dict[str, None]] = {}
         try:
             self._configure(self.connection)
-            self._migrate_to(version, schema, migrations, fresh=fresh)
+            self._migrate(fresh=fresh)
+            self._note_use()
             for key, changed in self.execute("SELECT key, changed FROM watch ORDER BY key, changed").fetchall():
                 self._set_watched(key, (*self._watched.get(key, ()), changed))
             self._compose()
@@ -180,28 +204,45 @@ class Database:
                        "wal_autocheckpoint=4000", "cache_size=-32768"):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}")
 
-    def _migrate_to(self, version: int, schema: str, migrations: Sequence[Migration], *, fresh: bool) -> None:
+    def _migrate(self, *, fresh: bool) -> None:
+        version, script = self.schema_version(), self._script()
         found = 0 if fresh else self.execute("PRAGMA user_version").fetchone()[0]
         if found == version:
             return
-        if self.path is None and schema in _IN_MEMORY:
-            _IN_MEMORY[schema].backup(self.connection)
+        if self.path is None and script in _IN_MEMORY:
+            _IN_MEMORY[script].backup(self.connection)
             return
         # A migration may drop and rebuild a table. With foreign keys, this would delete the rows that refer to the table.
         self.execute("PRAGMA foreign_keys=OFF")
         self.execute("BEGIN IMMEDIATE")
-        for script in [schema + DUE_SCHEMA + WATCH_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
-            for statement in _statements(script):
+        for part in [script] if found == 0 else self.MIGRATIONS[found - 1 :]:
+            for statement in _statements(part):
                 self.execute(statement)
         if broken := self.execute("PRAGMA foreign_key_check").fetchone():
             raise sqlite3.IntegrityError(f"after the migration, a row of {broken[0]} refers to a missing row of {broken[2]}")
+        write_origin(self.connection, self._origin())
         self.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self.execute(f"PRAGMA user_version={version}")
         self.execute("COMMIT")
         self.execute("PRAGMA foreign_keys=ON")
         if self.path is None:
-            empty = _IN_MEMORY[schema] = sqlite3.connect(":memory:", check_same_thread=False)
+            empty = _IN_MEMORY[script] = sqlite3.connect(":memory:", check_same_thread=False)
             self.connection.backup(empty)
+
+    def _origin(self) -> Origin:
+        return Origin(self.digest(), full_version() if self.path is not None else "")
+
+    def _note_use(self) -> None:
+        """Store the version of Corral that uses this file, for the message of a version that cannot use it."""
+        if self.path is None or read_origin(self.connection) == self._origin():
+            return
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            write_origin(self.connection, self._origin())
+            self.execute("COMMIT")
+        except sqlite3.OperationalError:  # the disk is full; Corral starts nevertheless, and answers reads
+            if self.connection.in_transaction:
+                self.execute("ROLLBACK")
 
     # Transactions. The core calls these methods, for one transaction at a time.
 

@@ -6,6 +6,7 @@ import logging
 import sys
 
 from corral.control_characters import escape_controls
+from corral.log_times import TimedLines
 
 
 class EscapingFormatter(logging.Formatter):
@@ -16,6 +17,7 @@ class EscapingFormatter(logging.Formatter):
 
 
 def log_to_stderr(line_format: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    """Write log records to standard error. Each line has its time, also those of a traceback."""
+    handler = logging.StreamHandler(TimedLines(sys.stderr))
     handler.setFormatter(EscapingFormatter(line_format))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import socket
+import sqlite3
 import stat
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from command import Cli
+from corral.backup.manifest import STORES
+from corral.clock import VirtualClock
 from corral.data_folder import close_to_others, lock_folder, validate_folder
 from corral.errors import Refused
-from harness import Corral
+from corral.node.procfs import boot_s
+from corral.server.last_server import unfinished_server
+from corral.version import full_version
+from harness import Corral, eventually
 
 
 def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -41,6 +51,47 @@ def test_a_refused_start_writes_nothing(own: Cli, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         own(*up, str(busy.getsockname()[1]), code=1)
     assert not own.data.exists()
+
+
+def test_a_killed_server_is_reported_and_a_folder_with_another_schema_is_refused(own: Cli, tmp_path: Path) -> None:
+    up = ("up", "--detach", "--port", "0", "--gpus", "none")
+    assert "killed" not in own(*up).stderr
+    killed = json.loads((own.data / "server.json").read_text())["pid"]
+    os.kill(killed, signal.SIGKILL)
+    eventually(lambda: not os.path.exists(f"/proc/{killed}"))
+    restarted = VirtualClock(time.time() + boot_s() + 3600)  # the clock of a machine that has booted since then
+    assert "this machine stopped after 20" in str(unfinished_server(own.data, restarted))
+    said = own(*up).stderr
+    assert f"the last server (process {killed}) was killed or crashed after 20" in said and "No acknowledged write is lost" in said
+    own("backup", str(tmp_path / "backup"))
+    own("down")
+    assert "killed" not in own(*up).stderr
+    own("down")
+    for log in (own.data / "server.log", own.data / "node" / "agent.log"):
+        lines = log.read_text().splitlines()
+        assert lines and all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ", line) for line in lines), lines
+
+    for name in ("state.db", "logs.db", "metrics.db"):
+        with closing(sqlite3.connect(own.data / name, isolation_level=None)) as database:
+            assert database.execute("SELECT corral FROM schema_origin").fetchall() == [(full_version(),)]
+            database.execute("UPDATE schema_origin SET digest = 'other', corral = '0.9 (commit 12ab)'")
+        before, why = listing(own.data), f"{own.data / name} was written by Corral 0.9 (commit 12ab), whose database schema differs"
+        assert why in own(*up, code=1).stderr
+        assert why in own("backup", str(tmp_path / "other"), code=1).stderr
+        [finding] = [each for each in own.json("check", code=1) if each["check"] == name]
+        assert why in finding["found"] and "restore" not in finding["advice"]
+        assert listing(own.data) == before
+        with closing(sqlite3.connect(own.data / name, isolation_level=None)) as database:
+            database.execute("UPDATE schema_origin SET digest = ?", (STORES[name].digest(),))
+
+    manifest = json.loads((tmp_path / "backup" / "backup.json").read_text())
+    assert manifest["version"] == full_version()
+    manifest["schemas"]["logs.db"] = "other"
+    (tmp_path / "backup" / "backup.json").write_text(json.dumps(manifest))
+    new = tmp_path / "new"
+    assert "database schema differs" in own("restore", str(tmp_path / "backup"), "--data", str(new), code=1).stderr
+    assert not new.exists()
+    assert "database schema differs" in own("check", str(tmp_path / "backup"), code=1).stdout
 
 
 def test_every_file_is_closed_to_others(own_corral: Callable[..., Corral]) -> None:

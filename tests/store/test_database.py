@@ -127,6 +127,21 @@ def newer_killed(path: Path) -> None:
         (path.parent / name).write_bytes(data)
 
 
+def other_schema(path: Path) -> None:
+    _with_ours(
+        path, lambda connection: connection.execute("UPDATE schema_origin SET digest = 'other', corral = '0.9 (commit 12ab)'")
+    )
+
+
+def other_schema_of_these_files(path: Path) -> None:
+    _with_ours(path, lambda connection: connection.execute("UPDATE schema_origin SET digest = 'other'"))
+
+
+def unknown_schema(path: Path) -> None:
+    """A file of the versions that did not store a digest of their schema."""
+    _with_ours(path, lambda connection: connection.execute("DROP TABLE schema_origin"))
+
+
 def truncated(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -168,6 +183,9 @@ BAD = {
     foreign_in_wal: "was not written by Corral",
     newer: "written by a newer Corral .its schema is 99",
     newer_killed: "written by a newer Corral .its schema is 99",
+    other_schema: r"written by Corral 0.9 \(commit 12ab\), .*schema differs.* Use that version \(`git checkout 12ab`\), .*--data",
+    other_schema_of_these_files: "with other local changes, whose database schema differs from that of this version, the present",
+    unknown_schema: "written by an earlier commit of Corral, whose database schema differs",
     truncated: "damaged|not a readable database",
     cut_within_a_page: "damaged|not a readable database",
     headers_flipped: "damaged|not a readable database",

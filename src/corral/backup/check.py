@@ -15,7 +15,7 @@ from typing import IO, Protocol
 from msgspec import Struct
 
 from corral.backup.blob_copy import blob_path, damage_of, names_in
-from corral.backup.manifest import BLOBS, LOCK, MANIFEST, SCHEMA_VERSIONS, read_manifest
+from corral.backup.manifest import BLOBS, LOCK, MANIFEST, STORES, BackupManifest, read_manifest, require_schemas
 from corral.backup.progress import ProgressLines
 from corral.backup.tar_backup import BlobsInTar, manifest_in, open_member, open_tar
 from corral.blobs.blob_lock import hold_blobs
@@ -26,6 +26,7 @@ from corral.data_folder import BLOBS_LOCK, DATABASES, is_in_use, unused, validat
 from corral.database import DAMAGE, is_missing, validate_file
 from corral.database_snapshot import Snapshots, damage_in, file_digest, open_reader
 from corral.errors import Refused
+from corral.schema_origin import OtherSchema
 from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
@@ -121,6 +122,9 @@ def _check_backup(backup: Path, progress: ProgressLines, deep: bool) -> Iterator
     if manifest is None:
         yield _incomplete(backup)
         return
+    if other := _other_schema(manifest, backup):
+        yield other
+        return
     blobs = BlobsInFolder(backup / BLOBS)
     for name, digest in manifest.files.items():
         path = backup / manifest.snapshot / name
@@ -138,6 +142,9 @@ def _check_tar(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[Ch
         manifest = manifest_in(tar, backup)
         if manifest is None:
             yield _incomplete(backup)
+            return
+        if other := _other_schema(manifest, backup):
+            yield other
             return
         members, blobs = {member.name: member for member in tar.getmembers()}, BlobsInTar(tar, backup)
         for name, digest in manifest.files.items():
@@ -165,6 +172,15 @@ def _check_copy(name: str, path: Path, place: str, blobs: BlobReader, progress: 
             yield from _check_blobs(blobs, connection, progress, deep)
 
 
+def _other_schema(manifest: BackupManifest, backup: Path) -> CheckResult | None:
+    """Return a failure if this version of Corral cannot read the databases of a backup."""
+    try:
+        require_schemas(manifest, backup)
+    except OtherSchema as error:
+        return CheckResult("backup", FAILURE, str(error))
+    return None
+
+
 def _incomplete(backup: Path) -> CheckResult:
     return CheckResult("backup", FAILURE, f"{backup} has no {MANIFEST}: the backup is incomplete", "make the backup again.")
 
@@ -179,7 +195,9 @@ def _wrong_file(name: str, place: object) -> CheckResult:
 
 def _unreadable(path: Path) -> Iterator[CheckResult]:
     try:
-        validate_file(path, SCHEMA_VERSIONS[path.name], checked=True)
+        validate_file(path, STORES[path.name], checked=True)
+    except OtherSchema as error:
+        yield CheckResult(path.name, FAILURE, str(error))
     except Refused as error:
         yield CheckResult(path.name, FAILURE, str(error), "restore a backup: corral restore")
 

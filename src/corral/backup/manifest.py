@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from corral.blobs.blob_writer import sync_folder
 from corral.data_folder import SECRETS
+from corral.database import Database
 from corral.errors import Refused
+from corral.schema_origin import Origin, require_schema
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 
@@ -22,9 +24,7 @@ SNAPSHOT = "snapshot-"
 BLOBS = "blobs"
 ARRIVING = "arriving"
 FORMAT = 1
-SCHEMA_VERSIONS = {
-    "state.db": 1 + len(Store.MIGRATIONS), "logs.db": 1 + len(LogStore.MIGRATIONS), "metrics.db": 1 + len(MetricStore.MIGRATIONS),
-}  # fmt: skip
+STORES: dict[str, type[Database]] = {"state.db": Store, "logs.db": LogStore, "metrics.db": MetricStore}
 
 
 class BackupManifest(Struct, frozen=True):
@@ -37,6 +37,7 @@ class BackupManifest(Struct, frozen=True):
     files: dict[str, str]  # file name → SHA-256
     blobs: int  # the number of blobs
     blob_bytes: int
+    schemas: dict[str, str] = {}  # file name of a database → the digest of its schema (`schema_origin.py`)
 
     @property
     def file_names(self) -> list[str]:
@@ -71,6 +72,13 @@ def parse_manifest(content: bytes, backup: Path) -> BackupManifest:
         return msgspec.json.decode(content, type=BackupManifest)
     except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         raise Refused(f"the manifest of the backup {backup} is damaged ({error}).") from None
+
+
+def require_schemas(manifest: BackupManifest, backup: Path) -> None:
+    """Raise OtherSchema if the databases of a backup have another schema than the one that this version of Corral uses."""
+    for name in STORES.keys() & manifest.files.keys():
+        found = Origin(manifest.schemas[name], manifest.version) if name in manifest.schemas else None
+        require_schema(f"{name} in {backup}", found, STORES[name].digest())
 
 
 def write_synced(path: Path, content: bytes) -> None:

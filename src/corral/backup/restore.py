@@ -20,9 +20,10 @@ from corral.backup.manifest import (
     ARRIVING,
     BLOBS,
     MANIFEST,
-    SCHEMA_VERSIONS,
+    STORES,
     BackupManifest,
     read_manifest,
+    require_schemas,
     write_synced,
 )
 from corral.backup.progress import ProgressLines
@@ -44,6 +45,7 @@ def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]
     manifest = read_manifest(backup) if tar is None else manifest_in(tar, backup)
     if manifest is None:
         raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or it is incomplete. Use another backup.")
+    require_schemas(manifest, backup)
     require_unused(data)
     validate_folder(data)
     if data.exists() and not (data / RESTORING).exists() and (left := sorted(set(os.listdir(data)) - {"lost+found"})):
@@ -59,8 +61,8 @@ def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]
             counts = _from_folder(backup, manifest, data, progress)
         else:
             counts = _from_tar(tar, backup, manifest, data, progress)
-        for name, version in SCHEMA_VERSIONS.items():
-            validate_file(data / name, version)
+        for name, kind in STORES.items():
+            validate_file(data / name, kind)
         forget_boots(data / "state.db")
         write_synced(data / RESTORED, msgspec.json.encode({"data": manifest.data, "createdAt": manifest.created_at_s}))
         (data / RESTORING).unlink()

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-import corral
 from corral.backup.blob_copy import BlobCopier, blob_path, erase_except, require_whole
 from corral.backup.manifest import (
     ARRIVING,
@@ -24,6 +23,7 @@ from corral.backup.manifest import (
     LOCK,
     MANIFEST,
     SNAPSHOT,
+    STORES,
     BackupManifest,
     folder_id,
     read_manifest,
@@ -34,11 +34,12 @@ from corral.blobs.blob_lock import hold_blobs
 from corral.blobs.blob_writer import sync_folder
 from corral.clock import Clock
 from corral.data_folder import BLOBS_LOCK, CONFIGURATION, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
-from corral.database import is_missing
+from corral.database import is_missing, validate_file
 from corral.database_snapshot import Snapshots, copy_database, file_digest, open_reader
 from corral.errors import Refused
 from corral.ids import Ids
 from corral.store.blob_rows import live_blobs, live_total
+from corral.version import full_version
 
 TAR = ".tar"  # if the name of a backup ends with this, the backup is one file
 HOST_FILE = "host.json"
@@ -49,6 +50,8 @@ def save(data: Path, target: Path, clock: Clock, ids: Ids, progress: ProgressLin
     validate_folder(data)
     if is_missing(data / "state.db"):
         raise Refused(f"{data} has no state.db: it is not a data folder of Corral. Pass the data folder with --data.")
+    for name, kind in STORES.items():
+        validate_file(data / name, kind, checked=True)
     if (data / RESTORING).exists():
         raise Refused(f"a restore into {data} did not finish, so there is nothing to back up. Run `corral restore` again.")
     if target == data or data in target.parents or target in data.parents:
@@ -144,7 +147,9 @@ def _take_snapshot(data: Path, folder: Path, name: str, clock: Clock, progress: 
         number, size = live_total(state)
     finally:
         state.close()
-    return BackupManifest(FORMAT, corral.__version__, str(data), folder_id(data), created_at_s, name, digests, number, size)
+    schemas = {path.name: STORES[path.name].digest() for path in paths}
+    about = (str(data), folder_id(data), created_at_s, name, digests, number, size, schemas)
+    return BackupManifest(FORMAT, full_version(), *about)
 
 
 def _save_file(data: Path, target: Path, clock: Clock, progress: ProgressLines) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import corral
 from corral.cli.errors import INTERRUPTED, error_line
-from corral.cli.output import print_message
+from corral.cli.output import print_line, print_message
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -136,13 +135,22 @@ class Commands(click.Group):
         sys.exit(code)
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from corral.version import full_version
+
+        print_line(f"corral {full_version()}")
+        context.exit()
+
+
 @click.group(
     name="corral",
     cls=Commands,
     commands=CommandModules(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(corral.__version__, prog_name="corral")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
+              help="Show the version and the commit, and exit.")  # fmt: skip
 def main() -> None:
     """Your GPUs behind the AWS container APIs.
 

@@ -22,6 +22,7 @@ from corral.cli.finding import Finding, fail, ok, warn
 from corral.cli.output import format_bytes, parsed_date
 from corral.cli.status import problem_line
 from corral.cli.systemd_unit import installed_unit, lingers, user_name
+from corral.version import full_version
 
 PYTHON_MIN = (3, 11)
 FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
@@ -34,7 +35,7 @@ PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 
 def check_version(data: DataFolder) -> Iterator[Finding]:
-    found = f"Corral {corral.__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    found = f"Corral {full_version()}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
     if sys.version_info < PYTHON_MIN:
         yield fail(found, "Corral needs Python 3.11 or later.")
     elif sys.platform != "linux":

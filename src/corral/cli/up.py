@@ -87,6 +87,8 @@ def up(
         print_json(about)
     else:
         print_line(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
+    if about["lastServer"]:
+        print_message(about["lastServer"])
     _report_stored(data, stored)
     _report_missing(about, data)
     if chosen["runtime"] == "process":
@@ -230,8 +232,11 @@ def _first_line(pipe: int, deadline_s: float) -> bytes | None:
 
 def _start_error(output: bytes) -> str:
     """Return why the server did not start: the last line of its output that begins with `corral:`, or else the last lines."""
+    from corral.log_times import without_time
+
     lines = output[-TAIL_MAX_BYTES:].decode("utf-8", "replace").strip().splitlines()
-    refusals = [line.removeprefix("corral: ") for line in lines if line.startswith("corral: ")]
+    texts = [without_time(line) for line in lines]
+    refusals = [text.removeprefix("corral: ") for text in texts if text.startswith("corral: ")]
     return refusals[-1] if refusals else "\n".join(lines[-10:])
 
 

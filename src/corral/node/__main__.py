@@ -20,6 +20,7 @@ from corral.clock import WallClock
 from corral.control_characters import escape_controls
 from corral.errors import Refused
 from corral.ids import RandomIds
+from corral.log_times import add_times_to_output
 from corral.node import node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
@@ -63,7 +64,7 @@ async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, bo
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_options(sys.argv[1:] if arguments is None else arguments, AgentOptions)
-    log_to_stderr("%(asctime)s %(message)s")
+    log_to_stderr("%(message)s")
     data = Path(options.data).resolve() / "node"
     try:
         parse_gpus_flag(options.gpus)  # check the value before any file is written
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
             host = this_host(data, "", RandomIds())
             print(",".join(find_devices(options.find_gpus, detect(options.gpus, host.host_id).devices())))
             return 0
+        add_times_to_output()
         lock = node_folder.try_lock(data / "agent.lock")  # held until this process ends
         if lock is None:
             raise Refused(f"another agent is running in {data}; stop it first")

@@ -39,6 +39,7 @@ from typing import Any
 
 from corral.clock import Clock, WallClock
 from corral.errors import Refused
+from corral.log_times import add_times_to_output
 from corral.model.run_signals import SIGNALS
 from corral.model.stop_reasons import OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
@@ -475,6 +476,7 @@ def _log(text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = option_pairs(sys.argv[1:] if arguments is None else arguments, ("dir", "boot-id", "cgroup-root"))
     data = Path(options["dir"]).resolve()
+    add_times_to_output()
     node_folder.make(data)
     lock = node_folder.try_lock(data / "spawner.lock")  # held until this process ends
     if lock is None:

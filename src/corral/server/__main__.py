@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import socket
@@ -45,6 +46,7 @@ from corral.database import is_missing, validate_file
 from corral.errors import Refused
 from corral.handovers import forget_finished
 from corral.lane_commands import Command
+from corral.log_times import add_times_to_output
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.session import SessionValidity
@@ -65,6 +67,7 @@ from corral.server.function_runner import FunctionRunner
 from corral.server.http_server import HttpServer
 from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
+from corral.server.last_server import unfinished_server
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.metrics_page import MetricsPage
 from corral.server.request_body import BodyReceiver
@@ -78,6 +81,7 @@ from corral.telemetry import LogStore, MetricStore
 if TYPE_CHECKING:
     from corral.server.status_pages import StatusPages
 
+LOG = logging.getLogger("corral.server")
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
 IP_FREEBIND = 15  # the value on Linux; Python has no constant for it
@@ -109,7 +113,7 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
 
 def main() -> None:
     options = parse_options(sys.argv[1:], ServerOptions)
-    log_to_stderr("%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr("%(levelname)s %(message)s")
     sys.setswitchinterval(0.0003)  # switch threads often, so that a search in logs does not delay other requests
     try:
         uvloop.run(_serve(options))
@@ -131,6 +135,9 @@ async def _serve(options: ServerOptions) -> None:
     close_to_others(data)
     if options.log is not None:
         _redirect_output(Path(options.log))
+    clock = WallClock()
+    if unfinished := unfinished_server(data, clock):
+        LOG.warning(unfinished)
     _check_node(data / "node")
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
@@ -161,7 +168,7 @@ async def _serve(options: ServerOptions) -> None:
     if options.remember:
         store_settings(data, {f"{UP}.{name}": getattr(options, name) for name in options.remember.split(",")})
 
-    clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
+    names, loop = ids.RandomIds(), asyncio.get_running_loop()
     store, log_store, metric_store = await asyncio.gather(  # in parallel, because each of them waits for the disk
         asyncio.to_thread(Store, data / "state.db", checked=True),
         asyncio.to_thread(LogStore, data / "logs.db", checked=True),
@@ -236,7 +243,7 @@ async def _serve(options: ServerOptions) -> None:
     # Models, code and settings live as long as the process, so the garbage collector need not examine them again.
     gc.freeze()
     gc.set_threshold(10_000, 50, 100)
-    _report_ready(data, about, options.ready_fd)
+    _report_ready(data, about, unfinished, options.ready_fd)
     await serving
     keeper.cancel()
     blob_gc.cancel()
@@ -257,7 +264,7 @@ def _validate_data(data: Path, options: ServerOptions) -> None:
     if (data / RESTORING).exists():
         raise Refused(f"a restore into {data} did not finish. Run `corral restore` again, with the same folder.")
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
-        validate_file(path, 1 + len(kind.MIGRATIONS))
+        validate_file(path, kind)
     if not options.discard_blobs:
         _require_state_of_blobs(data)
     if options.runtime != "process" and (original := running_original(data)) is not None:
@@ -292,6 +299,7 @@ def _redirect_output(path: Path) -> None:
     for standard in (1, 2):
         os.dup2(log, standard)
     os.close(log)
+    add_times_to_output()
 
 
 def _request_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
@@ -437,12 +445,12 @@ def _store_members(path: Path, members: dict[str, Any]) -> None:
     _write_private(path, json.loads(path.read_text()) | members)
 
 
-def _report_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:
+def _report_ready(data: Path, about: dict[str, Any], unfinished: str | None, ready_fd: int | None) -> None:
     _write_private(data / "server.json", about)
     line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
     print(escape_controls(line), flush=True)
     if ready_fd is not None:
-        os.write(ready_fd, (json.dumps(about) + "\n").encode())
+        os.write(ready_fd, (json.dumps({**about, "lastServer": unfinished}) + "\n").encode())
         os.close(ready_fd)
 
 

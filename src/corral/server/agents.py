@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.clock import Clock
+from corral.log_times import without_time
 from corral.model.run import (
     HEARTBEAT_S,
     SILENT_S,
@@ -463,7 +464,7 @@ def _last_line(path: Path) -> str:
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1].removeprefix("corral node: ") if lines else f"see {path}"
+    return without_time(lines[-1]).removeprefix("corral node: ") if lines else f"see {path}"
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:

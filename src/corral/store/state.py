@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from corral.database import Database, Migration
+from corral.database import Database
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.change_sets import ChangeSets
 from corral.store.claims import Claims
@@ -41,11 +41,6 @@ SCHEMA = (
 )  # fmt: skip
 
 
-@cache
-def _schema() -> str:
-    return "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
-
-
 class Store(Database):
     """The state store: everything except metrics and logs. Each part has the SQL of one kind of resource.
 
@@ -54,10 +49,11 @@ class Store(Database):
 
     fleet: Fleet
     buckets: Buckets
-    MIGRATIONS: tuple[Migration, ...] = ()  # each script converts one released schema version to the next
 
-    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
-        super().__init__(path, _schema(), self.MIGRATIONS, checked=checked)
+    @staticmethod
+    @cache
+    def schema() -> str:
+        return "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
 
     def _compose(self) -> None:
         self.fleet = Fleet(self.journal)

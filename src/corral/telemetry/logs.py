@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.database import Database, Migration
+from corral.database import Database
 from corral.model.durations import DAY_MS
 
 Position = tuple[int, int]  # (milliseconds, number): the position of an event in its stream
@@ -64,16 +64,11 @@ STREAMS = (
 )
 
 
-@cache
-def _script(name: str) -> str:
-    return Path(__file__).with_name(name).read_text()
-
-
 class LogStore(Database):
-    MIGRATIONS: tuple[Migration, ...] = ()
-
-    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
-        super().__init__(path, _script("logs.sql"), self.MIGRATIONS, checked=checked)
+    @staticmethod
+    @cache
+    def schema() -> str:
+        return Path(__file__).with_name("logs.sql").read_text()
 
     def _compose(self) -> None:
         self._filters: dict[int, list[dict[str, Any]]] = {}  # a cache: group id → metric filters

@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from corral.database import CommitFailed, Database, Migration
+from corral.database import CommitFailed, Database
 from corral.model.durations import HOUR_S
 from corral.model.metric import AHEAD_S, COLLECTOR_NAMESPACE, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.alarms import Alarms
@@ -43,17 +43,13 @@ APPEND = (
 )
 
 
-@cache
-def _script(name: str) -> str:
-    return Path(__file__).with_name(name).read_text()
-
-
 class MetricStore(Database):
-    MIGRATIONS: tuple[Migration, ...] = ()
     alarms: Alarms
 
-    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
-        super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS, checked=checked)
+    @staticmethod
+    @cache
+    def schema() -> str:
+        return "".join(Path(__file__).with_name(name).read_text() for name in ("metrics.sql", "alarms.sql"))
 
     def _compose(self) -> None:
         """Create the parts of this store. A read-only store has no alarms, and shares the buffer of the writer."""

@@ -50,6 +50,8 @@ CREATE TABLE outbox (
     key     TEXT,                               -- a later row of the same lane, kind and key replaces this one
     payload BLOB NOT NULL                       -- JSON: a list of arguments
 );
+CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
+INSERT INTO "schema_origin" VALUES('ff9188e24bca1e65f306a976ca2f01fe','');
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
     group_id   INTEGER NOT NULL,

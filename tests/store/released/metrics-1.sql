@@ -73,6 +73,8 @@ CREATE TABLE packed (
     data         BLOB NOT NULL,
     PRIMARY KEY (step_s, at_s, series_id, unit)
 ) WITHOUT ROWID;
+CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
+INSERT INTO "schema_origin" VALUES('c8712b549a826eb92bf0f0212b6f532e','');
 CREATE TABLE series (
     id         INTEGER PRIMARY KEY,
     region     TEXT NOT NULL,

@@ -19,7 +19,7 @@ CREATE TABLE bucket (
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- the Id of the document, if a bucket can have several documents of the kind
+    name TEXT NOT NULL,  -- the Id of the document; empty if a bucket has at most one document of the kind
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
@@ -97,10 +97,10 @@ CREATE TABLE ecs_service_deployment (
     id       TEXT NOT NULL,                 -- the last part of its ARN
     region   TEXT NOT NULL,
     cluster  TEXT NOT NULL,
-    name     TEXT NOT NULL,                 -- of the service
+    name     TEXT NOT NULL,                 -- the name of the service
     revision TEXT NOT NULL,                 -- the last part of the ARN of its service revision
     status   TEXT NOT NULL,
-    document TEXT NOT NULL                  -- JSON: the other fields of model.ecs_service.ServiceRollout
+    document TEXT NOT NULL                  -- JSON: model.ecs_service.ServiceRollout
 );
 CREATE TABLE ecs_service_event (
     number  INTEGER PRIMARY KEY,            -- grows with time
@@ -138,7 +138,7 @@ CREATE TABLE gpu (
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
     owner      TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
-    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no task; empty: none
     fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
     fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
@@ -195,7 +195,7 @@ CREATE TABLE image_tag (
 CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
-    region        TEXT NOT NULL,            -- empty: a host's own instance; its cluster has the same name in every region
+    region        TEXT NOT NULL,            -- empty: a host's own instance, which is in its cluster in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
     state         TEXT NOT NULL
@@ -346,13 +346,13 @@ CREATE TABLE job_line (
     demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
     resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
     by_image  INTEGER NOT NULL,                 -- 1: the image sets NVIDIA_VISIBLE_DEVICES (model.job_line.LineKey)
-    pools     TEXT NOT NULL                     -- JSON: the pools in which the line has a claim
+    pools     TEXT NOT NULL                     -- JSON: [pool, true if its jobs get no GPUs there] for each claim
 );
 CREATE TABLE job_notice (
     number   INTEGER PRIMARY KEY,
     job      INTEGER NOT NULL,
     position INTEGER NOT NULL,              -- the index of the ended child; -1: the whole job; -3: all children without a row
-    after    INTEGER NOT NULL               -- dependent jobs up to this number were checked
+    after    INTEGER NOT NULL               -- dependent jobs up to this number have been checked
 );
 CREATE TABLE job_share (
     region TEXT NOT NULL,
@@ -364,7 +364,7 @@ CREATE TABLE job_share (
 ) WITHOUT ROWID;
 CREATE TABLE job_spec (
     number   INTEGER PRIMARY KEY,
-    digest   BLOB NOT NULL UNIQUE,          -- of the document: equal specs share a row
+    digest   BLOB NOT NULL UNIQUE,          -- a hash of the document: equal specs share a row
     document TEXT NOT NULL                  -- JSON: model.job.JobSpec
 );
 CREATE TABLE job_summary (
@@ -397,7 +397,7 @@ CREATE TABLE lease (
 INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507',0);
 CREATE TABLE leaving_task (
     task_id   TEXT NOT NULL REFERENCES task (id),
-    chosen_by TEXT NOT NULL,                -- the key of the reconciler that stops the task: group:… or service:…
+    chosen_by TEXT NOT NULL,                -- the key of the reconciler that has chosen the task: group:… or service:…
     chosen_at REAL NOT NULL,
     PRIMARY KEY (task_id, chosen_by)
 ) WITHOUT ROWID;
@@ -516,14 +516,14 @@ CREATE TABLE repository (
     region TEXT NOT NULL,
     name TEXT NOT NULL,
     created_at REAL NOT NULL,
-    about TEXT NOT NULL,                    -- JSON
+    about TEXT NOT NULL,                    -- JSON: the settings
     tags TEXT NOT NULL DEFAULT '{}',        -- JSON
     UNIQUE (region, name)
 );
 CREATE TABLE repository_layer (
     repository INTEGER NOT NULL REFERENCES repository (id),
     digest TEXT NOT NULL REFERENCES layer (digest),
-    unused_since REAL,                      -- NULL: an image of this repository uses it
+    unused_since REAL,                      -- NULL: an image of this repository uses the layer
     PRIMARY KEY (repository, digest)
 ) WITHOUT ROWID;
 CREATE TABLE run (
@@ -540,11 +540,11 @@ CREATE TABLE run (
     reason     TEXT,
     started_at REAL,
     stopped_at REAL,
-    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- 1: it waits for others
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- 1: it waits for other runs
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
     about      TEXT,                        -- JSON: facts about its Docker container; NULL: the run is a process
-    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- memory of the GPU that it shares; 0: it does not share its GPUs
+    gpu_memory_mib INTEGER NOT NULL DEFAULT 0   -- its part of the memory of a shared GPU; 0: it does not share its GPUs
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
@@ -560,7 +560,7 @@ CREATE TABLE run_array (
 ) WITHOUT ROWID;
 CREATE TABLE run_dependency (
     needed    TEXT NOT NULL,                -- the id of a chain, or array:KEY
-    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: it must succeed
+    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: `needed` must succeed
     dependent TEXT NOT NULL REFERENCES run_wait (task_id),  -- SQLite's quick_check needs the columns in the order of the key
     PRIMARY KEY (needed, any_end, dependent)
 ) WITHOUT ROWID;
@@ -615,17 +615,19 @@ CREATE TABLE scaling_request (
     region       TEXT NOT NULL,                 -- of the policy
     owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
-    period_value REAL,                          -- the value of the newest period of the alarm that has ended
-    newest_value REAL,                          -- the value of the newest second; only for metrics that Corral publishes
-    peak_value   REAL,                          -- in the last period, the value of the second that breaches most
+    period_value REAL,                          -- see model.alarm.ScalingRequest, also for the next two columns
+    newest_value REAL,
+    peak_value   REAL,
     threshold    REAL NOT NULL,
     since_s      REAL NOT NULL,                 -- when the alarm entered its state
     whole        INTEGER NOT NULL,              -- 1: the ended periods have caused the state; 0: only single seconds
-    measured_s   REAL,                          -- target tracking: the start of the time that the value covers; NULL: up to date
+    measured_s   REAL,                          -- see model.alarm.ScalingRequest
     asked_s      REAL NOT NULL,                 -- when the metrics lane sent the request
     progress     TEXT NOT NULL,                 -- JSON of Progress in model/alarm.py
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
+CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
+INSERT INTO "schema_origin" VALUES('23f45b0abf703c9dbcc35d0b7604f655','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,
@@ -658,7 +660,7 @@ CREATE TABLE stack_import (
 ) WITHOUT ROWID;
 CREATE TABLE stack_resource (
     stack_id    TEXT NOT NULL REFERENCES stack (id),
-    key         TEXT NOT NULL,                  -- the logical id; of a leftover, which must be deleted: ID/NUMBER
+    key         TEXT NOT NULL,                  -- the logical id; ID/NUMBER for a leftover, which must be deleted
     physical_id TEXT,                           -- NULL: not created
     record      TEXT NOT NULL,
     PRIMARY KEY (stack_id, key)
@@ -766,7 +768,7 @@ CREATE TABLE upload (
 );
 CREATE TABLE waiting_job (
     line     INTEGER NOT NULL,
-    priority INTEGER NOT NULL,                  -- the negated scheduling priority, so that the first job has the smallest
+    priority INTEGER NOT NULL,                  -- the negated scheduling priority: the first job has the smallest value
     number   INTEGER NOT NULL,                  -- job.number of the job, or of the array if the job is a child
     position INTEGER NOT NULL,                  -- the index of a child of an array; 0 for other jobs
     job_id   TEXT NOT NULL,
