@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from itertools import product
@@ -48,6 +49,15 @@ def test_what_up_cannot_do_is_said_in_one_line(own: Cli) -> None:
     assert "twelve digits" in own("up", "--account", "12", code=2).stderr
     assert "must be used together" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
     assert not (own.data / "server.json").exists()
+
+
+def test_up_names_the_process_that_holds_the_port(cli: Cli, own: Cli) -> None:
+    about = json.loads((cli.data / "server.json").read_text())
+    refused = own("up", "-d", "--port", about["url"].rpartition(":")[2], code=1).stderr
+    assert f"another Corral (process {about['pid']}, data folder {cli.data}) listens on it. Choose another port" in refused
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        refused = own("up", "-d", "--port", str(taken.getsockname()[1]), code=1).stderr
+    assert f"process {os.getpid()} (" in refused and "python" in refused
 
 
 def test_down_leaves_tasks_alive_and_up_finds_them_again(own: Cli) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from corral.cli.finding import Finding, fail, ok, warn
 from corral.cli.output import format_bytes, parsed_date
 from corral.cli.status import problem_line
 from corral.cli.systemd_unit import installed_unit, lingers, user_name
+from corral.port_holder import port_holder
 from corral.version import full_version
 
 PYTHON_MIN = (3, 11)
@@ -165,7 +165,7 @@ def check_port(data: DataFolder) -> Iterator[Finding]:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            owner = _listener(port)
+            owner = port_holder(port, "127.0.0.1")
             yield warn(f"port {port} is in use{f' by {owner}' if owner else ''}", "choose a free port: corral up --port 0")
             return
     yield ok(f"port {port} is free" if port else "Corral chooses a free port when it starts")
@@ -236,21 +236,3 @@ def _file_size(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return 0
-
-
-def _listener(port: int) -> str | None:
-    """Return the name and id of the process that listens on a port, or None if this user has no permission to read them."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:] if os.path.exists(table) else ():
-            fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    for link in glob.glob("/proc/[0-9]*/fd/*"):
-        try:
-            if os.readlink(link) in inodes:
-                pid = link.split("/")[2]
-                return f"{Path(f'/proc/{pid}/comm').read_text().strip()}, process {pid}"
-        except OSError:
-            continue
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -54,6 +55,7 @@ from corral.model.settings import Settings
 from corral.node.gpus import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.options import parse_options
+from corral.port_holder import port_holder
 from corral.process_log import log_to_stderr
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
@@ -365,7 +367,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(1024)
     except OSError as error:
-        raise Refused(f"cannot listen on {host} port {port}: {error.strerror}. Choose another port with --port.") from None
+        why = error.strerror
+        if error.errno == errno.EADDRINUSE and (holder := port_holder(port, host)):
+            why = f"{holder} listens on it"
+        raise Refused(f"cannot listen on {host} port {port}: {why}. Choose another port with --port.") from None
     listener.setblocking(False)
     return listener
 
