@@ -121,7 +121,7 @@ def test_the_minimum_and_the_asked_size() -> None:
     assert plan(least=12).launches == {"g5.xlarge": 3}
     assert plan((GPU, 2), least=12).launches == {"g5.xlarge": 3}, "the jobs use the instances of the minimum"
     assert plan(least=4, asked=12, present=4).launches == {"g5.xlarge": 2}
-    assert plan(least=4, asked=12, is_enabled=False).launches == {"g5.xlarge": 1}
+    assert plan(least=4, asked=12, is_enabled=False).launches == {}, "a disabled environment does not scale out"
     assert plan(least=50, types=[ONE, FOUR], present=0).launches == {"g5.12xlarge": 1, "g5.xlarge": 1}
 
 

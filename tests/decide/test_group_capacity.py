@@ -91,6 +91,8 @@ def test_unhealthy_instances_are_replaced(suspended: tuple[str, ...], expected: 
 def test_suspended_processes() -> None:
     assert plan([], 3, suspended=frozenset({"Launch"})).missing == 0
     assert plan(THREE, 0, suspended=frozenset({"Terminate"})).terminate == ()
+    waits = plan(THREE, 0, suspended=frozenset({"Terminate"}), waiting=frozenset({"2"}))
+    assert list(ends(waits)) == ["2"], "a launch that waits for GPUs is not an instance yet"
 
 
 def test_failed_launches_are_retried_later() -> None:

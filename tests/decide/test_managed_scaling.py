@@ -135,6 +135,14 @@ def test_a_limited_step_continues_when_instances_have_warmed_up() -> None:
     assert desired_capacity(state, need, ScalingRules(max_step=3), None, NOW) == Decision(3, None, NOW + 30, True)
 
 
+def test_launches_that_wait_for_gpus_are_withdrawn_at_once() -> None:
+    rules = ScalingRules(scale_in_delay_s=900.0)
+    assert desired_capacity(group(4, used=2, waiting=2), used(2), rules, None, 100.0) == Decision(2)
+    assert desired_capacity(group(4, used=3, waiting=2), used(3), rules, None, 100.0) == Decision(3)
+    some = desired_capacity(group(4, used=1, waiting=2), used(1), rules, None, 100.0)
+    assert some == Decision(2, 100.0, 1000.0), "an instance that runs waits for the delay"
+
+
 def test_a_scale_in_waits_for_the_delay() -> None:
     state, need, rules = group(5, used=2), used(2), ScalingRules(scale_in_delay_s=60)
     first = desired_capacity(state, need, rules, None, NOW)

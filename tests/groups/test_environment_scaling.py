@@ -148,6 +148,24 @@ def test_launches_that_wait_for_gpus_are_cancelled_when_no_job_needs_them() -> N
     assert world.state(first) is JobState.STARTING
 
 
+def test_a_disabled_environment_gives_up_its_place_in_line() -> None:
+    """Launches wait for a GPU: for a job, for the size that a user has asked for, and for the minimum size."""
+    world = EnvironmentWorld(gpus=1)
+    world.managed()
+    world.submit()
+    for name, least in (("job", 0), ("asked", 0), ("least", 4)):
+        world.managed(name=name, queue=name, least=least)
+    world.submit(queue="job")
+    world.update("asked", computeResources={"desiredvCpus": 4})
+    assert len(world.instances_of(InstanceState.PENDING)) == 3
+    for name in ("job", "asked", "least"):
+        world.update(name, state="DISABLED")
+        assert world.vcpus(name) == 0
+    assert not world.instances_of(InstanceState.PENDING)
+    world.update("least", state="ENABLED")
+    assert (world.vcpus("least"), len(world.instances_of(InstanceState.PENDING))) == (4, 1)
+
+
 def test_idle_instances_of_the_wrong_type_make_room() -> None:
     world = EnvironmentWorld(gpus=4)
     world.managed(GPUS_1, GPUS_4)

@@ -84,6 +84,21 @@ def test_launches_wait_for_gpus_of_the_machine_and_the_reason_says_so() -> None:
     assert "the capacity provider gpus has asked its group g for 1 instance, and the launch waits: needs 1 GPU" in reason
 
 
+def test_launches_that_no_task_needs_give_up_their_place_in_line_at_once() -> None:
+    world = ProviderWorld(gpus=2)
+    first, second, third, fourth = world.tasks(4)
+    assert (world.shape(), sorted(world.states())) == ((4, 2), ["InService", "InService", "Pending", "Pending"])
+    world.stop(*world.waiting([first, second, third, fourth])[:1])
+    assert (world.shape(), sorted(world.states())) == ((3, 2), ["InService", "InService", "Pending"])
+    world.stop(*world.waiting([first, second, third, fourth]))
+    assert (world.shape(), sorted(world.states())) == ((2, 2), ["InService", "InService"])
+    world.stop(first, second, third, fourth)
+    world.wait(DELAY_S - 1)
+    assert world.shape() == (2, 2), "instances that run wait for the delay"
+    world.wait(2)
+    assert world.shape() == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("type_", "gpus", "text"),
     [

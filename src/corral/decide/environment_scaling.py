@@ -50,7 +50,7 @@ class EnvironmentSize(Struct, frozen=True):
     gpus_left: int = WITHOUT_LIMIT  # how many GPUs the hosts could give to further instances of the environment
     gpus_now: int = WITHOUT_LIMIT  # how many of these GPUs are free now
     asked: int = 0  # the desiredvCpus that a user has set; the environment grows to this size once, and may scale in later
-    is_enabled: bool = True  # a disabled environment launches nothing for jobs, but keeps its minimum
+    is_enabled: bool = True  # as on AWS, a disabled environment launches nothing, and scales in to its minimum
 
 
 class ScalingPlan(Struct, frozen=True):
@@ -224,7 +224,7 @@ def _choice(
 
 def _grow(packing: _Packing, types: Sequence[TypeShape], size: EnvironmentSize, strategy: str) -> None:
     """Launch instances until the environment has its minimum size and the size that a user has asked for."""
-    one, wanted = Demand(cpu_units=CPU_UNITS), max(size.min_vcpus, min(size.asked, size.max_vcpus) if size.is_enabled else 0)
+    one, wanted = Demand(cpu_units=CPU_UNITS), max(size.min_vcpus, min(size.asked, size.max_vcpus)) if size.is_enabled else 0
     for _ in range(CHOICES_MAX):
         missing = wanted - packing.vcpus
         if missing <= 0:

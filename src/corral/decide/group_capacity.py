@@ -92,8 +92,10 @@ def plan_capacity(
             again += [next_s] if next_s is not None else []
     left = [member for member in counted if member.instance_id not in ends]
     surplus = capacity_of(left) - group.desired - group.surge
-    if surplus > 0 and may_terminate:
-        ends |= dict.fromkeys(_scale_in(group, left, surplus, scale_in, waiting, limit - len(ends)), Why.SURPLUS)
+    if surplus > 0:
+        # A launch that waits for GPUs is not an instance yet, so it is cancelled also if the process Terminate is suspended.
+        open_to = left if may_terminate else [member for member in left if member.instance_id in waiting]
+        ends |= dict.fromkeys(_scale_in(group, open_to, surplus, scale_in, waiting, limit - len(ends)), Why.SURPLUS)
     keep = _taken_back(members, -surplus) if not group.outdated else []
     missing = max(0, -surplus - sum(member.weight for member in keep))
     if "Launch" in group.suspended:

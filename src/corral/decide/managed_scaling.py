@@ -179,6 +179,7 @@ class GroupState(Struct, frozen=True):
     max_size: int
     present: int  # units of the instances that run or start
     used: int  # units of the instances that are needed
+    waiting: int = 0  # units of the launches that wait for GPUs
     weight: int = 1  # units of a new instance
     warming: int = 0  # instances that start, or that started less than a warm-up period ago
     warm_at_s: float | None = None  # when the next of them has warmed up; None: not known
@@ -196,7 +197,8 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
     """Return the desired capacity of the group.
 
     A scale-out happens at once. At most `max_step` instances warm up at the same time, so a larger scale-out takes several steps. A
-    scale-in happens when the group has had more capacity than needed for the whole delay.
+    scale-in happens when the group has had more capacity than needed for the whole delay. Launches that are not needed and have no
+    GPUs yet are withdrawn at once, because they wait in the same queue as tasks.
     """
     wanted = _wanted(group, need, rules)
     if wanted > group.desired:
@@ -204,9 +206,9 @@ def desired_capacity(group: GroupState, need: Need, rules: ScalingRules, low_sin
     if wanted == group.desired:
         return Decision(group.desired)
     since_s = low_since_s if low_since_s is not None else now_s
-    if now_s >= since_s + rules.scale_in_delay_s:
+    if now_s >= since_s + rules.scale_in_delay_s or wanted >= group.desired - group.waiting:
         return Decision(wanted)
-    return Decision(group.desired, since_s, since_s + rules.scale_in_delay_s)
+    return Decision(group.desired - group.waiting, since_s, since_s + rules.scale_in_delay_s)
 
 
 def _wanted(group: GroupState, need: Need, rules: ScalingRules) -> int:

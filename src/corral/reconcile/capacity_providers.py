@@ -21,7 +21,7 @@ from corral.decide.managed_scaling import (
     needed_instances,
 )
 from corral.model.group import Group, LifecycleState, Member, provider_key
-from corral.model.instance import cluster_pool
+from corral.model.instance import InstanceState, cluster_pool
 from corral.model.placement import TASK, Claim
 from corral.model.task import StopCode
 from corral.services.autoscaling import group_changes
@@ -134,12 +134,18 @@ def _group_state(
     ends = [end_s for end_s in ends if end_s > tx.now_s]
     starting = sum(member.state is not LifecycleState.IN_SERVICE for member in members)
     asked = ceil(max(0, group.desired - present) / weight)
+    waiting = sum(
+        member.weight
+        for member in members
+        if (instance := tx.store.instances.get(member.instance_id)) is not None and instance.state is InstanceState.PENDING
+    )
     return GroupState(
         desired=group.desired,
         min_size=group.min_size,
         max_size=group.max_size,
         present=present,
         used=used,
+        waiting=waiting,
         weight=weight,
         warming=starting + asked + len(ends),
         warm_at_s=min(ends, default=None),

@@ -19,7 +19,7 @@ from corral.decide.instance_choice import CPU_UNITS, TypeShape
 from corral.decide.placement import is_reservable
 from corral.decide.slot_fit import amounts
 from corral.errors import ApiError
-from corral.model.compute_environment import DELETING, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
+from corral.model.compute_environment import DELETING, ENABLED, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
 from corral.model.instance import HOST_POOL, InstanceState
 from corral.services import instances
 from corral.services.autoscaling import group_changes
@@ -91,7 +91,8 @@ def _scale(
     state = replace(state, is_full=plan.is_full, unfit=", ".join(amounts(demand) for demand in plan.unfit[:3]))
     if environment.status != INVALID:
         state = _launch(tx, environment, state, here, plan, types)
-    if not plan.launches and not any(shape.is_starting for shape in here.shapes):
+    is_starting = any(shape.is_starting for shape in here.shapes)
+    if environment.state != ENABLED or (not plan.launches and not is_starting):
         state = replace(state, asked=0)  # the environment has the desiredvCpus of the last request, or cannot reach it
     return _scale_in(tx, environment, state, here, plan, again, limit)
 
@@ -136,11 +137,13 @@ def _scale_in(
 ) -> EnvironmentState:
     """Terminate instances that have been idle for long enough (`_delay_s`).
 
-    Also cancel launches that no job needs: launches that have not begun, and instances that wait for GPUs.
+    Also cancel launches that no job needs: launches that have not begun, and instances that wait for GPUs. If the environment is
+    disabled, cancel also the launches for its minimum size.
     """
     size, ended = size_of(tx, environment, state, here), 0
     spare = size.present - max(size.min_vcpus, state.asked)
-    if spare <= 0:
+    cancels_all = not size.is_enabled and any(shape.is_starting for shape in here.shapes)
+    if spare <= 0 and not cancels_all:
         return replace(state, idle={}) if state.idle else state
     idle: list[IdleInstance] = []
     # If waiting jobs need room for instances of another type, idle instances are terminated at once.
@@ -159,7 +162,7 @@ def _scale_in(
             unused = sorted(ids, key=lambda each: (state.idle.get(each, tx.now_s), each))[:surplus]
             idle += [IdleInstance(each, vcpus, state.idle.get(each, tx.now_s)) for each in unused]
             continue
-        surplus = min(surplus, spare // vcpus) if vcpus else surplus
+        surplus = min(surplus, spare // vcpus) if vcpus and size.is_enabled else surplus
         if not ids:
             _take_back(tx, environment, state, shape.type, surplus)
             here.vcpus -= surplus * vcpus
