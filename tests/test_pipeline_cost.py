@@ -8,6 +8,7 @@ import pytest
 
 from corral.cli.endpoint import Endpoint
 from corral.cli.pipeline_cost import (
+    THIS_MACHINE,
     InstanceSize,
     Prices,
     RunUsage,
@@ -48,6 +49,12 @@ def test_a_job_costs_its_largest_share_of_the_instance(described: dict[str, Any]
 
 def test_an_instance_without_a_price() -> None:
     assert prices().of_job(job(), "arn:of:another/instance") is None
+
+
+def test_a_job_on_this_machine_costs_its_gpu_hours() -> None:
+    own = Prices(Endpoint(), per_hour={}, per_gpu_hour=2.5, types={ARN: THIS_MACHINE})
+    assert (own.of_job(job(gpus=2, vcpus=8), ARN), own.of_job(job(), ARN)) == (5.0, 0.0)
+    assert Prices(Endpoint(), per_hour={}, types={ARN: THIS_MACHINE}).of_job(job(gpus=2), ARN) is None
 
 
 def test_the_sum_of_a_run_leaves_out_steps_without_a_price() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def billed(tmp_path: Path) -> Iterator[Cli]:
     """A Corral with four simulated GPUs and a type of its own in corral.toml."""
     made = Cli(tmp_path)
     made.data.mkdir(mode=0o700)
-    (made.data / "corral.toml").write_text('[instance-types]\n"mine.large" = {gpus = 1, vcpus = 2, memory_gib = 1}\n')
+    types = '[instance-types]\n"mine.large" = {gpus = 1, vcpus = 2, memory_gib = 1}\n'
+    (made.data / "corral.toml").write_text(f"{types}[cost]\ngpu_hour = 2.5\n")
     made("up", "-d", "--port", "0", "--gpus", "sim:4")
     yield made
     made.clear()
@@ -41,7 +43,7 @@ def terminate(cli: Cli, *ids: str) -> None:
 
 
 def test_hours_are_priced_on_demand_and_spot(billed: Cli) -> None:
-    assert billed("cost").stdout == "No instance has run.\n"
+    assert billed("cost").stdout == "No instance has run, and no task has had a GPU of this machine.\n"
     spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
     terminate(billed, launch(billed, "g5.xlarge"), launch(billed, "g5.xlarge", **spot), launch(billed, "mine.large"))
     report = billed.json("cost")
@@ -99,9 +101,45 @@ def test_only_hours_since_a_time(billed: Cli) -> None:
     launch(billed, "g5.xlarge")
     recent, all_of_it = (billed("cost", "--json", *words).stdout for words in (("--since", "7d"), ()))
     assert '"g5.xlarge"' in recent and '"g5.xlarge"' in all_of_it
-    assert billed("cost", "--since", "2126-01-31T08:00:00Z").stdout == "No instance has run since 2126-01-31 08:00 UTC.\n"
+    none = "No instance has run since 2126-01-31 08:00 UTC, and no task has had a GPU of this machine.\n"
+    assert billed("cost", "--since", "2126-01-31T08:00:00Z").stdout == none
     assert "not a duration" in billed("cost", "--since", "yesterday", code=2).stderr
     assert "not a time" in billed("cost", "--since", "2026-99-99", code=2).stderr
+
+
+def test_gpu_hours_of_this_machine(billed: Cli) -> None:
+    """Tasks on this machine have the price per GPU-hour of corral.toml, from their placement on. Tasks on instances do not."""
+    billed("run", "--gpus", "2", "--name", "train", "--", "sleep", "0.2")
+    billed("run", "--gpus", "1", "--name", "train", "--", "false", code=1)
+    billed("run", "--name", "without", "--", "true")
+    launch(billed, "g5.xlarge", UserData="#!/bin/bash\necho ECS_CLUSTER=other >> /etc/ecs/ecs.config\n")
+    billed.client("ecs").create_cluster(clusterName="other")
+    eventually(lambda: billed.client("ecs").list_container_instances(cluster="other")["containerInstanceArns"])
+    billed("run", "--gpus", "1", "--cluster", "other", "--name", "on-ec2", "--", "true")
+    billed("run", "-d", "--share", "--gpu-memory", "20g", "--name", "share", "--", "sleep", "600")
+    eventually(lambda: len(billed.json("cost")["machine"]["names"]) == 2, "the GPUs of both names count")
+    machine = billed.json("cost")["machine"]
+    names = {each["name"]: each for each in machine["names"]}
+    train, share = names["train"], names["share"]
+    described = {each["gpus"]: each for each in billed.json("history") if each.get("name") == "train"}
+    times = {
+        gpus: (datetime.fromisoformat(each["stoppedAt"]) - datetime.fromisoformat(each["createdAt"])).total_seconds()
+        for gpus, each in described.items()
+    }
+    assert machine["gpuHourPrice"] == 2.5 and train["tasks"] == 2
+    assert 0.2 * 2 / 3600 < train["gpuHours"] <= 1.01 * (times[2] * 2 + times[1]) / 3600
+    assert train["hours"] < train["gpuHours"] and share["gpuHours"] == pytest.approx(share["hours"] * 20 / 80, rel=0.01)
+    assert train["cost"] == pytest.approx(train["gpuHours"] * 2.5, abs=1e-6)
+    assert machine["total"]["gpuHours"] == pytest.approx(train["gpuHours"] + share["gpuHours"])
+    screen = billed("cost").stdout
+    lines = screen[screen.index("GPU-hours of this machine since") :].splitlines()
+    assert lines[0].endswith(" UTC, at 2.5 USD per GPU-hour.")
+    assert lines[2].split() == ["NAME", "TASKS", "HOURS", "GPU", "HOURS", "COST"]
+    assert {lines[3].split()[0], lines[4].split()[0]} == {"train", "share"} and lines[5].startswith("total ")
+
+    refused = billed("config", "set", "cost.gpu_hour", "2e6", code=1).stderr
+    assert "cost.gpu_hour is 2000000.0, but it must be a number from 0 to 1000000" in refused
+    assert "cost.gpu_hour is 'free'" in billed("config", "set", "cost.gpu_hour", "free", code=1).stderr
 
 
 def test_hours_survive_kill_9(billed: Cli) -> None:

@@ -23,6 +23,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     cli = Cli(tmp_path_factory.mktemp("pipelines"))
     cli.home.mkdir(exist_ok=True)
     try:
+        cli("config", "set", "cost.gpu_hour", "7200")
         cli("up", "--detach", "--port", "0", "--gpus", "sim:2")
         batch = cli.client("batch")
         batch.create_compute_environment(
@@ -72,6 +73,7 @@ def test_a_run_from_dry_run_to_cost(lab: Cli) -> None:
     again = lab.json("pipeline", "run", file)
     assert again["state"] == "SUCCEEDED" and [step["done"] for step in again["steps"]] == [3, 3, 1]
     assert again["usage"]["jobsRun"] == 7 and again["usage"]["gpuHours"] > 0 and len(again["earlier"]) == 1
+    assert again["usage"]["cost"] == pytest.approx(again["usage"]["gpuHours"] * 7200, abs=0.01)  # the tag rounds to 1e-6 hours
     revisions = lab.client("batch").describe_job_definitions(jobDefinitionName="whole-recon")["jobDefinitions"]
     assert [each["revision"] for each in revisions] == [1]  # the second run uses the same revision
     listed = lab.json("pipeline", "list", "whole")

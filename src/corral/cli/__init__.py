@@ -49,7 +49,7 @@ SUMMARIES = {
     "stack": "Show CloudFormation stacks, and compare them with templates.",
     "fleet": "Watch workers that follow a queue, and their last scale-out.",
     "pipeline": "Run pipelines of AWS Batch jobs from a YAML file.",
-    "cost": "Show what the instance-hours would have cost on AWS.",
+    "cost": "Show what instance-hours and GPU-hours cost.",
     "metrics": "Print the metrics for Prometheus.",
     "login": "Log docker in to the image registry.",
     "images": "List repositories and their images.",

@@ -1,4 +1,4 @@
-"""`corral cost`: shows what the instance-hours would have cost on AWS."""
+"""`corral cost`: shows what instance-hours would have cost on AWS, and what GPU-hours of this machine cost."""
 
 from __future__ import annotations
 
@@ -10,28 +10,39 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import DURATION, console, parse_time, print_json, print_line
+from corral.cli.output import DURATION, console, count, parse_time, print_json, print_line, print_table
 
 HEADS = ("TYPE", "INSTANCES", "HOURS", "GPU HOURS", "ON DEMAND", "SPOT")
 NO_PRICE = "no price"
+NAMES_SHOWN_MAX = 20
 
 
-@click.command(short_help="Show what the instance-hours would have cost on AWS.")
+@click.command(short_help="Show what instance-hours and GPU-hours cost.")
 @data_option
 @click.option("--since", metavar="TIME", help="Count only hours since this time: 7d, 12h, or 2026-01-31T08:00:00Z.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
-    """Show how long EC2 instances ran, by Auto Scaling group and by stack, and what this would have cost on AWS."""
+    """Show what instance-hours would have cost on AWS, and what the GPU-hours of this machine cost.
+
+    The hours of EC2 instances are shown by Auto Scaling group and by stack. The GPU-hours of tasks that ran on this machine itself,
+    for example by `corral run`, are shown by name. `corral config set cost.gpu_hour PRICE` sets the price of a GPU-hour.
+    """
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral cost` reports the instances of a Corral server. On AWS, use `aws ce get-cost-and-usage`.")
     report, _ = own_page(endpoint, f"/_corral/cost{_query(since)}")
     if as_json:
         print_json(report)
-    elif report["groups"]:
-        _print(report)
-    else:
-        print_line("No instance has run." if since is None else f"No instance has run since {_time(report['fromS'])}.")
+        return
+    if report["groups"]:
+        _print_instances(report)
+    if report["machine"]["names"]:
+        if report["groups"]:
+            print_line("")
+        _print_machine(report["machine"])
+    if not report["groups"] and not report["machine"]["names"]:
+        when = "" if since is None else f" since {_time(report['fromS'])}"
+        print_line(f"No instance has run{when}, and no task has had a GPU of this machine.")
 
 
 def _query(since: str | None) -> str:
@@ -42,7 +53,7 @@ def _query(since: str | None) -> str:
     return f"?last={DURATION.convert(since, None, None)}" if at is None else f"?since={max(0, int(at.timestamp()))}"
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print_instances(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     out, total = console(), report["total"]
@@ -66,6 +77,28 @@ def _print(report: dict[str, Any]) -> None:
         out.print(table)
     for line in _unpriced(report):
         out.print(line, soft_wrap=True, markup=False)
+
+
+def _print_machine(machine: dict[str, Any]) -> None:
+    """Print the GPU-hours of tasks on this machine by name, the largest first."""
+    price, total, names = machine["gpuHourPrice"], machine["total"], machine["names"]
+    about = f"at {price:,.10g} USD per GPU-hour" if price is not None else "without a price"
+    print_line(f"GPU-hours of this machine since {_time(machine['fromS'])}, {about}.")
+    print_line("")
+    digits = 2 if total["gpuHours"] >= 1 else 4
+    is_in_regions = len({each["region"] for each in names}) > 1
+
+    def row(name: str, sums: dict[str, Any]) -> dict[str, str]:
+        cost = NO_PRICE if sums["cost"] is None else f"{sums['cost']:,.{digits}f}"
+        hours = (f"{sums[key]:,.{digits}f}" for key in ("hours", "gpuHours"))
+        return dict(zip(("NAME", "TASKS", "HOURS", "GPU HOURS", "COST"), (name, f"{sums['tasks']:,}", *hours, cost)))
+
+    rows = [row(each["name"] + (f" ({each['region']})" if is_in_regions else ""), each) for each in names[:NAMES_SHOWN_MAX]]
+    print_table([*rows, row("total", total)], folded=("NAME",), right=("TASKS", "HOURS", "GPU HOURS", "COST"))
+    if len(names) > NAMES_SHOWN_MAX:
+        print_line(f"The total includes {count(len(names) - NAMES_SHOWN_MAX, 'more name')}. `--json` prints all.")
+    if price is None:
+        print_line("Set the price of a GPU-hour with `corral config set cost.gpu_hour 2.50`.")
 
 
 def _about(prices: dict[str, str] | None, regions: set[str]) -> str:

@@ -2,8 +2,9 @@
 
 A run is one execution of a pipeline. A step of a pipeline is one job or one array job. The cost of a job is the product of three
 numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
-three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. The prices are those of `corral cost`. On
-AWS, there is no `corral cost`, so the report has only hours.
+three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. On this machine itself, the cost is the
+time, multiplied by the GPUs of the job and by the price of a GPU-hour. The prices are those of `corral cost`. On AWS, there is no
+`corral cost`, so the report has only hours.
 
 When a job has ended, `corral pipeline` stores the usage of the job as a tag of the job. So `corral pipeline list` need not read all
 children of array jobs again, and the type of an instance is read while ECS still describes the instance.
@@ -24,6 +25,7 @@ from corral.cli.pipeline_runs import FoundRun, children, describe_jobs
 from corral.cli.pipeline_state import RunJob
 
 HOUR_S = 3600.0
+THIS_MACHINE = "host"  # the capacity provider of this machine's own container instance
 NO_PRICE = "none"
 _NUMBER = r"([0-9.]+|none)"
 _USAGE = re.compile(rf"v2 n={_NUMBER} from={_NUMBER} to={_NUMBER} sum={_NUMBER} vcpu={_NUMBER} gpu={_NUMBER} usd={_NUMBER}")
@@ -90,23 +92,26 @@ class Prices:
 
     endpoint: Endpoint
     per_hour: dict[str, float] | None = None
+    per_gpu_hour: float | None = None  # of this machine; None: it has no price
     sizes: dict[str, InstanceSize | None] = field(default_factory=dict)
-    types: dict[str, str] = field(default_factory=dict)  # container instance ARN -> instance type, empty if it is unknown
+    # Container instance ARN -> instance type, or THIS_MACHINE; empty if it is unknown
+    types: dict[str, str] = field(default_factory=dict)
 
     def of_job(self, described: Mapping[str, Any], arn: str) -> float | None:
         """Return the price of one hour of a job on the container instance `arn`, or None if the price is not known."""
-        type_ = self.types.get(arn, "")
+        type_, needs = self.types.get(arn, ""), requirements(described)
         price = self._prices().get(type_)
+        if type_ == THIS_MACHINE:
+            return None if self.per_gpu_hour is None else self.per_gpu_hour * needs.gpus
         size = self._size(type_) if price is not None else None
         if price is None or size is None:
             return None
-        needs = requirements(described)
         pairs = ((needs.vcpus, size.vcpus), (needs.memory_mib, size.memory_mib), (needs.gpus, size.gpus))
         return price * min(1.0, max((used / total for used, total in pairs if total), default=1.0))
 
     def _prices(self) -> dict[str, float]:
         if self.per_hour is None:
-            self.per_hour = {} if is_aws(self.endpoint) else _prices_of_corral(self.endpoint)
+            self.per_hour, self.per_gpu_hour = ({}, None) if is_aws(self.endpoint) else _prices_of_corral(self.endpoint)
         return self.per_hour
 
     def _size(self, type_: str) -> InstanceSize | None:
@@ -142,7 +147,8 @@ class Prices:
                     continue
                 for each in reply["containerInstances"]:
                     attributes = {attribute["name"]: attribute.get("value", "") for attribute in each.get("attributes", ())}
-                    self.types[each["containerInstanceArn"]] = attributes.get("ecs.instance-type", "")
+                    own = not is_aws(self.endpoint) and each.get("capacityProviderName") == THIS_MACHINE
+                    self.types[each["containerInstanceArn"]] = THIS_MACHINE if own else attributes.get("ecs.instance-type", "")
             if any(not self.types[arn] for arn in wanted) and (only := self._only_type(cluster)):
                 self.types |= {arn: only for arn in wanted if not self.types[arn]}
 
@@ -160,12 +166,12 @@ class Prices:
         return ""
 
 
-def _prices_of_corral(endpoint: Endpoint) -> dict[str, float]:
-    """Return the on-demand price per hour of each instance type that has run."""
+def _prices_of_corral(endpoint: Endpoint) -> tuple[dict[str, float], float | None]:
+    """Return the on-demand price per hour of each instance type that has run, and the price of a GPU-hour of this machine."""
     try:
-        report, _ = own_page(endpoint, "/_corral/cost")
+        report, _ = own_page(endpoint, "/_corral/cost?tasks=no")
     except CliError:
-        return {}
+        return {}, None
     hours: dict[str, float] = {}
     costs: dict[str, float] = {}
     for group in report["groups"]:
@@ -173,7 +179,7 @@ def _prices_of_corral(endpoint: Endpoint) -> dict[str, float]:
             if each["onDemand"] is not None and each["hours"]:
                 hours[each["type"]] = hours.get(each["type"], 0.0) + each["hours"]
                 costs[each["type"]] = costs.get(each["type"], 0.0) + each["onDemand"]
-    return {name: costs[name] / hours[name] for name in costs}
+    return {name: costs[name] / hours[name] for name in costs}, report["machine"]["gpuHourPrice"]
 
 
 def requirements(described: Mapping[str, Any]) -> InstanceSize:

@@ -162,8 +162,9 @@ def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlie
     if tolerated:
         print_message(f"children that failed, within `max_failed`: {', '.join(tolerated)}.")
     if usage.cost is None:
-        why = "AWS's prices are not read" if is_aws(endpoint) else "the jobs ran on instances without a price"
-        print_message(f"no cost is shown: {why}.")
+        why = "AWS's prices are not read" if is_aws(endpoint) else "the jobs ran where nothing has a price"
+        hint = "" if is_aws(endpoint) else " `corral config set cost.gpu_hour PRICE` sets the price of a GPU-hour of this machine."
+        print_message(f"no cost is shown: {why}.{hint}")
     if state.state == "FAILED":
         failed = [step for step in state.steps if step.state == "FAILED"]
         number = sum(step.counts.failed for step in failed)

@@ -14,10 +14,11 @@ from typing import Any
 
 from corral.model.settings import HistorySettings, ScalingTimes
 
-UP, SCALING, HISTORY, RUN, INSTANCE_TYPES = "up", "scaling", "history", "run", "instance-types"
+UP, SCALING, HISTORY, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "run", "cost", "instance-types"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 PORT_MAX = 65_535
+PRICE_MAX = 1_000_000
 TEXT_MAX = 4096
 TEXTS_MAX = 20
 
@@ -144,7 +145,11 @@ _RUN = (
     choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),
 )
 
-SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY, *_RUN)}
+_COST = (
+    number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
+)
+
+SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY, *_RUN, *_COST)}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.model.instance import HOST_POOL
 from corral.model.run import GpuSample
 from corral.model.task import Run, StopCode, Task
 
@@ -78,6 +79,7 @@ class TaskRecord(Struct, frozen=True, array_like=True):
     job_attempt: str | None  # of a Batch job; the first attempt is 1
     gpu_use: GpuUse | None  # None: the GPUs of the task have no samples
     gpu_memory_mib: int = 0  # as in Demand
+    on_host: bool = True  # False: the task ran on an EC2 instance
 
 
 def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
@@ -90,7 +92,7 @@ def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
         demand.memory_mib, task.created_at_s, task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s,
         task.stop_code, task.stopped_reason, tuple([_container(run) for run in task.runs]), details.get("tags") or [], overrides,
         had_environment, job.get("AWS_BATCH_JOB_ARRAY_INDEX"), job.get("AWS_BATCH_JOB_ATTEMPT"), gpu_use,
-        demand.gpu_memory_mib,
+        demand.gpu_memory_mib, task.pool == HOST_POOL,
     )  # fmt: skip
 
 

@@ -165,6 +165,7 @@ async def _serve(options: ServerOptions) -> None:
         scaling=configuration.scaling,
         gpu_ids=configuration.values["run.gpu_ids"],
         history=configuration.history,
+        gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),
     )
     if options.remember:

@@ -145,16 +145,20 @@ class StatusPages:
         return page
 
     async def _cost(self, request: aws.Request) -> dict[str, Any]:
-        """Report the instance-hours since a time (`since`), of the last seconds (`last`), or all.
+        """Report the instance-hours and the GPU-hours of tasks since a time (`since`), of the last seconds (`last`), or all.
+
+        With `tasks=no`, the report has no GPU-hours of tasks.
 
         There may be many rows, so a reader thread reads them.
         """
         since_s, last_s = (_whole_number(request, name, "/_corral/cost?last=86400") for name in ("since", "last"))
+        reads_tasks = _query(request, "tasks") != "no"
 
         def read(tx: Tx[Store]) -> dict[str, Any]:
             from corral.services.instance_cost import cost_report  # imported here, because it loads EC2's modules
 
-            return cost_report(tx, max(0.0, tx.now_s - last_s) if last_s is not None else since_s)
+            from_s = max(0.0, tx.now_s - last_s) if last_s is not None else since_s
+            return cost_report(tx, from_s, reads_tasks=reads_tasks)
 
         return await self._state.read(read, self._settings, self._ids)
 

@@ -1,4 +1,7 @@
-"""Computes what the recorded instance-hours would have cost on AWS. `corral cost` shows this report."""
+"""Computes what the recorded instance-hours would have cost on AWS. `corral cost` shows this report.
+
+The report also has the GPU-hours of tasks that ran on this machine itself (`machine_cost.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.ec2.instance_types import Price, price_of
+from corral.services.machine_cost import COST_DIGITS, HOUR_S, machine_report
 from corral.store import Store
 from corral.store.instance_usage import UsageTotal
 
-HOUR_S = 3600.0
-COST_DIGITS = 6  # decimal digits of a cost in dollars, enough for one second of a small instance
 
+def cost_report(tx: Tx[Store], since_s: float | None, *, reads_tasks: bool = True) -> dict[str, Any]:
+    """Report the instance-hours since `since_s` (None: all of them) by group and by stack, with their prices.
 
-def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
-    """Report the instance-hours since `since_s` (None: all of them) by group and by stack, with their prices."""
+    With `reads_tasks`, also report the GPU-hours of tasks. This reads the records of all tasks.
+    """
     ledger, from_s = tx.store.instances.usage, since_s or 0.0
     groups = ledger.totals("group_name", from_s, tx.now_s)
     tx.step()
@@ -34,6 +38,7 @@ def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
             "onDemand": sorted(name for name, price in prices.items() if price is None or price.on_demand is None),
             "spot": sorted(name for name, price in prices.items() if price is None or price.spot is None),
         },
+        "machine": machine_report(tx, since_s, reads_tasks=reads_tasks),
     }
 
 

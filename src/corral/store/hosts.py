@@ -107,6 +107,10 @@ class Hosts:
         )
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
+    def gpu_memory(self) -> dict[str, int]:
+        """The memory of each GPU in MiB, also of GPUs that the hosts no longer have."""
+        return dict(self._database.execute("SELECT id, memory_mib FROM gpu").fetchall())
+
     def gpu_models(self, host_id: str) -> tuple[set[str], bool]:
         """The models of the present GPUs of a host that are not excluded, and whether one of these GPUs is simulated."""
         sql = "SELECT DISTINCT model, simulated FROM gpu WHERE host_id = ? AND present = 1 AND excluded = 0"

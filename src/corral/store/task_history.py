@@ -167,6 +167,12 @@ class TaskHistory:
             return [_stored(row) for row in self._execute(sql, (chosen,)).fetchall()]
         return [_stored(row) for row in self._select(_COLUMNS, wanted, limit, wanted.name)]
 
+    def stopped_since(self, since_s: float) -> Iterator[tuple[str, str, TaskRecord]]:
+        """Yield region, name and record of the tasks that have stopped since a time."""
+        sql = "SELECT region, name, record FROM task_history WHERE stopped_at >= ?"
+        for region, name, record in self._execute(sql, (since_s,)):
+            yield region, name, _decode(record)
+
     def latest(self, wanted: HistoryFilter) -> list[StoredTask]:
         """Return the newest record of each matching name, newest first."""
         names = self._matching(wanted) if is_glob(wanted.name) else [wanted.name]

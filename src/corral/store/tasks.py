@@ -390,6 +390,15 @@ class Tasks:
         )
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
+    def with_gpus(self, pool: str) -> list[Task]:
+        """The tasks of a pool that lease GPUs."""
+        sql = (
+            "SELECT DISTINCT task.id FROM lease JOIN run ON run.id = lease.run_id JOIN task ON task.id = run.task_id "
+            "WHERE task.pool = ? ORDER BY task.id"
+        )
+        rows = self._execute(sql, (pool,)).fetchall()
+        return [task for (task_id,) in rows if (task := self.get(task_id)) is not None]
+
     def placed_in(self, region: str, cluster: str, limit: int) -> list[str]:
         """Ids of the placed tasks of a cluster, oldest first."""
         sql = (  # a plus disables the index on the cluster, which also has all waiting and all stopped tasks of the cluster
