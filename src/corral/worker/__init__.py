@@ -4,11 +4,11 @@
 `share_of_list_file` return the items that one child of an AWS Batch array job processes.
 """
 
-from corral.worker.array_share import item_key, share, share_of_list_file
-from corral.worker.errors import WorkerError
-from corral.worker.items import Batch, Item, S3Object
-from corral.worker.queue_worker import QueueWorker
-from corral.worker.worker_metrics import Totals
+from .array_share import item_key, share, share_of_list_file
+from .errors import WorkerError
+from .items import Batch, Item, S3Object
+from .queue_worker import QueueWorker
+from .worker_metrics import Totals
 
 __all__ = [
     "Batch",

@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from corral.worker.errors import WorkerError, code_of, explained, retried
-from corral.worker.queue_lookup import client
+from .errors import WorkerError, code_of, explained, retried
+from .queue_lookup import client
 
 T = TypeVar("T")
 

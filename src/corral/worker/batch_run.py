@@ -11,10 +11,10 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from corral.worker.errors import LOG, WorkerError
-from corral.worker.items import Batch, Item
-from corral.worker.results import ItemResult, ResultTarget, result_of
-from corral.worker.settlement import Fate, Settlement
+from .errors import LOG, WorkerError
+from .items import Batch, Item
+from .results import ItemResult, ResultTarget, result_of
+from .settlement import Fate, Settlement
 
 Predict = Callable[[Batch], Any]
 Settle = Callable[[int, list[Settlement]], None]  # called with the number of a feeder, and the settlements of its items

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 
-from corral.worker.items import Batch, Item
+from .items import Batch, Item
 
 Taken = tuple[Batch, list[float]]  # a batch, and the seconds that each of its items has waited
 

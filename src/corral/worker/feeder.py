@@ -17,15 +17,15 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
 
-from corral.worker.errors import LOG, explained, is_transient, retried
-from corral.worker.items import Item, S3Object, item_of
-from corral.worker.object_reader import ObjectReader
-from corral.worker.prefetch import Prefetch
-from corral.worker.queue_lookup import QueueInfo
-from corral.worker.queue_requests import QueueRequests
-from corral.worker.results import ResultTarget, ResultWriter
-from corral.worker.settlement import REQUESTS_MAX, Fate, HeldMessage, Settlement, Settler, delay_s
-from corral.worker.visibility import VisibilityKeeper
+from .errors import LOG, explained, is_transient, retried
+from .items import Item, S3Object, item_of
+from .object_reader import ObjectReader
+from .prefetch import Prefetch
+from .queue_lookup import QueueInfo
+from .queue_requests import QueueRequests
+from .results import ResultTarget, ResultWriter
+from .settlement import REQUESTS_MAX, Fate, HeldMessage, Settlement, Settler, delay_s
+from .visibility import VisibilityKeeper
 
 RECEIVE_MAX = 10
 # The maximum time of a long poll with the option `once`. A long poll reads from every server of SQS, so an empty response means

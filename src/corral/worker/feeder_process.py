@@ -18,10 +18,10 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from corral.worker.errors import WorkerError
-from corral.worker.feeder import Feeder, FeederEvents, FeederOptions
-from corral.worker.items import Item
-from corral.worker.settlement import Fate, Settlement
+from .errors import WorkerError
+from .feeder import Feeder, FeederEvents, FeederOptions
+from .items import Item
+from .settlement import Fate, Settlement
 
 HEAD = struct.Struct("!QI")  # bytes of the pickle, number of buffers
 SIZE = struct.Struct("!Q")

@@ -21,8 +21,8 @@ from botocore.exceptions import ConnectionError, HTTPClientError
 from botocore.httpsession import URLLib3Session
 from botocore.utils import percent_encode
 
-from corral.worker.queue_lookup import client, credentials
-from corral.worker.signed_http import CannotConnect, SignedHttp, can_send
+from .queue_lookup import client, credentials
+from .signed_http import CannotConnect, SignedHttp, can_send
 
 OK = 200
 # Corral's page that returns several objects, and its limits

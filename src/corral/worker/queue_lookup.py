@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.config import Config
 
-from corral.worker.errors import LOG, WorkerError, code_of, explained
+from .errors import LOG, WorkerError, code_of, explained
 
 CONNECT_TIMEOUT_S = 10
 ATTEMPTS_MAX = 4

@@ -11,8 +11,8 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
-from corral.worker.queue_lookup import client, credentials
-from corral.worker.signed_http import CannotConnect, SignedHttp, can_send
+from .queue_lookup import client, credentials
+from .signed_http import CannotConnect, SignedHttp, can_send
 
 
 class QueueRequests:

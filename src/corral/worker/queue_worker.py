@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from corral.worker.batch_run import BatchRun, Predict
-from corral.worker.batches import Batches, NextBatch, Taken
-from corral.worker.errors import LOG, WorkerError
-from corral.worker.feeder import Feeder, FeederOptions
-from corral.worker.feeder_process import FeederProcess
-from corral.worker.items import Item
-from corral.worker.queue_lookup import client, find_queue, read_environment_again
-from corral.worker.results import target_of
-from corral.worker.settlement import Fate, Settlement
-from corral.worker.stop_signals import StopSignals
-from corral.worker.task_protection import WorkerProtection
-from corral.worker.worker_metrics import Totals, WorkerMetrics
+from .batch_run import BatchRun, Predict
+from .batches import Batches, NextBatch, Taken
+from .errors import LOG, WorkerError
+from .feeder import Feeder, FeederOptions
+from .feeder_process import FeederProcess
+from .items import Item
+from .queue_lookup import client, find_queue, read_environment_again
+from .results import target_of
+from .settlement import Fate, Settlement
+from .stop_signals import StopSignals
+from .task_protection import WorkerProtection
+from .worker_metrics import Totals, WorkerMetrics
 
 MIB = 1024 * 1024
 CLOSE_MAX_S = 60.0  # how long to wait, after all receives have returned, until all messages are deleted or returned to the queue

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from corral.worker.errors import LOG, WorkerError, code_of
-from corral.worker.items import Item
-from corral.worker.queue_lookup import QueueInfo, client, find_queue
+from .errors import LOG, WorkerError, code_of
+from .items import Item
+from .queue_lookup import QueueInfo, client, find_queue
 
 ENTRIES_MAX = 10
 BODIES_MAX_BYTES = 1024 * 1024  # the limit of one SendMessageBatch, and of one message

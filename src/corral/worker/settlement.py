@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from corral.worker.errors import LOG, code_of, explained, retried
-from corral.worker.results import ItemResult, ResultWriter
-from corral.worker.visibility import VisibilityKeeper
+from .errors import LOG, code_of, explained, retried
+from .results import ItemResult, ResultWriter
+from .visibility import VisibilityKeeper
 
 ENTRIES_MAX = 10  # messages of one DeleteMessageBatch or ChangeMessageVisibilityBatch
 LINGER_S = 0.02  # how long an incomplete batch waits for more messages

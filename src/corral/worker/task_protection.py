@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
-from corral.worker.errors import LOG
+from .errors import LOG
 
 EXPIRES_MINUTES = 10
 RENEW_S = EXPIRES_MINUTES * 60 / 2

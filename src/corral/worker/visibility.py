@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from corral.worker.errors import LOG
+from .errors import LOG
 
 ENTRIES_MAX = 10  # messages of one ChangeMessageVisibilityBatch
 

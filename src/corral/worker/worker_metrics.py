@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from corral.worker.errors import LOG, is_transient
-from corral.worker.queue_lookup import QueueInfo, client
-from corral.worker.settlement import Fate
+from .errors import LOG, is_transient
+from .queue_lookup import QueueInfo, client
+from .settlement import Fate
 
 PROGRESS_S = 0.5
 DEPTH_S = 2.0  # the time between two reads of the number of messages in the queue, for the progress line
