@@ -1,8 +1,11 @@
-"""Commands that follow tasks continue after an outage of the server, for example a restart."""
+"""Commands that follow tasks continue after an outage of the server, for example a restart, and lose no line."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,8 +14,10 @@ from contextlib import suppress
 import pytest
 
 from command import Cli, Running
+from engines.nodes import kill
 from eventually import eventually
 
+LINES = 100_000  # so many that a task ends before all of its output is stored
 WAIT = "echo begun; while ! test -e go; do sleep 0.05; done; echo done"
 
 
@@ -93,3 +98,28 @@ def test_commands_that_follow_tasks_continue_after_an_outage(cli: Cli, switch: S
     assert {name: code for name, (code, _, _) in ended.items()} == {"run": 7, "wait": 7, "logs": 0, "array": 7}, ended
     assert all(ended[name][1].count("done") == (2 if name == "array" else 1) for name in ("run", "logs", "array"))
     assert all(err.count("does not respond") == 1 for _, _, err in ended.values())
+
+
+def test_no_line_is_lost_or_repeated_if_server_and_agent_are_killed(own: Cli) -> None:
+    own("up", "--detach", "--port", "0", "--gpus", "none")
+    whole = "".join(f"{number}\n" for number in range(1, LINES + 1))
+    running = own.begin("run", "-n", "many", "--", "seq", str(LINES))
+    running.until("stdout", "1\n")
+    os.kill(own.pid("agent.lock"), signal.SIGSTOP)  # the rest of the output stays where it is
+    part = own("logs", "--json", "many")
+    [told] = re.findall(r"the log of task [0-9a-f]+ is not complete: ([0-9,]+) bytes of output are not stored yet", part.stderr)
+    *_, last = map(json.loads, part.stdout.splitlines())
+    assert f"{last['unstoredBytes']:,}" == told and last["container"] == "main"
+    stored = sum(len(json.loads(line)["message"]) + 1 for line in part.stdout.splitlines()[:-1])
+    assert 0 < last["unstoredBytes"] <= len(whole) - stored
+    following = own.begin("logs", "-f", "many")
+    following.until("stdout", "1\n")
+    server = json.loads((own.data / "server.json").read_text())
+    kill(server["pid"])
+    kill(own.pid("agent.lock"))
+    own("up", "--detach", "--port", server["url"].rpartition(":")[2])
+    for command in (running, following):
+        code, out, err = command.end()
+        assert (code, out == whole) == (0, True), (out.count("\n"), err)
+    after = own("logs", "many")
+    assert after.stdout == whole and after.stderr == ""

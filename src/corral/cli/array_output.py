@@ -14,10 +14,11 @@ from typing import Any
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint
+from corral.cli.log_states import TaskLogStream
 from corral.cli.logs import LogPrinter
 from corral.cli.output import print_message, shorten_ids
 from corral.cli.recorded_runs import describe_everywhere
-from corral.cli.task_logs import FROM_START, LogStart, TaskLogStream, log_streams, pages, through_outages
+from corral.cli.task_logs import FROM_START, LogStart, log_streams, pages, pages_until_complete, through_outages
 
 POLL_S = 0.5
 
@@ -72,11 +73,14 @@ class ArrayOutput:
             if stream not in self._tokens:
                 self._tokens[stream] = None
                 self._printer.add(stream, tasks.id_of(task), tasks.label(task))
-            for page in pages(self._endpoint, stream, self._start, self._tokens[stream]):
-                self._printer.show(stream, page.events)
-                self._tokens[stream] = page.token
             if tasks.is_stopped(task):
-                del self._tokens[stream]
+                token = self._tokens.pop(stream)
+                for page in pages_until_complete(self._endpoint, stream, tasks.label(task), self._start, token):
+                    self._printer.show(stream, page.events)
+            else:
+                for page in pages(self._endpoint, stream, self._start, self._tokens[stream]):
+                    self._printer.show(stream, page.events)
+                    self._tokens[stream] = page.token
         if not tasks.is_stopped(task):
             return
         replacement = tasks.tag_value(task, tasks.REQUEUED_TAG)

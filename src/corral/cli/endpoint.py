@@ -286,6 +286,10 @@ def own_page(
     is_json = "json" in response.content_type
     if is_json and (response.status == 400 or (response.status == 404 and content is not None)):
         raise CliError(_message(response))
+    if response.status >= 500:
+        from corral.cli.lean_http import ConnectionFailed
+
+        raise ConnectionFailed(f"{url} cannot respond now: {_message(response)}")
     if response.status != 200 or not is_json:
         raise NotCorral(f"{url} is not a Corral server: it has no page {path} (HTTP {response.status}).")
     return json.loads(response.body), response.date

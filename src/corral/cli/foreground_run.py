@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
+from corral.cli.log_states import TaskLogStream
 from corral.cli.notify import RunNotifications
 from corral.cli.output import escape_log, format_duration, print_json, print_message, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.task_logs import (
     FollowedTask,
-    TaskLogStream,
     TaskUpdates,
     follow,
     has_log,
     log_streams,
-    pages,
+    pages_until_complete,
     watch_task,
 )
 
@@ -102,7 +102,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
             ended = _wait_with_terminal(run, run.terminal, updates, report)
             if not run.terminal.connected.is_set():  # the task failed before it connected, so its log contains the error
                 for stream in log_streams(run.definition, ended):
-                    for page in pages(run.endpoint, stream):
+                    for page in pages_until_complete(run.endpoint, stream, f"task {tasks.short(run.task_id)}"):
                         show(stream, page.events)
         else:
             while True:

@@ -19,9 +19,10 @@ from corral.cli.completion import complete_runs
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
+from corral.cli.log_states import LogState, TaskLogStream, log_states, report_dropped, report_unstored
 from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, shorten_ids
 from corral.cli.recorded_runs import find_everywhere
-from corral.cli.task_logs import FollowedTask, LogStart, TaskLogStream, follow, has_log, log_streams, pages
+from corral.cli.task_logs import FollowedTask, LogStart, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
 TASKS_MAX = 30  # `corral logs -f` has a thread for each task and for each log
@@ -107,12 +108,13 @@ def _print_not_started(task: dict[str, Any]) -> None:
 def _print_events(
     endpoint: Endpoint, logged: list[LoggedTask], start: LogStart, names: dict[tuple[str, str], str], printer: LogPrinter
 ) -> None:
-    """Print the events of all logs up to now, in the order of their times."""
+    """Print the events of all logs up to now, in the order of their times. Then report the logs that are not complete."""
+    owners = {stream: each for each in logged for stream in each.streams(each.task)}
+    states = log_states(endpoint, owners)  # read before the logs: a log that is complete now is printed completely
     streams = []
-    for each in logged:
-        for stream in each.streams(each.task):
-            printer.add(stream, tasks.id_of(each.task), names[tasks.id_of(each.task), stream.container])
-            streams.append(_events(endpoint, stream, start))
+    for stream, each in owners.items():
+        printer.add(stream, tasks.id_of(each.task), names[tasks.id_of(each.task), stream.container])
+        streams.append(_events(endpoint, stream, start, states))
     # The logs of a large array are printed one after the other, because a merge reads from all logs at the same time.
     events = (
         chain.from_iterable(streams) if len(logged) > TASKS_MAX else heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"])
@@ -120,6 +122,12 @@ def _print_events(
     for stream, event in events:
         printer.show(stream, [event], flush=False)
     sys.stdout.flush()
+    for stream, state in states.items():
+        task_id = tasks.id_of(owners[stream].task)
+        name = f"task {tasks.short(task_id)}" + (f", container {stream.container}" if len(owners[stream].containers) > 1 else "")
+        report_unstored(name, state, f"; `corral logs -f {tasks.short(task_id)}` waits for them")
+        report_dropped(name, state)
+        printer.show_state(stream, state)
 
 
 def _names(logged: list[LoggedTask]) -> dict[tuple[str, str], str]:
@@ -200,10 +208,22 @@ def _check(definition: dict[str, Any], task_id: str, container: str | None) -> l
     return [container] if container else logged
 
 
-def _events(endpoint: Endpoint, stream: TaskLogStream, start: LogStart) -> Iterator[tuple[TaskLogStream, dict[str, Any]]]:
-    for page in pages(endpoint, stream, start):
-        for event in page.events:
-            yield stream, event
+def _events(
+    endpoint: Endpoint, stream: TaskLogStream, start: LogStart, states: dict[TaskLogStream, LogState]
+) -> Iterator[tuple[TaskLogStream, dict[str, Any]]]:
+    """Yield the events of a log up to now. If the log was not complete at the beginning, update its state at the end."""
+    token = None
+    while True:
+        state = states.get(stream)
+        for page in pages(endpoint, stream, start, token):
+            token = page.token
+            for event in page.events:
+                yield stream, event
+        if state is None or not state.unstored:
+            return
+        states |= log_states(endpoint, [stream])
+        if states[stream].unstored:
+            return
 
 
 class LogPrinter:
@@ -225,6 +245,12 @@ class LogPrinter:
     def show(self, stream: TaskLogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
         self._out.write("".join(self._line(stream, event) for event in events))
         if flush:
+            self._out.flush()
+
+    def show_state(self, stream: TaskLogStream, state: LogState) -> None:
+        """With --json, print a line for a log that lacks a part of the output."""
+        if self._as_json and any(state):
+            self._out.write(self._line(stream, state.described()))
             self._out.flush()
 
     def _line(self, stream: TaskLogStream, event: dict[str, Any]) -> str:

@@ -8,13 +8,14 @@ from typing import Any
 
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import CliError
+from corral.cli.log_states import TaskLogStream, log_states, report_dropped, report_unstored
 from corral.cli.logs import LogPrinter
 from corral.cli.output import print_message
 from corral.cli.pipeline_plan import PipelinePlan
 from corral.cli.pipeline_runs import children, original_index
 from corral.cli.pipeline_state import ENDED_STATES, PipelineRun, RunJob, StepState
 from corral.cli.pipeline_yaml import suggestion
-from corral.cli.task_logs import LogStart, TaskLogStream, pages
+from corral.cli.task_logs import LogStart, pages, pages_until_complete
 
 DEFAULT_GROUP = "/aws/batch/job"
 POLL_S = 0.5
@@ -73,9 +74,16 @@ def print_log(endpoint: Endpoint, job_id: str, *, following: bool, tail: int | N
         if stream is not None:
             if stream != at:
                 token, at = None, stream  # a new attempt has its own log
+            if has_ended and following:
+                for page in pages_until_complete(endpoint, stream, f"job {job_id}", start, token):
+                    printer.show(stream, page.events)
+                break
+            states = {} if following else log_states(endpoint, [stream])
             for page in pages(endpoint, stream, start, token):
                 printer.show(stream, page.events)
                 token = page.token
+            report_unstored(f"job {job_id}", states.get(stream), "; --follow waits for them")
+            report_dropped(f"job {job_id}", states.get(stream))
         if has_ended or not following:
             break
         time.sleep(POLL_S)

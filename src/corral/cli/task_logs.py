@@ -1,8 +1,9 @@
 """Follows tasks and their logs until the tasks have stopped.
 
 For each task, one thread waits for changes of the task with long polls. For each log, another thread waits for new events. All
-threads put their updates into one queue, which the main thread reads. Corral stores all events of a task before it reports the task
-as stopped. So after the task has stopped, one more read up to the end of the log returns all events that were not read before.
+threads put their updates into one queue, which the main thread reads. After a task has stopped, the main thread reads the rest of
+its log. A task that prints much stops before all of its output is in its log, so the main thread reads until the log is complete
+(`log_states.py`).
 
 An outage is the time in which the server does not respond, for example because it is restarted. Tasks keep running meanwhile, so
 requests are repeated until the server responds again.
@@ -21,9 +22,11 @@ from typing import Any, NamedTuple, TypeVar
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, long_poll
 from corral.cli.errors import connection_failed
+from corral.cli.log_states import TaskLogStream, log_states, report_dropped, report_unstored
 from corral.cli.output import print_message
 from corral.cli.recorded_runs import describe_everywhere
 
+STALLED_S = 60.0  # if an incomplete log of a stopped task gets no events for this time, the command ends without the rest
 LONG_POLL_S = 20.0  # the maximum time until the server responds to a long poll
 # The reason why a task waits can change although the task's version does not. So a waiting task has shorter long polls.
 LONG_POLL_WAITING_S = 1.0
@@ -31,13 +34,6 @@ FIRST_PAUSE_S = 0.02  # the first pause between requests for a log that does not
 OUTAGE_MAX_S = 300.0  # after this time without a response, a command fails
 OUTAGE_POLL_S = 0.5
 POLL_S = 1.0  # the longest pause between requests; AWS has no long polls, so this is also the polling interval there
-
-
-class TaskLogStream(NamedTuple):
-    container: str
-    region: str | None
-    group: str
-    name: str
 
 
 class LogStart(NamedTuple):
@@ -138,6 +134,30 @@ def pages(endpoint: Endpoint, stream: TaskLogStream, start: LogStart = FROM_STAR
         token = page.token
 
 
+def pages_until_complete(
+    endpoint: Endpoint, stream: TaskLogStream, task: str, start: LogStart = FROM_START, token: str | None = None
+) -> Iterator[LogPage]:
+    """Yield the pages of the log of a stopped task until the log is complete. `task` is the name of the task in messages.
+
+    At the end, report how many bytes are missing, if any.
+    """
+    logs = client(endpoint, "logs", stream.region)
+    moved_s = time.monotonic()
+    while True:
+        # Read the state before the log. Then a complete log ends with the last page.
+        state = through_outages(partial(log_states, endpoint, [stream])).get(stream)
+        for page in pages(endpoint, stream, start, token):
+            moved_s = moved_s if page.token == token else time.monotonic()
+            token = page.token
+            yield page
+        if state is None or not state.unstored or time.monotonic() > moved_s + STALLED_S:
+            report_unstored(task, state)
+            report_dropped(task, state)
+            return
+        with suppress(logs.exceptions.ResourceNotFoundException), long_poll(POLL_S):  # wait for more events
+            through_outages(partial(_page, logs, stream, start, token))
+
+
 def follow(
     endpoint: Endpoint,
     followed: Sequence[FollowedTask],
@@ -147,7 +167,7 @@ def follow(
     updates: TaskUpdates | None = None,
     on_task: Callable[[dict[str, Any]], None] = lambda task: None,
 ) -> list[dict[str, Any]]:
-    """Show the logs until all tasks have stopped, and return the descriptions of the stopped tasks."""
+    """Show the logs until all tasks have stopped and the logs are complete. Return the descriptions of the stopped tasks."""
     updates = updates if updates is not None else SimpleQueue()
     streams_of = {each.task_id: each.streams_of for each in followed}
     for each in followed:
@@ -170,7 +190,8 @@ def follow(
                 if tasks.is_stopped(task):
                     complete.update(streams)
                     for stream in streams:
-                        for rest in pages(endpoint, stream, start, tokens.get(stream)):
+                        name = f"task {tasks.short(task_id)}"
+                        for rest in pages_until_complete(endpoint, stream, name, start, tokens.get(stream)):
                             show(stream, rest.events)
                     stopped[task_id] = task
                     continue

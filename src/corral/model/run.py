@@ -233,6 +233,8 @@ class LogChunk(Struct, frozen=True):
     start: int
     end: int
     events: list[tuple[int, str]]  # (milliseconds since the epoch, text without its newline)
+    size: int = 0  # the number of bytes that the run has printed, if more chunks follow at once; otherwise not more than `end`
+    dropped: int = 0  # how many bytes from `start` on are not in the events, because they were dropped
 
 
 class GpuSample(Struct, frozen=True):
@@ -260,6 +262,7 @@ class Report(Struct, frozen=True):
 class Ack(Struct, frozen=True):
     # Run id → number of bytes that the core has stored, for every run in Report.logs.
     shipped: dict[str, int] = field(default_factory=dict)
+    is_busy: bool = False  # other commands needed the lanes of the core while it stored Report.logs
 
 
 class Orders(Struct, frozen=True):

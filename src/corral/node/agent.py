@@ -211,9 +211,10 @@ class Agent:
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
             self._logs_at = now
-        elif report.logs:  # wait as long as the core needed, at most BACKLOG_PAUSE_MAX_S, so that it can serve other requests
+        elif report.logs:  # if the core is busy, wait as long as it needed, at most BACKLOG_PAUSE_MAX_S, so that others are served
             answered_at = time.monotonic()
-            self._logs_at = answered_at + min(answered_at - now, BACKLOG_PAUSE_MAX_S) - LOG_PAUSE_S
+            pause_s = min(answered_at - now, BACKLOG_PAUSE_MAX_S) if ack.is_busy else 0.0
+            self._logs_at = answered_at + pause_s - LOG_PAUSE_S
         self._engine.forget(self._reports.acknowledged(report, ack))
 
     async def _request(self, message: object) -> Ack | None:

@@ -30,15 +30,17 @@ from msgspec import Struct
 
 from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
-from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
+from corral.node.output_bounds import bound_output, first_data, make_hole
 
-EVENT_BYTES = 100  # the cost of an event in bytes is this number plus the length of its text
+EVENT_BYTES = 26  # the cost of an event in bytes is this number plus the length of its text, as CloudWatch Logs counts
 REPORT_MAX_BYTES = 256 * 1024  # the maximum number of bytes of output in a report, over all runs
-REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores so many in about 20 ms; other requests wait meanwhile
+REPORT_MAX_EVENTS = 2_600  # the core stores so many in about 20 ms; other requests wait meanwhile
 REPORT_MAX_FILES = 5_000  # at most this many files are read for one report
 SHARE_MIN_BYTES = 32 * 1024  # each run may use this much of a report, even if there are many runs
+SHARE_MIN_EVENTS = 325
 BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # if a run ends with more unshipped output, its end is reported before its output is shipped
-BURST_BYTES = OUTPUT_MAX_BYTES  # output of a run up to this cost is shipped at full speed, and none of it is dropped
+BACKLOG_MAX_EVENTS = 60_000  # the same for events, which the core stores in about half a second
+BURST_BYTES = 256 * 1024 * 1024  # output of a run up to this cost is shipped at full speed
 RATE_BYTES_PER_S = 1024 * 1024  # the rate of a living run after its burst: one full batch of PutLogEvents per second
 RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # the rate of all runs together that have used up their burst
 RATE_FULL_DISK_BYTES_PER_S = 10 * 1024  # the rate of a living run after its burst, if the disk is almost full
@@ -162,17 +164,16 @@ def _event_prefix(line: bytes) -> tuple[int, str]:
     raise AssertionError("a third of the limit always fits")
 
 
-class OutputTail(Struct):
+class OutputTail(Struct, kw_only=True):
     offset: int = 0  # the start of the next chunk
     certain: bool = False  # False: the agent does not know how many bytes the core has stored
     ended: bool = False  # the run has ended, so the file is complete
     cut: bool = False  # the run has ended, and its output was reduced to the newest part
     done: bool = False  # the run has ended and all of its output is in a report
     released: int = 0  # the bytes before this offset were removed from the file
-    allowance: float = BURST_BYTES  # the cost of the output that may be shipped now
+    allowance: float  # the cost of the output that may be shipped now
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
-    cost_per_byte: float = 1.0  # the cost of the last chunk divided by its length
     progress_at_s: float = float("-inf")  # when the last shipped progress line was read
     is_after_return: bool = False  # the byte before `offset` is a carriage return
     quiet_size: int = -1  # the size of the file when it ended with an incomplete progress line
@@ -187,10 +188,13 @@ def free_on_disk(path: Path) -> int:
 
 
 class LogShipper:
-    def __init__(self, output: Path, clock: Clock, free_bytes: Callable[[Path], int] = free_on_disk) -> None:
+    def __init__(
+        self, output: Path, clock: Clock, free_bytes: Callable[[Path], int] = free_on_disk, burst_bytes: int = BURST_BYTES
+    ) -> None:
         self._output = output
         self._clock = clock
         self._free_bytes = free_bytes
+        self._burst_bytes = burst_bytes
         self._tails: dict[str, OutputTail] = {}
         self._ready: dict[str, None] = {}  # ids of runs whose file may have new output, least recently read first
         self._held: set[str] = set()  # ids of runs with a backlog that have reached their rate limit
@@ -213,7 +217,8 @@ class LogShipper:
         `certain` means that the run is new, so the core has stored none of its output.
         """
         if run_id not in self._tails:
-            self._tails[run_id] = OutputTail(certain=certain, read_at_s=self._clock.now_s() if certain else None)
+            read_at_s = self._clock.now_s() if certain else None
+            self._tails[run_id] = OutputTail(certain=certain, allowance=self._burst_bytes, read_at_s=read_at_s)
             if not certain:
                 self._ready[run_id] = None
 
@@ -239,11 +244,21 @@ class LogShipper:
         tail = self._tails.get(run_id)
         if tail is None or tail.done:
             return False
+        left = self._size(run_id) - tail.offset
+        if left > BACKLOG_MAX_BYTES or left < BACKLOG_MAX_EVENTS:
+            return left > BACKLOG_MAX_BYTES
+        return self._read(run_id, tail.offset, left)[0].count(b"\n") > BACKLOG_MAX_EVENTS
+
+    def announcement(self, run_id: str) -> LogChunk:
+        """Return an empty chunk, by which the core learns how much output of an ended run will follow."""
+        offset = self._tails[run_id].offset
+        return LogChunk(run_id, offset, offset, [], size=self._size(run_id))
+
+    def _size(self, run_id: str) -> int:
         try:
-            left = os.stat(self._output / run_id).st_size - tail.offset
-            return left * tail.cost_per_byte > BACKLOG_MAX_BYTES
+            return os.stat(self._output / run_id).st_size
         except FileNotFoundError:
-            return False
+            return 0
 
     def forget(self, run_id: str) -> None:
         self._tails.pop(run_id, None)
@@ -274,7 +289,7 @@ class LogShipper:
             if bytes_left <= 0 or events_left <= 0:
                 break
             share = min(bytes_left, max(SHARE_MIN_BYTES, bytes_left // (len(turn) - i)))
-            events = min(events_left, max(SHARE_MIN_BYTES // EVENT_BYTES, events_left // (len(turn) - i)))
+            events = min(events_left, max(SHARE_MIN_EVENTS, events_left // (len(turn) - i)))
             chunk, read = self._chunk(run_id, share, events)
             if chunk is not None:
                 chunks.append(chunk)
@@ -289,7 +304,7 @@ class LogShipper:
         self._progress.pop(run_id, None)
         bound_output(self._output / run_id)
         if not tail.certain:
-            return LogChunk(run_id, tail.offset, tail.offset, []), 0
+            return self.announcement(run_id) if tail.ended else LogChunk(run_id, tail.offset, tail.offset, []), 0
         now_s = self._clock.now_s()
         if not tail.ended and self._is_held(run_id, tail, now_s):
             self._ready[run_id] = None
@@ -313,17 +328,16 @@ class LogShipper:
         if is_all and not (texts or dropped or tail.ended):
             self._held.discard(run_id)
             return None, 0  # nothing to ship yet; empty lines are skipped together with the next line that is shipped
-        cost = used + EVENT_BYTES * len(texts)
-        tail.allowance -= cost
-        if used:
-            tail.cost_per_byte = cost / used
+        tail.allowance -= used + EVENT_BYTES * len(texts)
         if dropped:
             since = "" if tail.read_at_s is None else SINCE.format(_utc(tail.read_at_s))
             texts.insert(0, DROPPED.format(dropped, since))
         tail.read_at_s = now_s
         tail.done = tail.ended and is_all and used == len(data)
+        size = 0
         if not tail.done and (not is_all or (used < len(data) and len(texts) >= max_events)):
             self._ready[run_id] = None
+            size = self._size(run_id)
         else:
             self._held.discard(run_id)
         if not used and not dropped:
@@ -332,7 +346,7 @@ class LogShipper:
         start, tail.offset = tail.offset, tail.offset + dropped + used
         if used:
             tail.is_after_return = data[used - 1] == 0x0D
-        return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts]), used
+        return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts], size, dropped), used
 
     def _is_quiet(self, run_id: str, tail: OutputTail, data: bytes, used: int, size: int, now_s: float) -> bool:
         """Whether the output ends with an incomplete progress line, and has not changed for PROGRESS_S.
@@ -358,7 +372,7 @@ class LogShipper:
         rate = min(RATE_BYTES_PER_S, RATE_ALL_BYTES_PER_S / max(1, len(self._held)))
         if tail.allowance < RATE_BYTES_PER_S and self._free_bytes(self._output) < FREE_MIN_BYTES:
             rate = min(rate, RATE_FULL_DISK_BYTES_PER_S)
-        tail.allowance = min(BURST_BYTES, tail.allowance + rate * max(0.0, now_s - tail.allowed_at_s))
+        tail.allowance = min(self._burst_bytes, tail.allowance + rate * max(0.0, now_s - tail.allowed_at_s))
         tail.allowed_at_s = now_s
         tail.held = tail.allowance < (RESUME_BYTES if tail.held else 0)
         if tail.held:

@@ -9,8 +9,8 @@ This also applies to the hello: after the welcome, the agent forgets the runs th
 output.
 
 There is one exception. If more than `BACKLOG_MAX_BYTES` of output are not shipped yet, the end of the run is reported at once, so
-that its GPUs become free. Its log is shipped afterwards. When the log is complete, the end is reported a second time, which has no
-effect.
+that its GPUs become free. The same report says how many bytes the run has printed, so the core and its clients know that the log is
+not complete. The log is shipped afterwards. When the log is complete, the end is reported a second time, which has no effect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ReportBuilder:
     def hello(self) -> list[Observed]:
         """Return all runs for a new connection.
 
-        An ended run with logs is listed as alive. Its end follows in a later report.
+        An ended run with logs is listed as alive. Its end follows in the next report, or when its log is complete.
         """
         self._changed.clear()
         self._ending.clear()
@@ -83,7 +83,7 @@ class ReportBuilder:
             if run.ships_logs:
                 self._shipper.follow(run_id, certain=False)
             if run.ships_logs and not run.alive:
-                self._ending[run_id] = None
+                self._changed[run_id] = None
                 self._shipper.ended(run_id)
                 runs.append(still_alive(run.observed))
             else:
@@ -109,6 +109,8 @@ class ReportBuilder:
                 self._ending[run_id] = None
                 far_behind = self._shipper.is_far_behind(run_id)
                 runs.append(run.observed if far_behind else still_alive(run.observed))
+                if far_behind and not any(chunk.run_id == run_id for chunk in logs):
+                    logs.append(self._shipper.announcement(run_id))
         samples, self._samples, self._samples_matter = self._samples, [], False
         faults, self._faults = self._faults, None
         return Report(runs, logs, samples, faults=None if faults is None else dict(faults))

@@ -220,7 +220,7 @@ async def _serve(options: ServerOptions) -> None:
             return status_of(tx, agents.samples, about, agents.history, failing(), problems, quarantine, shown)
 
         revocation = SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file))
-        return StatusPages(state, settings, names, status, revocation, agents)
+        return StatusPages(state, logs, settings, names, status, revocation, agents)
 
     limits = ConnectionLimits(connections_allowed())
     front_door = FrontDoor(

@@ -352,7 +352,7 @@ class Agents:
 
     async def _read_reports(self, reader: asyncio.StreamReader, connection: AgentConnection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
-        foreign = connection.hello.foreign
+        foreign, submitted = connection.hello.foreign, self._submitted()
         while line := await reader.readline():
             message = _MESSAGES.decode(line)
             connection.heard_s = self._clock.now_s()
@@ -378,16 +378,22 @@ class Agents:
             if report.faults is not None and self._connections.get(host_id) is connection:
                 await self._state.submit(partial(hosts.gpus_failed, host_id=host_id, faults=report.faults))
             shipped: dict[str, int] = {}
+            is_busy = False
             names = runtime_ids(report.runs)
             # Store logs first, so that a client that sees a stopped task can read its whole log.
             if report.logs or names:
                 shipped = await self._logs.submit(partial(ship, chunks=report.logs, names=names))
+                is_busy = self._submitted() > submitted + 1  # other commands were submitted since the last report
             if report.runs:
                 await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
             if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:
                 seen_s = self._clock.now_s()
                 await self._state.submit(partial(hosts.heartbeat, host_id=host_id))
-            connection.send({"ack": Ack(shipped)})
+            submitted = self._submitted()
+            connection.send({"ack": Ack(shipped, is_busy)})
+
+    def _submitted(self) -> int:
+        return self._state.submitted + self._logs.submitted
 
     async def keep_agent(self) -> None:
         """Start an agent on this machine whenever no agent is alive. An agent that has outlived an earlier server reconnects."""

@@ -62,6 +62,7 @@ class Lane(Generic[S]):
         self._releasing = False
         self.batch_sizes, self.batch_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
         self.changes = 0  # the number of committed transactions that may have changed the store
+        self.submitted = 0  # the number of commands, except those that only read, that the event loop has submitted
 
     def start(self) -> None:
         """Start the thread. Call this method from the event loop, after all lanes have been created."""
@@ -76,6 +77,7 @@ class Lane(Generic[S]):
         If the handler waits for a change, `on_wait` is called. From then on, cancelling the future ends the wait.
         """
         answer = self.new_future()
+        self.submitted += not read_only
         self._gathering.add(Command(handler, partial(_set_result, answer), answer.cancelled, on_wait, read_only))
         return answer
 

@@ -94,7 +94,8 @@ class CallRunner:
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
-        answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer))
+        read_only = call.operation in service.heavy
+        answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer), read_only=read_only)
         result = await answer
         if call.operation in service.settle:
             await self._settled(service.settle[call.operation], lane, params, caller, receive)

@@ -5,7 +5,8 @@
 (`fleet_page.py`). `/_corral/cost` is for `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for
 `corral gpu` (`gpu_page.py`). `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke`
 (`session_revocation.py`). `/_corral/signal` is for Ctrl-C in `corral run` (`signal_page.py`). `/_corral/history` is for `corral
-history`, `show`, `rerun` and `logs` (`history_page.py`).
+history`, `show`, `rerun` and `logs` (`history_page.py`). `/_corral/logs` says which logs are not complete, for `corral logs` and
+`run` (`log_page.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from corral.server.gpu_page import GpuPage, GpuRequest
 from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
+from corral.server.log_page import log_states
 from corral.server.runs_page import WAITING_DEFAULT, needs_of, runs_page
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.signal_page import SignalPage, TaskSignalRequest
@@ -50,6 +52,7 @@ from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_description import WaitReasons
 from corral.services.sessions import metrics_token
 from corral.store import Store
+from corral.telemetry import LogStore
 
 FLEET_TASKS_MAX = 100  # at most this many tasks can be named in a request for the page of a fleet
 TASKS_SHOWN = 20  # the default of the query parameter `tasks` of the status page (`shown` in `status_of`)
@@ -63,17 +66,18 @@ PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
 PAGES = (
-    "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "signal",
+    "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "logs", "signal",
     "objects",
 )  # fmt: skip
 
 
 class StatusPages:
     def __init__(
-        self, state: Lane[Store], settings: Settings, ids: Ids, status: Callable[[Tx[Store], int], dict[str, Any]],
-        revocation: SessionRevocation, agents: Agents,
+        self, state: Lane[Store], logs: Lane[LogStore], settings: Settings, ids: Ids,
+        status: Callable[[Tx[Store], int], dict[str, Any]], revocation: SessionRevocation, agents: Agents,
     ) -> None:  # fmt: skip
         self._state = state
+        self._logs = logs
         self._settings = settings
         self._ids = ids
         self._status_of = status
@@ -98,6 +102,8 @@ class StatusPages:
             return PageRequest("corral:Cost", request, request_id, partial(self._cost, request))
         if request.path == "/_corral/history":
             return PageRequest("corral:History", request, request_id, partial(self._history, request))
+        if request.path == "/_corral/logs":
+            return PageRequest("corral:Logs", request, request_id, partial(self._log_states, request))
         if request.path == "/_corral/metrics-token":
             return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
         if request.path == "/_corral/gpu":
@@ -165,6 +171,9 @@ class StatusPages:
     async def _history(self, request: aws.Request) -> dict[str, Any]:
         """Return recorded tasks. A filter may read many rows, so a reader thread does this."""
         return await self._state.read(history_content(request.query), self._settings, self._ids)
+
+    async def _log_states(self, request: aws.Request) -> dict[str, Any]:
+        return self._logs.read_now(log_states(request.body), self._settings, self._ids)
 
 
 class PageRequest(Struct, eq=False):

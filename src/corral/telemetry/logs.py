@@ -320,7 +320,8 @@ class LogStore(Database):
         self._clear_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
-    # Shipments. A shipment is a row that says how many bytes of a run's output have been stored, and in which stream.
+    # Shipments. A shipment is a row that says how many bytes of a run's output have been stored, and in which stream. While the row
+    # of a run that has ended says that the run has printed more, the log of the run is not complete.
 
     def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int) -> None:
         """Add a shipment before a run starts. `stream_id` is None if the stream's name is not known yet.
@@ -328,7 +329,7 @@ class LogStore(Database):
         `name_shipment` sets the stream when the container has started.
         """
         self.execute(
-            "INSERT INTO shipment VALUES (?, ?, ?, 0, ?) "
+            "INSERT INTO shipment VALUES (?, ?, ?, 0, 0, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET stream_id = coalesce(stream_id, excluded.stream_id)",
             (run_id, group_id, stream_id, now_ms),
         )
@@ -352,8 +353,21 @@ class LogStore(Database):
         row = self.execute("SELECT stream_id, shipped FROM shipment WHERE run_id = ?", (run_id,)).fetchone()
         return (row[0], row[1]) if row else None
 
-    def set_shipped(self, run_id: str, shipped: int, now_ms: int) -> None:
-        self.execute("UPDATE shipment SET shipped = ?, touched_ms = ? WHERE run_id = ?", (shipped, now_ms, run_id))
+    def set_shipped(self, run_id: str, shipped: int, size: int, now_ms: int) -> None:
+        sql = "UPDATE shipment SET shipped = ?, size = ?, touched_ms = ? WHERE run_id = ?"
+        self.execute(sql, (shipped, max(shipped, size), now_ms, run_id))
+
+    def add_dropped(self, stream_id: int, dropped: int) -> None:
+        self.execute("UPDATE log_stream SET dropped = dropped + ? WHERE id = ?", (dropped, stream_id))
+
+    def missing_bytes(self, region: str, group: str, name: str) -> tuple[int, int] | None:
+        """Return how many bytes of a stream are not stored yet, and how many were dropped. None: the stream does not exist."""
+        row = self.execute(
+            "SELECT (SELECT coalesce(sum(size - shipped), 0) FROM shipment WHERE stream_id = s.id AND size > shipped), s.dropped "
+            "FROM log_group g JOIN log_stream s ON s.group_id = g.id WHERE g.region = ? AND g.name = ? AND s.name = ?",
+            (region, group, name),
+        ).fetchone()
+        return (row[0], row[1]) if row else None
 
     def drop_shipments(self, before_ms: int, limit: int) -> int:
         return self.execute(

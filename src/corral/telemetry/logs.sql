@@ -24,6 +24,7 @@ CREATE TABLE log_stream (
     events      INTEGER NOT NULL DEFAULT 0,             -- events that were ever stored; also the number of the next event
     stored      INTEGER NOT NULL DEFAULT 0,             -- events that are stored now
     bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
+    dropped     INTEGER NOT NULL DEFAULT 0,             -- bytes of tasks' output that were dropped, because there was too much of it
     entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
     UNIQUE (group_id, name)
 );
@@ -54,6 +55,8 @@ CREATE TABLE shipment (
     group_id   INTEGER NOT NULL,
     stream_id  INTEGER,                                 -- NULL: its name is the id of the run's container, which has not started
     shipped    INTEGER NOT NULL,
+    size       INTEGER NOT NULL,                        -- bytes that the run has printed; if more than `shipped`, the rest follows
     touched_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX shipment_age ON shipment (touched_ms);
+CREATE INDEX shipment_behind ON shipment (stream_id) WHERE size > shipped;

@@ -31,10 +31,11 @@ CREATE TABLE log_stream (
     events      INTEGER NOT NULL DEFAULT 0,             -- events that were ever stored; also the number of the next event
     stored      INTEGER NOT NULL DEFAULT 0,             -- events that are stored now
     bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
+    dropped     INTEGER NOT NULL DEFAULT 0,             -- bytes of tasks' output that were dropped, because there was too much of it
     entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
     UNIQUE (group_id, name)
 );
-INSERT INTO "log_stream" VALUES(1,1,'s',1,NULL,NULL,NULL,0,0,0,NULL);
+INSERT INTO "log_stream" VALUES(1,1,'s',1,NULL,NULL,NULL,0,0,0,0,NULL);
 CREATE TABLE metric_filter (
     group_id   INTEGER NOT NULL REFERENCES log_group (id),
     name       TEXT NOT NULL,
@@ -51,18 +52,20 @@ CREATE TABLE outbox (
     payload BLOB NOT NULL                       -- JSON: a list of arguments
 );
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('ff9188e24bca1e65f306a976ca2f01fe','');
+INSERT INTO "schema_origin" VALUES('83e7155077d7c0f1745304261e7ca57a','');
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
     group_id   INTEGER NOT NULL,
     stream_id  INTEGER,                                 -- NULL: its name is the id of the run's container, which has not started
     shipped    INTEGER NOT NULL,
+    size       INTEGER NOT NULL,                        -- bytes that the run has printed; if more than `shipped`, the rest follows
     touched_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
 CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
 CREATE INDEX shipment_age ON shipment (touched_ms);
+CREATE INDEX shipment_behind ON shipment (stream_id) WHERE size > shipped;
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

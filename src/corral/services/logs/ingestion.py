@@ -112,8 +112,23 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO
         if stream_id is not None and chunk.start == so_far and chunk.end > so_far:
             stream = tx.store.stream_by_id(stream_id)
             if stream is not None:  # it is None if the stream was deleted in the meantime
-                ingest(tx, stream, chunk.events, max_points)
+                ingest(tx, stream, _in_order(chunk.events, stream), max_points)
+                if chunk.dropped:
+                    tx.store.add_dropped(stream_id, chunk.dropped)
             so_far = chunk.end
-            tx.store.set_shipped(chunk.run_id, so_far, now_ms(tx))
+            tx.store.set_shipped(chunk.run_id, so_far, chunk.size, now_ms(tx))
+        elif chunk.size > so_far:
+            tx.store.set_shipped(chunk.run_id, so_far, chunk.size, now_ms(tx))
         shipped[chunk.run_id] = so_far
     return shipped
+
+
+def _in_order(events: list[tuple[int, str]], stream: LogStream) -> list[tuple[int, str]]:
+    """If the clock of the host was set back, move the events to the time of the last stored event.
+
+    Otherwise a client that follows the log would not see them, because it has already read this part of the log.
+    """
+    last_ms = stream.last_ms
+    if last_ms is None or not events or events[0][0] >= last_ms:
+        return events
+    return [(max(at_ms, last_ms), text) for at_ms, text in events]
