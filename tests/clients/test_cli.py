@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli
+from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli, living_in, processes_about
 from corral.cli.aws_profiles import MARK, with_section
 from eventually import eventually
 
@@ -74,12 +74,51 @@ def test_down_leaves_tasks_alive_and_up_finds_them_again(own: Cli) -> None:
     [task] = own.json("ps")
     assert task["taskArn"].endswith(task_id) and task["lastStatus"] == "RUNNING"
     done = json.loads(own("down", "--stop-tasks", "--json").stdout)
-    assert done == {"stopped": True, "data": str(own.data), "tasksStopped": 1, "tasksLeft": 0, "purged": False}
+    left = {"tasksLeft": 0, "servicesLeft": 0, "jobsLeft": 0, "purged": False}
+    assert done == {"stopped": True, "data": str(own.data), "tasksStopped": 1, **left}
     own("up", "-d", "--port", "0", "--gpus", "sim:2")
     assert own.json("ps") == []
     ended = own.task(task_id)
     assert (ended["containers"][0]["exitCode"], ended["stoppedReason"]) == (7, "corral down --stop-tasks")
     assert own("logs", task_id).stdout.startswith("ready\n")
+
+
+def test_nothing_starts_again_after_down_with_stop_tasks(own: Cli) -> None:
+    own("up", "-d", "--port", "0", "--gpus", "sim:2")
+    ecs, batch = own.client("ecs"), own.client("batch")
+    one_gpu = [{"type": "GPU", "value": "1"}]
+    forever = {"image": "corral/host", "command": ["sleep", "600"]}
+    ecs.register_task_definition(
+        family="web", containerDefinitions=[{"name": "main", "memory": 16, "resourceRequirements": one_gpu, **forever}]
+    )
+    ecs.create_service(serviceName="web", taskDefinition="web", desiredCount=1)
+    eventually(lambda: len(own.unfinished()) == 1)
+    batch.create_compute_environment(computeEnvironmentName="here", type="UNMANAGED", tags={"corral:cluster": "default"})
+    order = [{"order": 1, "computeEnvironment": "here"}]
+    batch.create_job_queue(jobQueueName="jobs", priority=1, computeEnvironmentOrder=order)
+    sizes = [*one_gpu, {"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "16"}]
+    batch.register_job_definition(
+        jobDefinitionName="job", type="container", containerProperties={**forever, "resourceRequirements": sizes}
+    )
+    jobs = [batch.submit_job(jobName=name, jobQueue="jobs", jobDefinition="job")["jobId"] for name in ("first", "second")]
+
+    def states() -> list[str]:
+        found = {job["jobId"]: job["status"] for job in own.client("batch").describe_jobs(jobs=jobs)["jobs"]}
+        return [found[job] for job in jobs]
+
+    eventually(lambda: states() == ["RUNNING", "RUNNABLE"])
+    own("run", "-d", "-g", "1", "-n", "waits", "--", "sleep", "600")
+    said = own("down", "--stop-tasks").stdout  # each of the four would take the GPU of another one that stops
+    assert "3 tasks stopped." in said
+    assert f"The next `corral up --detach --data {own.data}` starts tasks again for 1 service and 1 job." in said
+    assert [*living_in(own.data)] == [] and eventually(lambda: not processes_about(own.data))
+    own("up", "-d", "--port", "0", "--gpus", "sim:2")
+    eventually(lambda: states() == ["FAILED", "RUNNING"])
+    running = eventually(lambda: len(own.unfinished()) == 2 and own.unfinished())
+    [service] = own.client("ecs").list_tasks(serviceName="web")["taskArns"]
+    assert service in running
+    stopped = own.client("ecs").list_tasks(family="waits", desiredStatus="STOPPED")["taskArns"]
+    assert own.task(stopped[0])["stoppedReason"] == "corral down --stop-tasks"
 
 
 def test_status_shows_gpus_and_who_waits_for_them(cli: Cli) -> None:

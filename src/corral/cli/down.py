@@ -10,50 +10,57 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import click
 
-from corral.cli import data_folder, tasks
+from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll, status_page
+from corral.cli.endpoint import Endpoint, endpoint_of_folder, own_page, status_page
 from corral.cli.errors import CliError
 from corral.cli.output import count, print_json, print_line, print_message
-from corral.cli.task_logs import LONG_POLL_S
 from corral.data_folder import CONFIGURATION, FILES, FOLDERS
 
 GONE_S = 20.0
 STOP_TASKS_S = 600.0
 LOCK_POLL_S = 0.05
+STOP_PAGE = "/_corral/stop-tasks"
+STOP_POLL_S = 0.1
+PAUSE_S = 15.0  # if this command is killed, the server starts tasks again after this time
+
+
+class StoppedTasks(NamedTuple):
+    tasks: int = 0  # the tasks that were stopped
+    services: int = 0  # services that will start tasks again
+    jobs: int = 0  # Batch jobs that wait for capacity
 
 
 @click.command()
 @data_option
-@click.option("--stop-tasks", is_flag=True, help="First stop all tasks and wait until they have stopped.")
+@click.option("--stop-tasks", is_flag=True, help="First stop all tasks, also those of services, and wait until they have stopped.")
 @click.option("--purge", is_flag=True, help="Stop all tasks, and delete all data of Corral except corral.toml. Asks first.")
 @click.option("--yes", "-y", is_flag=True, help="With --purge: do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bool) -> None:
-    """Stop Corral. Tasks keep running, and the next `corral up` collects their results."""
+    """Stop Corral. Tasks keep running, and the next `corral up` collects their results.
+
+    With --stop-tasks, nothing of Corral keeps running: all tasks are stopped, and no service, queue or waiting run starts another
+    one. Services stay as they are declared: the next `corral up` starts their tasks again.
+    """
     pid = data_folder.pid_of(data)
     if pid is None:
         if purge:
             raise CliError(
                 f"--purge stops the tasks first, so Corral must be running. Start it with `{data_folder.start_command(data)}`."
             )
-        _report(data, as_json, stopped=False, left=0, ended=0)
+        _report(data, as_json, stopped=False, left=0)
         return
     if purge and not yes:
         _confirm(data)
     stop_tasks = stop_tasks or purge
     watch = os.pidfd_open(pid)  # a pidfd always refers to this process, even if another process gets its id later
-    ended = _stop_all(endpoint_of_folder(data), end_services=purge) if stop_tasks else 0
-    if purge and (alive := _alive(endpoint_of_folder(data))):
-        raise CliError(
-            f"{count(alive, 'task')} started while the others were being stopped. The services are deleted, but no other data: "
-            "try again."
-        )
-    left = _unfinished(data)
+    ended = _stop_all(endpoint_of_folder(data)) if stop_tasks else StoppedTasks()
+    left = 0 if stop_tasks else _unfinished(data)
     stop_server(data, pid, watch)
     if purge:
         _purge(data.path)
@@ -116,19 +123,25 @@ def _end_holder(lock: Path) -> None:
             time.sleep(LOCK_POLL_S)
 
 
-def _report(data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended: int, purged: bool = False) -> None:
+def _report(
+    data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended: StoppedTasks | None = None, purged: bool = False
+) -> None:
+    ended = ended or StoppedTasks()
     if as_json:
-        result = {"stopped": stopped, "data": str(data.path), "tasksStopped": ended, "tasksLeft": left, "purged": purged}
-        print_json(result)
+        counts = {"tasksStopped": ended.tasks, "tasksLeft": left, "servicesLeft": ended.services, "jobsLeft": ended.jobs}
+        print_json({"stopped": stopped, "data": str(data.path), **counts, "purged": purged})
         return
     if not stopped:
         print_line(f"Corral is not running on {data.path}.")
         return
     print_line(f"Corral on {data.path} is down.")
-    if ended:
-        print_line(f"{count(ended, 'task')} stopped.")
+    if ended.tasks:
+        print_line(f"{count(ended.tasks, 'task')} stopped.")
     if purged:
         print_line(f"All data in {data.path} except corral.toml is deleted.")
+    elif ended.services or ended.jobs:
+        waiting = [count(number, name) for number, name in ((ended.services, "service"), (ended.jobs, "job")) if number]
+        print_line(f"The next `{data_folder.start_command(data)}` starts tasks again for {' and '.join(waiting)}.")
     if left:
         keeps = "keeps running" if left == 1 else "keep running"
         print_line(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
@@ -147,55 +160,25 @@ def _alive(endpoint: Endpoint) -> int:
     return sum(number for state, number in status_page(endpoint)[0]["tasks"].items() if state != "STOPPED")
 
 
-def _stop_all(endpoint: Endpoint, *, end_services: bool = False) -> int:
-    """Stop all tasks of all regions, wait until they have stopped, and return their number.
+def _stop_all(endpoint: Endpoint) -> StoppedTasks:
+    """Stop all tasks of all regions, and wait until they have stopped. Until the server ends, it starts no task.
 
-    With `end_services`, delete the services first, so that they start no new tasks.
+    If this fails or is interrupted, the server starts tasks again.
     """
-    stopped, before = 0, _alive(endpoint)
-    deadline_s = time.monotonic() + STOP_TASKS_S
-    for region in _regions(endpoint):
-        if not _alive(endpoint):
-            break
-        ecs = client(endpoint, "ecs", region)
-        for page in ecs.get_paginator("list_clusters").paginate():
-            for cluster in ecs.describe_clusters(clusters=page["clusterArns"])["clusters"]:
-                if end_services:
-                    _delete_services(ecs, cluster["clusterName"])
-                stopped += _stop_tasks(ecs, cluster, deadline_s)
-    return before if end_services else stopped  # `stopped` lacks the tasks that stop because their service is deleted
-
-
-def _delete_services(ecs: Any, cluster: str) -> None:
-    for page in ecs.get_paginator("list_services").paginate(cluster=cluster):
-        for arn in page["serviceArns"]:
-            ecs.delete_service(cluster=cluster, service=arn, force=True)
-
-
-def _stop_tasks(ecs: Any, cluster: dict[str, Any], deadline_s: float) -> int:
-    """Stop all tasks of a cluster, wait until they have stopped, and return their number."""
-    alive, name = tasks.unfinished(ecs, cluster), cluster["clusterName"]
-    if alive:
-        print_message(f"stopping {count(len(alive), 'task')}")
-    for task in alive:
-        ecs.stop_task(cluster=name, task=tasks.id_of(task), reason="corral down --stop-tasks")
-    _wait(ecs, name, [tasks.id_of(task) for task in alive], deadline_s)
-    return len(alive)
-
-
-def _regions(endpoint: Endpoint) -> list[str | None]:
-    """Return all regions, the region of the endpoint first. ListTasks returns only tasks of one region."""
-    from botocore.session import get_session
-
-    return [endpoint.region, *(name for name in get_session().get_available_regions("ecs") if name != endpoint.region)]
-
-
-def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
-    while ids:
-        with long_poll(LONG_POLL_S):  # the server responds when these tasks have stopped, or after LONG_POLL_S
-            found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX], cluster)
-        ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
-        ids = [task_id for task_id in ids if task_id not in ended]
-        if ids and time.monotonic() > deadline_s:
-            left = f"{count(len(ids), 'task')} did not stop within {STOP_TASKS_S:.0f} s ({ids[0]}, ...)"
-            raise CliError(f"{left}. Corral is still running.")
+    ended, deadline_s = 0, time.monotonic() + STOP_TASKS_S
+    try:
+        while True:
+            page = own_page(endpoint, STOP_PAGE, {"pause": PAUSE_S, "reason": "corral down --stop-tasks"})[0]
+            if page["stopped"]:
+                print_message(f"stopping {count(page['stopped'], 'task')}")
+            ended += page["stopped"]
+            if not page["running"]:
+                return StoppedTasks(ended, page["services"], page["jobs"])
+            if time.monotonic() > deadline_s:
+                left = f"{count(page['running'], 'task')} did not stop within {STOP_TASKS_S:.0f} s"
+                raise CliError(f"{left}: `corral ps` shows them. Corral is still running, and starts tasks again.")
+            time.sleep(STOP_POLL_S)
+    except BaseException:
+        with suppress(Exception):
+            own_page(endpoint, STOP_PAGE, {"pause": 0})
+        raise

@@ -26,6 +26,12 @@ class HistorySettings(Struct, frozen=True):
     tasks: int = 1_000_000  # the oldest tasks above this number are deleted earlier; a task needs about 400 bytes
 
 
+class Launches(Struct, eq=False):
+    """Whether tasks may start. `services/ecs/stop_all.py` pauses launches, and a restart of the server ends the pause."""
+
+    paused_until_s: float = 0.0
+
+
 class Settings(Struct, frozen=True):
     """The settings. `repr` does not show the keys."""
 
@@ -44,6 +50,7 @@ class Settings(Struct, frozen=True):
     gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml
     gpu_hour_price: float = 0.0  # from corral.toml: the price of a GPU-hour of this machine in US dollars; 0: it has no price
+    launches: Launches = field(default_factory=Launches)
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:

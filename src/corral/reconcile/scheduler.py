@@ -40,6 +40,9 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 
     A job queue has an ordered list of compute environments. A job prefers the pool of an environment that is earlier in this list.
     """
+    if tx.settings.launches.paused_until_s > tx.now_s:
+        tx.due(f"pool:{pool_name}", tx.settings.launches.paused_until_s)
+        return
     left = GRANTS_MAX
     order: dict[str, None] = {}
     _visit(tx, pool_name, order, set())

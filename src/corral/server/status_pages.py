@@ -4,9 +4,9 @@
 (`runs_page.py`). `/_corral/instances` is for `corral instances` (`instance_pages.py`). `/_corral/fleet` is for `corral fleet`
 (`fleet_page.py`). `/_corral/cost` is for `corral cost`. `/_corral/metrics-token` is for `corral metrics`. `/_corral/gpu` is for
 `corral gpu` (`gpu_page.py`). `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke`
-(`session_revocation.py`). `/_corral/signal` is for Ctrl-C in `corral run` (`signal_page.py`). `/_corral/history` is for `corral
-history`, `show`, `rerun` and `logs` (`history_page.py`). `/_corral/logs` says which logs are not complete, for `corral logs` and
-`run` (`log_page.py`).
+(`session_revocation.py`). `/_corral/stop-tasks` is for `corral down` (`stop_tasks_page.py`). `/_corral/signal` is for Ctrl-C in
+`corral run` (`signal_page.py`). `/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
+`/_corral/logs` says which logs are not complete, for `corral logs` and `run` (`log_page.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from corral.server.runs_page import WAITING_DEFAULT, needs_of, runs_page
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
+from corral.server.stop_tasks_page import StopTasksRequest
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecs.queue_reasons import why_queued
@@ -67,7 +68,7 @@ PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
 PAGES = (
     "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "logs", "signal",
-    "objects",
+    "stop-tasks", "objects",
 )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ class StatusPages:
 
     def exchange(
         self, request: aws.Request, request_id: str
-    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | TaskSignalRequest:
+    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | StopTasksRequest | TaskSignalRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
@@ -110,6 +111,8 @@ class StatusPages:
             return self._gpu_page.exchange(request, request_id)
         if request.path == "/_corral/spot":
             return SpotRequest(request, request_id, self._state)
+        if request.path == "/_corral/stop-tasks":
+            return StopTasksRequest(request, request_id, self._state)
         if request.path == "/_corral/revoke":
             return self._revocation.exchange(request, request_id)
         if request.path == "/_corral/signal":

@@ -97,6 +97,11 @@ class EcsServices:
         sql = "SELECT count(*) FROM ecs_service WHERE region = ? AND cluster = ? AND status != 'INACTIVE'"
         return int(self._execute(sql, (region, cluster)).fetchone()[0])
 
+    def count_wanted(self) -> int:
+        """Count the services of all clusters that should have tasks."""
+        sql = "SELECT count(*) FROM ecs_service WHERE status = 'ACTIVE' AND (strategy = 'DAEMON' OR document ->> 'desired' > 0)"
+        return int(self._execute(sql).fetchone()[0])
+
     def statistics(self, region: str, cluster: str) -> dict[tuple[str, str], int]:
         """Count the services of a cluster that are not INACTIVE, by status and launch type."""
         rows = self._execute(

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from corral.database import Database, Row
+from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.histogram import WAITS_S, Histogram
 from corral.model.placement import TASK, Claim, Ending, Placement, Rank, Shares
 from corral.model.run import RunState
@@ -398,6 +399,15 @@ class Tasks:
         )
         rows = self._execute(sql, (pool,)).fetchall()
         return [task for (task_id,) in rows if (task := self.get(task_id)) is not None]
+
+    def not_stopping(self, limit: int) -> list[str]:
+        """Ids of unfinished tasks of all clusters that nobody stops yet: all placed tasks, and waiting tasks without a service."""
+        sql = (
+            "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING' "
+            "UNION ALL SELECT id FROM task WHERE id IN (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
+            "SELECT task_id FROM run_wait WHERE state != 'admitted') AND coalesce(started_by, '') NOT LIKE ? LIMIT ?"
+        )
+        return [task_id for (task_id,) in self._execute(sql, (f"{STARTED_BY_SERVICE}%", limit))]
 
     def placed_in(self, region: str, cluster: str, limit: int) -> list[str]:
         """Ids of the placed tasks of a cluster, oldest first."""

@@ -41,6 +41,8 @@ from corral.services.ecs.task_progress import mark_provider, start_runs
 from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
 
+PAUSED = Unplaceable("AGENT", "Corral is stopping all tasks: `corral down --stop-tasks` was called")
+
 
 class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     """A request to launch equal tasks. Definition, overrides, constraints and strategies have the same form as in ECS's API."""
@@ -193,6 +195,9 @@ def _find_placement(
     If no slot has room and the task does not wait, return why the first pool that has slots has no room.
     """
     first = pools[0]
+    if tx.settings.launches.paused_until_s > tx.now_s:
+        tx.mark(f"pool:{first}")
+        return (_waiting_pool(tx, pools, demand), None) if waits else (first, PAUSED)
     if waits:
         for name in pools:
             room = room_for_newcomer(tx.store.fleet.pool(name), demand, tx.now_s, seed=seed, longest_s=longest_s)
@@ -237,6 +242,9 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
             failures.append(LaunchFailure(instance_id, None))
             continue
         pool = member[0]
+        if tx.settings.launches.paused_until_s > tx.now_s:
+            failures.append(LaunchFailure(instance_id, PAUSED))
+            continue
         longest_s = longest_time_of(prototype, spec)
         found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id, tx.now_s, longest_s=longest_s)
         if isinstance(found, Placement):
