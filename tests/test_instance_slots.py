@@ -433,7 +433,7 @@ def test_younger_launches_do_not_overtake_a_launch_that_waits_for_gpus_of_other_
     waits = {
         each: world.run(lambda tx, each=each: instances.reason_of_wait(tx, tx.store.instances.get(each))) for each in (large, young)
     }
-    assert waits[large] == "needs 8 GPUs; 5 of 8 GPUs free on 1 host; first in line"
+    assert waits[large] == "5 of 8 GPUs free on 1 host; needs 8 GPUs; first in line"
     assert f"reserved for instance {ec2_id(large)}, which is ahead in line" in waits[young]
     world.terminate(first)
     assert world.state(large) is InstanceState.RUNNING

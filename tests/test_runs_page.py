@@ -65,7 +65,9 @@ def test_running_tasks_come_first_and_then_the_line() -> None:
     assert [row["place"] for row in rows] == [None, None, 1, 2, 3, 4]
     assert [row["state"] for row in rows] == ["PENDING", "PENDING", *["WAITING"] * 4]
     assert [row["taskName"] for row in rows] == ["pretrain 1", "gpus-1", "lr0.1", "gpus-1", "lr0.2", "big"]
-    assert needs(rows[2]["needs"]) == "2 GPUs 6 MiB" and rows[2]["reason"].startswith("needs 2 GPUs, 6 MiB; 0 of 4 GPUs free")
+    assert needs(rows[2]["needs"]) == "2 GPUs 6 MiB" and rows[2]["reason"].startswith(
+        "pretrain 1 and gpus-1 hold 4 of 4 GPUs; needs 2 GPUs; first"
+    )
     assert len(rows[0]["gpuIds"]) == 3 and rows[0]["reason"] == ""
     found = world.listed(2)
     assert found.waiting == [(waiting[0], 1), (waiting[1], 2)] and list(found.running) == [running, small]

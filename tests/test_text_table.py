@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.cli.tasks import needs, spans, without_start
+from corral.cli.tasks import RESERVED_MIB, needs, short_reason, spans
 from corral.cli.text_table import cell_width, fold, painted, table_lines
 
 ROWS = [
@@ -89,12 +89,14 @@ def test_styles_do_not_change_the_layout(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_numbers_and_needs_are_short() -> None:
     assert (spans([7, 0, 1, 2]), spans([]), spans([3])) == ("0-2,7", "", "3")
     assert needs({"gpus": 2, "cpuUnits": 0, "memoryMiB": 16_384}) == "2 GPUs 16 GiB"
-    assert needs({"gpus": -1, "cpuUnits": 2_560, "memoryMiB": 128}) == "all GPUs 2.5 CPU 128 MiB"
+    assert needs({"gpus": -1, "cpuUnits": 2_560, "memoryMiB": 64}) == "all GPUs 2.5 CPU 64 MiB"
     assert needs({"gpus": 1, "cpuUnits": 0, "memoryMiB": 0}) == "1 GPU"
+    assert needs({"gpus": 1, "cpuUnits": 0, "memoryMiB": RESERVED_MIB}) == "1 GPU"
 
 
-def test_a_reason_without_the_estimate() -> None:
-    """The estimate has its own column."""
-    reason = "needs 2 GPUs; 0 of 4 GPUs free on 1 host; first in line"
-    assert without_start(f"{reason}; expected start in about 1h20m") == reason
-    assert without_start(f"{reason}; expected start now") == reason and without_start(reason) == reason
+def test_a_table_shows_the_answer_of_a_reason() -> None:
+    """The details have their own columns, or are in `corral show`."""
+    details = "needs 2 GPUs; place 2 in line behind task 61de9d24; held by tasks d9e2ad4a, 61de9d24; expected start in about 1h20m"
+    assert short_reason(f"train holds 3 of 4 GPUs; {details}") == "train holds 3 of 4 GPUs"
+    assert short_reason("held: `corral release 61de9d24` releases it") == "held: `corral release 61de9d24` releases it"
+    assert short_reason("needs 3 nodes at the same time") == "needs 3 nodes at the same time"

@@ -130,13 +130,13 @@ def test_status_shows_gpus_and_who_waits_for_them(cli: Cli) -> None:
     assert [claim["task"] for claim in page["waiting"]] == [waiter]
     text = cli("status").stdout
     assert "NVIDIA H100 80GB HBM3 (simulated)" in text and "1 running, 1 waiting" in text
-    assert f"{waiter[:8]}" in text and "0 of 2 GPUs free on 1 host" in text
+    assert f"{waiter[:8]}" in text and "holder holds 2 of 2 GPUs" in text
 
     listed = cli("ps").stdout.splitlines()
     assert "0-1" in listed[1] and "RUNNING" in listed[1] and "holder:1" in listed[1]
-    assert "WAITING" in listed[2] and f"held by task {holder[:8]}" in listed[2]
+    assert "WAITING" in listed[2] and listed[2].endswith("holder holds 2 of 2 GPUs")
     assert max(map(len, cli("ps", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
-    assert "has not started: needs 1 GPU" in cli("logs", waiter).stderr
+    assert "has not started: holder holds 2 of 2 GPUs; needs 1 GPU" in cli("logs", waiter).stderr
 
 
 # env, aws
@@ -287,7 +287,7 @@ def test_run_waits_in_line_says_why_and_goes_on(cli: Cli) -> None:
     holder = cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
     waiter = cli.begin("run", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     waiting = waiter.until("stderr", "held by")
-    assert f"needs 2 GPUs, 128 MiB; 0 of 2 GPUs free on 1 host; first in line; held by task {holder[:8]}" in waiting
+    assert f"begun holds 2 of 2 GPUs; needs 2 GPUs; first in line; held by task {holder[:8]}" in waiting
     assert "is stopping" in cli("stop", holder[:10], "--reason", "make room").stdout
     code, out, _ = waiter.end()
     assert code == 0 and out.count("GPU-") == 2

@@ -80,7 +80,7 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert own("run", "--after", "lr0.1", "--after", "sweep", "--after-any", "bad", "--", "echo", "next").stdout == "next\n"
     assert "The task would never start" in own("run", "--after", "bad", "--", "true", code=1).stderr
     own("wait", task_id, "sweep")
-    assert "\nNeeds     2 GPUs, 128 MiB\n" in own("show", task_id).stdout
+    assert "\nNeeds     2 GPUs\n" in own("show", task_id).stdout
     assert {line.split()[1] for line in own("history", "sweep").stdout.splitlines()[1:]} == {"sweep[4]", "sweep[5]", "sweep[6]"}
     assert re.search(r"^Run       sweep\[5\] .*^Array     index 5 of array \w{12}$", own("show", "sweep:5").stdout, re.M | re.S)
     assert [task["exitCode"] for task in own.json("wait", "lr0.1", "bad", code=4)] == [0, 4]

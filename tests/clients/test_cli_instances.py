@@ -51,15 +51,15 @@ def test_instances_are_listed_with_cluster_gpus_and_tasks(cli: Cli, instances: l
     assert (alone["cluster"], alone["gpus"], alone["tasks"]) == (None, 0, 0)
     assert "RunInstances" in joined["launchReason"] and joined["waitReason"] is None and joined["endReason"] is None
     head, first, second = cli("instances").stdout.splitlines()
-    assert head.split() == ["ID", "TYPE", "STATE", "CLUSTER", "GPUS", "TASKS", "AGE", "REASON"]
+    assert head.split() == ["ID", "TYPE", "STATE", "CLUSTER", "GPUS", "TASKS", "LAUNCHED", "REASON"]
     assert first.split()[:6] == [instances[0], "g5.xlarge", "running", "train", "1", "1"] and "RunInstances" in first
     assert second.split()[:5] == [instances[1], "m5.large", "running", "0", "0"]
 
 
 def test_a_narrow_screen_has_the_reasons_below(cli: Cli, instances: list[str]) -> None:
     lines = cli("instances", env={"COLUMNS": "80"}).stdout.splitlines()
-    assert "REASON" not in lines[0] and len(lines) == 5
-    assert lines[3].startswith(f"{instances[0]}: ") and "RunInstances" in lines[3]
+    assert "REASON" not in lines[0] and lines[1].strip() == "REASON" and len(lines) == 6
+    assert lines[2].startswith(instances[0]) and "RunInstances" in lines[3]
 
 
 def test_ended_instances_are_listed_on_request(cli: Cli, instances: list[str]) -> None:
@@ -94,9 +94,9 @@ def test_a_group_gives_reasons_for_launches_waits_and_ends(cli: Cli) -> None:
     assert [each["group"] for each in found] == ["fleet"] * 3
     assert all(each["launchReason"].startswith("Auto Scaling group fleet: ") for each in found)
     [waiting] = [each for each in found if each["state"] == "pending"]
-    assert waiting["waitReason"].startswith("needs 1 GPU; 0 of 2 GPUs free on 1 host; first in line; held by instances i-")
+    assert waiting["waitReason"].startswith("instances hold 2 of 2 GPUs; needs 1 GPU; first in line; held by instances i-")
     [row] = [line for line in cli("instances").stdout.splitlines() if line.startswith(waiting["id"])]
-    assert "pending" in row and "fleet" in row and "waits: needs 1 GPU" in row and "2026-" not in row
+    assert "pending" in row and "fleet" in row and " waits: instances hold 2 of 2 GPUs; launched: " in row and "2026-" not in row
     assert any(each["group"] == "fleet" and each["state"] == "pending" for each in cli.json("status")["instances"])
     assert f"{waiting['id']}" in cli("status").stdout.partition("WAITING")[2]
     ids = [each["id"] for each in found]
@@ -191,5 +191,5 @@ def test_the_list_needs_only_the_apis_of_aws(cli: Cli, instances: list[str]) -> 
         server.shutdown()
         server.server_close()
     assert OnlyAws.refused == 1
-    assert head.split() == ["ID", "TYPE", "STATE", "CLUSTER", "GPUS", "TASKS", "AGE"]
+    assert head.split() == ["ID", "TYPE", "STATE", "CLUSTER", "GPUS", "TASKS", "LAUNCHED"]
     assert first.split()[:6] == [instances[0], "g5.xlarge", "running", "train", "1", "1"]

@@ -223,8 +223,10 @@ def test_why_never(demand: Demand, resource: str | None) -> None:
 
 def test_the_place_in_line() -> None:
     _, pool = four_gpus(LARGE, claim("x", 2.0, 4, 500.0), claim("y", 3.0, 4))
-    assert why_waiting(pool, LARGE).endswith("3 of 4 GPUs free on 1 host; first in line")
-    assert why_waiting(pool, claim("y", 3.0, 4)).endswith("3 of 4 GPUs free on 1 host; place 3 in line behind task large")
+    assert why_waiting(pool, LARGE).endswith("3 of 4 GPUs free on 1 host; needs 4 GPUs; first in line")
+    assert why_waiting(pool, claim("y", 3.0, 4)).endswith(
+        "3 of 4 GPUs free on 1 host; needs 4 GPUs; place 3 in line behind task large"
+    )
 
 
 # Properties of schedules

@@ -159,8 +159,8 @@ def test_all_of_a_host(slots: list[Slot], where: tuple[str, int] | None) -> None
     ("slots", "word", "text"),
     [
         ([slot("a", 4, 3)], "GPU", "needs all GPUs of a host; 3 of 4 GPUs free on 1 host, but no host has all its GPUs free"),
-        ([slot("a", 0)], "GPU", "needs all GPUs of a host, and the largest host has only 4096 CPU units, 4096 MiB in all"),
-        ([slot("a", 4, connected=False)], "AGENT", "needs all GPUs of a host, and no host is connected"),
+        ([slot("a", 0)], "GPU", "needs all GPUs of a host; the largest host has no GPU"),
+        ([slot("a", 4, connected=False)], "AGENT", "needs all GPUs of a host; no host is connected"),
     ],
 )
 def test_why_not_all(slots: list[Slot], word: str, text: str) -> None:
@@ -174,7 +174,7 @@ def test_the_emptiest_host_is_reserved_for_all_gpus() -> None:
     assert standing_reservation(pool) == Reservation(old, {"b": old.demand})
     [(claim, placement)] = serve_all(fleet)
     assert (claim, placement.slot_id) == (young, "a")
-    assert why_waiting(pool, old).endswith("but no host has all its GPUs free; first in line")
+    assert why_waiting(pool, old).endswith("but no host has all its GPUs free; needs all GPUs of a host; first in line")
     fleet.give(POOL, "b", ["b-0"], 0, 0)
     assert serve_all(fleet) == [(old, Placement("b", ("b-0", "b-1")))]
 
@@ -242,13 +242,12 @@ def with_withheld(name: str, free: int, *reasons: str) -> Slot:
     ("slots", "demand", "text"),
     [
         ([with_withheld("a", 1, "'mine'")], Demand(2),
-         "needs 2 GPUs, and the largest host has only 1 GPU, 4096 CPU units, 4096 MiB in all; 1 GPU is withheld: 'mine'"),
+         "needs 2 GPUs; the largest host has only 1 GPU; 1 GPU is withheld: 'mine'"),
         ([with_withheld("a", 2, "'mine'", "'mine'"), slot("b", 4, 0)], Demand(3),
          "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 2 GPUs are withheld: 'mine'"),
         ([with_withheld("a", 2, "'a'", "'b'", "'c'", "'d'"), slot("b", 4, 0)], Demand(3),
          "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 4 GPUs are withheld: 'a', 'b', 'c' and others"),
-        ([with_withheld("a", 2, "'a'")], Demand(0, 9999), "needs 9999 CPU units, and the largest host has only 2 GPUs, "
-         "4096 CPU units, 4096 MiB in all"),
+        ([with_withheld("a", 2, "'a'")], Demand(0, 9999), "needs 9999 CPU units; the largest host has only 4096 CPU units"),
     ],
 )  # fmt: skip
 def test_the_reason_names_withheld_gpus(slots: list[Slot], demand: Demand, text: str) -> None:

@@ -125,9 +125,9 @@ def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Re
 @pytest.mark.parametrize(
     ("slots", "demand", "reservation", "text"),
     [
-        ([], Demand(1), None, "needs 1 GPU, and the cluster has no container instances yet"),
-        ([slot("a", 2)], Demand(3), None, "needs 3 GPUs, and the largest host has only 2 GPUs, 4096 CPU units, 4096 MiB in all"),
-        ([slot("a", 2, connected=False)], Demand(2), None, "needs 2 GPUs, and no host is connected"),
+        ([], Demand(1), None, "needs 1 GPU; the cluster has no container instances yet"),
+        ([slot("a", 2)], Demand(3), None, "needs 3 GPUs; the largest host has only 2 GPUs"),
+        ([slot("a", 2, connected=False)], Demand(2), None, "needs 2 GPUs; no host is connected"),
         ([slot("a", 8, 1)], Demand(2), None, "needs 2 GPUs; 1 of 8 GPUs free on 1 host"),
         (
             [slot("a", 8, 1), slot("b", 8, 1)],
@@ -139,13 +139,13 @@ def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Re
             [slot("a", 8, 1, memory=5)],
             Demand(1, 0, 10),
             None,
-            "needs 1 GPU, 10 MiB; 1 of 8 GPUs free on 1 host, but no host with enough free GPUs has 10 MiB of memory free",
+            "needs 1 GPU; no host with enough free GPUs has 10 MiB of memory free; 1 of 8 GPUs free on 1 host",
         ),
         (
             [slot("a", 8, 1, cpu=5)],
             Demand(1, 10),
             None,
-            "needs 1 GPU, 10 CPU units; 1 of 8 GPUs free on 1 host, but no host with enough free GPUs has 10 CPU units free",
+            "needs 1 GPU; no host with enough free GPUs has 10 CPU units free; 1 of 8 GPUs free on 1 host",
         ),
         (
             [slot("a", 8, 2)],
@@ -174,9 +174,9 @@ def test_why_not(slots: list[Slot], demand: Demand, reservation: Reservation | N
 def test_why_waiting_names_the_older_claim() -> None:
     old, young = Claim((1.0,), TASK, "old", Demand(4)), Claim((2.0,), TASK, "young", Demand(1))
     pool = pool_of(slot("a", 8, 2), claims=[old, young])
-    assert why_waiting(pool, old) == "needs 4 GPUs; 2 of 8 GPUs free on 1 host; first in line"
+    assert why_waiting(pool, old) == "2 of 8 GPUs free on 1 host; needs 4 GPUs; first in line"
     assert why_waiting(pool, young) == (
-        "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which is ahead in line; place 2 in line behind task old"
+        "2 of 8 GPUs free on 1 host, reserved for task old, which is ahead in line; needs 1 GPU; place 2 in line behind task old"
     )
 
 

@@ -179,8 +179,8 @@ def test_tasks_are_spread_evenly() -> None:
             "needs 1 GPU; 2 of 3 hosts match memberOf (attribute:x == 1), 1 with a task of family:train already "
             "(distinctInstance); 0 GPUs free on it",
         ),
-        ([replace(host("a"), draining=True)], None, "DRAINING", "needs 1 GPU, and every host is draining"),
-        ([replace(host("a"), connected=False, draining=True)], None, "AGENT", "needs 1 GPU, and no host is connected"),
+        ([replace(host("a"), draining=True)], None, "DRAINING", "needs 1 GPU; every host is draining"),
+        ([replace(host("a"), connected=False, draining=True)], None, "AGENT", "needs 1 GPU; no host is connected"),
     ],
 )
 def test_why_not(slots: list[Slot], which: PlacementRules | None, word: str, text: str) -> None:
@@ -193,7 +193,7 @@ def test_a_claim_with_rules_reserves_a_host_that_they_allow() -> None:
     fleet, pool = fleet_of([host("a", 8, 3), host("b", 8, 2, x="1"), host("c", 8, 1, x="1")], [old, young])
     assert standing_reservation(pool) == Reservation(old, {"b": old.demand})
     assert serve_all(fleet) == [(young, Placement("a", ("a-5", "a-6")))]
-    assert why_waiting(pool, old).endswith("match memberOf (attribute:x == 1); 3 GPUs free on them; first in line")
+    assert why_waiting(pool, old).endswith("match memberOf (attribute:x == 1); 3 GPUs free on them; needs 4 GPUs; first in line")
 
 
 def test_an_older_claim_follows_the_task_that_it_depends_on() -> None:
@@ -441,7 +441,7 @@ def test_serve_respects_the_rules_and_leaves_no_claim_that_fits(slots: list[Slot
     assert next(serve(pool, 0.0), None) is None
     for claim in set(claims) - set(granted):
         assert all(other < claim for other in granted if other.demand == claim.demand)  # in order within its line
-        assert why_waiting(pool, claim).startswith("needs ")
+        assert "needs " in why_waiting(pool, claim)
 
 
 def test_a_selection_is_reused() -> None:

@@ -84,8 +84,9 @@ def test_tasks_fill_a_shared_gpu_before_they_take_an_idle_one() -> None:
     assert world.gpu(world.share(4)) == "1"
     waiting = world.share(4)
     assert world.state(waiting) == "PROVISIONING"
-    assert "needs 4000 MiB of a shared GPU, 6 MiB; 0 of 2 GPUs free" in world.reason(waiting)
-    assert "and no GPU has more than 2000 MiB of memory left to share" in world.reason(waiting)
+    assert world.reason(waiting).startswith(
+        "no GPU has more than 2000 MiB of memory left to share; 0 of 2 GPUs free on 1 host; needs 4000"
+    )
     world.end(third)
     assert world.gpu(waiting) == "1"
 
@@ -186,8 +187,7 @@ def test_a_task_that_no_gpu_could_hold_is_refused() -> None:
     world.register("huge", shares(GPU_MIB + 1))
     failed = world.launch("huge", {UNFIT: "true"})
     assert [each["reason"] for each in failed["failures"]] == ["RESOURCE:GPU"]
-    assert "the largest host has only 2 GPUs" in failed["failures"][0]["detail"]
-    assert "16000 MiB on its largest GPU in all" in failed["failures"][0]["detail"]
+    assert failed["failures"][0]["detail"].endswith("the largest host has only 16000 MiB on its largest GPU")
     failed = world.launch("s16", {}, launchType="EC2", count=3)
     assert (len(failed["tasks"]), [each["reason"] for each in failed["failures"]]) == (2, ["RESOURCE:GPU"])
 

@@ -199,4 +199,4 @@ def test_a_refresh_says_that_it_waits_for_gpus(world: GroupWorld) -> None:
     world.call("StartInstanceRefresh", AutoScalingGroupName="g", Preferences=preferences)
     [shown] = world.call("DescribeInstanceRefreshes", AutoScalingGroupName="g")["InstanceRefreshes"]
     assert shown["Status"] == "InProgress"
-    assert shown["StatusReason"].startswith("Waiting for capacity: needs 1 GPU; 0 of 8 GPUs free on 1 host; first in line; held by")
+    assert shown["StatusReason"].startswith("Waiting for capacity: instances hold 8 of 8 GPUs; needs 1 GPU; first in line; held by")

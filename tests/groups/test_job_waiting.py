@@ -29,15 +29,13 @@ def test_a_reason_says_what_is_needed_free_and_held_and_the_place_in_line() -> N
     first, second = world.submit(), world.submit()
     task = world.job(running).task_id
     text = why(world, first)
-    assert text.startswith(
-        f"Environment here: needs 1 GPU, 1024 CPU units, 64 MiB; 0 of 2 GPUs free on 1 host; held by task {task}"
-    ), text
+    assert text.startswith(f"Environment here: batch-gpus-2 holds 2 of 2 GPUs; needs 1 GPU; held by task {task}"), text
     assert text.endswith("; first in line") and text.count("first in line") == 1
     assert "first in line" not in why(world, second)
     assert why(world, second).endswith(f"1 job with the same needs before it, first job {first}")
     large = world.submit(gpus=4)
     assert why(world, large).startswith(
-        f"{REQUIREMENT} - Environment here: needs 4 GPUs"
+        f"{REQUIREMENT} - Environment here: the largest host has only 2 GPUs; needs 4 GPUs"
     ) and "the largest host has only 2 GPUs" in why(world, large)
 
 

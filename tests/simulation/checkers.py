@@ -904,7 +904,7 @@ class WaitingHasAReason(Checker):
             shown = handlers["DescribeTasks"](tx, {"cluster": row.cluster, "tasks": [row.id]}, CALLER)["tasks"][0]
             if row.state == "PROVISIONING":
                 reasons = [container.get("reason", "") for container in shown["containers"]]
-                if not all(reason.startswith("needs ") for reason in reasons):
+                if not all("needs " in reason for reason in reasons):
                     raise Violation(f"{row} waits and does not say why: {reasons}")
             elif row.state != "STOPPED":
                 params = {"cluster": row.cluster, "containerInstances": [row.instance_id]}

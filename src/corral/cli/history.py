@@ -15,7 +15,7 @@ from corral.cli.endpoint import find_endpoint, is_aws
 from corral.cli.errors import CliError
 from corral.cli.output import (
     DURATION,
-    age,
+    ago,
     format_duration,
     parse_time,
     print_json,
@@ -98,7 +98,7 @@ def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[s
     row = {
         "ID": tasks.short(tasks.id_of(task)),
         "NAME": tasks.label(task),
-        "ENDED": age(task["stoppedAt"], now),
+        "ENDED": ago(task["stoppedAt"], now),
         "EXIT": str(task["exitCode"]) if "exitCode" in task else "-",
         **({"WAITED": duration(task.get("waitingSeconds"))} if is_wide else {}),
         "RAN": duration(task.get("wallSeconds")),

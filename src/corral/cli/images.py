@@ -10,7 +10,7 @@ import click
 from corral.cli.completion import complete_repositories
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, find_endpoint
-from corral.cli.output import age, format_bytes, print_json, print_line, print_table, server_time
+from corral.cli.output import ago, format_bytes, print_json, print_line, print_table, server_time
 
 SHORT_DIGEST = 12  # the number of digits after "sha256:", the same as in docker
 
@@ -47,8 +47,8 @@ def _print(found: dict[str, list[dict[str, Any]]], now: datetime | None) -> None
                 "TAGS": ", ".join(image.get("imageTags", ())),
                 "DIGEST": image["imageDigest"].partition(":")[2][:SHORT_DIGEST],
                 "SIZE": format_bytes(image["imageSizeInBytes"]),
-                "PUSHED": age(image["imagePushedAt"], now),
+                "PUSHED": ago(image["imagePushedAt"], now),
             }
             for image in images
         ] or [{"REPOSITORY": repository, "TAGS": "", "DIGEST": "empty", "SIZE": "", "PUSHED": ""}]
-    print_table(rows, folded=("TAGS",))
+    print_table(rows, folded=("REPOSITORY", "TAGS"))

@@ -17,11 +17,11 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import age, print_json, print_line, print_table, screen_width, server_time, shorten_ids
+from corral.cli.output import ago, print_json, print_line, print_table, server_time, shorten_ids
+from corral.cli.tasks import short_reason
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"
-WIDE = 120  # a screen with at least this many columns has room for the reasons
 _TIME = re.compile(r"At [0-9-]+T[0-9:]+Z ")
 DESCRIBE_MAX = 100  # how many instance types one request may name
 
@@ -125,24 +125,22 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
             "CLUSTER": each["cluster"] or "",
             "GPUS": str(each["gpus"]),
             "TASKS": str(each["tasks"]),
-            "AGE": age(each["launchTime"], now),
+            "LAUNCHED": ago(each["launchTime"], now),
             "REASON": shorten_ids(_reason(each)),
         }
         for each in found
     ]
-    width, optional = screen_width(), ("GROUP", "CLUSTER", "REASON")
-    below = width is not None and width < WIDE  # print the reasons below the table: the screen is too narrow
-    shown = [{**row, "REASON": ""} for row in rows] if below else rows
-    print_table(shown, width=width, optional=optional, folded=optional, right=("GPUS", "TASKS"))
-    for row in rows if below else ():
-        if row["REASON"]:
-            print_line(f"{row['ID']}: {row['REASON']}")
+    optional = ("GROUP", "CLUSTER", "REASON")
+    print_table(rows, optional=optional, folded=optional, right=("GPUS", "TASKS"))
 
 
 def _reason(instance: dict[str, Any]) -> str:
-    """Return the text of the column REASON, for example `RunInstances of …; waits: needs 4 GPUs, …`."""
-    labels = {"launchReason": "", "waitReason": "waits: ", "endReason": "ended: "}
-    return "; ".join(f"{label}{_first_sentence(instance[name])}" for name, label in labels.items() if instance[name])
+    """Return the text of the column REASON, for example `waits: train holds 3 of 4 GPUs; launched: RunInstances of …`."""
+    texts = {name: _first_sentence(instance[name]) for name in ("endReason", "waitReason", "launchReason") if instance[name]}
+    if "waitReason" in texts:
+        texts["waitReason"] = short_reason(texts["waitReason"])
+    labels = {"launchReason": "launched", "waitReason": "waits", "endReason": "ended"}
+    return "; ".join(f"{labels[name]}: {text}" for name, text in texts.items())
 
 
 def _first_sentence(cause: str) -> str:

@@ -48,6 +48,20 @@ def print_line(text: str = "", style: str = "") -> None:
     click.echo(line)
 
 
+def print_text(text: str, style: str = "") -> None:
+    """Print a sentence. On a screen, break it between words, and indent the lines that follow the first."""
+    width = screen_width()
+    if width is None or len(text) <= width:
+        print_line(text, style)
+        return
+    from corral.cli.text_table import fold
+
+    first, *_ = fold(text, width)
+    print_line(first, style)
+    for line in fold(" ".join(text.split())[len(first) :], max(1, width - 2)):
+        print_line(f"  {line}", style)
+
+
 def _has_styles() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -71,14 +85,11 @@ def screen_width() -> int | None:
 
 def print_table(rows: Sequence[Mapping[str, str]], **layout: Any) -> None:
     """Print a table. `layout` has the options of `text_table.table_lines`. Without `width`, the screen is the limit."""
-    from corral.cli.text_table import painted, table_lines
+    from corral.cli.text_table import table_lines
 
     layout.setdefault("width", screen_width())
-    if not _has_styles():
-        layout["styles"] = None
-    head, *lines = table_lines([{title: escape_controls(cell) for title, cell in row.items()} for row in rows], **layout)
-    click.echo(painted(head, "bold") if _has_styles() else head)
-    for line in lines:
+    layout |= {"head_style": "bold"} if _has_styles() else {"styles": None}
+    for line in table_lines([{title: escape_controls(cell) for title, cell in row.items()} for row in rows], **layout):
         click.echo(line)
 
 
@@ -140,6 +151,12 @@ def age(since: datetime | None, now: datetime | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def ago(since: datetime | None, now: datetime | None) -> str:
+    """Format a time in the past: `42s ago`, `5m ago`, `3h ago`, `12d ago`."""
+    passed = age(since, now)
+    return f"{passed} ago" if passed else ""
 
 
 def start(at_s: float | None, now: datetime | None) -> str:

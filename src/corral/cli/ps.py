@@ -18,7 +18,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, runs_page
 from corral.cli.errors import CliError
 from corral.cli.output import (
-    age,
+    ago,
     count,
     parsed_date,
     print_json,
@@ -129,28 +129,27 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
         "STATE": tasks.state(task),
         "LINE": "",
         "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
-        "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
+        "SINCE": ago(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
         "START": "",
         "EXIT": ",".join(map(str, tasks.exit_codes(task))),
         "NEEDS": "",
-        "REASON": shorten_ids(tasks.reason(task)),
+        "REASON": tasks.short_reason(shorten_ids(tasks.reason(task))),
     }
 
 
 def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None) -> Row:
     """Return the row of a task on Corral's page."""
-    starts = start(run.get("startsAtS"), now)
     return {
         "ID": tasks.short(run["task"]),
         "TASK": tasks.title(run["taskDefinition"], run["taskName"], run["arrayIndex"]),
         "STATE": run["state"],
         "LINE": str(run["place"] or ""),
         "GPUS": _gpus(run["gpuIds"], gpu_names, is_shared=bool(run["gpuMemoryMiB"])),
-        "SINCE": age(datetime.fromtimestamp(run["sinceS"], UTC), now),
-        "START": starts,
+        "SINCE": ago(datetime.fromtimestamp(run["sinceS"], UTC), now),
+        "START": start(run.get("startsAtS"), now),
         "EXIT": "",
         "NEEDS": tasks.needs(run["needs"]) if run["state"] == "WAITING" else "",
-        "REASON": tasks.without_start(shorten_ids(run["reason"])) if starts else shorten_ids(run["reason"]),
+        "REASON": tasks.short_reason(shorten_ids(run["reason"])),
     }
 
 
@@ -168,10 +167,7 @@ def _print(rows: list[Row], *, everything: bool) -> None:
         return
     width = screen_width()
     is_wide = width is None or width >= WIDE
-    if is_wide:  # the needs have their own column
-        shown = [{**row, "REASON": tasks.without_needs(row["REASON"]) if row["NEEDS"] else row["REASON"]} for row in rows]
-    else:
-        shown = [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
+    shown = rows if is_wide else [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
     widths = {"TASK": WIDE_NAME if is_wide else NARROW_NAME, "GPUS": GPUS_WIDTH}
     print_table(shown, width=width, widths_max=widths, optional=OPTIONAL, folded=("TASK",))
 

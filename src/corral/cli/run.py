@@ -20,7 +20,6 @@ from corral.cli.run_environment import is_text, variables, with_environment
 from corral.cli.run_names import default_name, family_of, image_name
 from corral.cli.run_options import (
     HOST_IMAGE,
-    RESERVED_MIB,
     RunArguments,
     check_endpoint,
     check_options,
@@ -196,7 +195,7 @@ def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
         "essential": True,
         **({"command": command} if command else {}),  # without a command, the container runs the command of its image
         "cpu": options.cpu or 0,
-        **({"memory": options.memory} if options.memory else {"memoryReservation": RESERVED_MIB}),
+        **({"memory": options.memory} if options.memory else {"memoryReservation": tasks.RESERVED_MIB}),
         **_gpu_requirement(options),
         **({"workingDirectory": options.folder} if options.folder else {}),
     }

@@ -37,7 +37,6 @@ from corral.cli.run_values import (
 from corral.cli.submission import REFUSE_UNFIT_TAG
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
-RESERVED_MIB = 128  # the memory reservation of a task without --memory
 TIME_LIMIT_TAG = "corral:time-limit"  # seconds
 PRIORITY_TAG = "corral:priority"
 NOT_BEFORE_TAG = "corral:not-before"  # seconds since 1970
@@ -111,7 +110,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--share", is_flag=True, help="Share one GPU with other tasks that also use --share. Requires --gpu-memory."),
     click.option("--gpu-memory", type=GPU_MEMORY_SIZE, help="With --share: memory to reserve on the GPU: 20g, 512m, or MiB."),
     click.option("--cpu", type=click.IntRange(0, CPU_MAX), metavar="UNITS", help="CPU to reserve; 1024 units are one core."),
-    click.option("--memory", type=MEMORY_SIZE, help=f"Memory to reserve: 16g, 512m, or MiB (default: {RESERVED_MIB})."),
+    click.option("--memory", type=MEMORY_SIZE, help=f"Memory to reserve: 16g, 512m, or MiB (default: {tasks.RESERVED_MIB})."),
     click.option(
         "--time", "-t", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 1h30m, 1:30:00 ... with exit code 124."
     ),

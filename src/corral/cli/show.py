@@ -117,9 +117,16 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "Ended", _time(task["stoppedAt"], now) + ran
     shared_mib = task.get("gpuMemoryMiB")
     number = str(task.get("gpus") or 0)  # or ALL
-    gpus = f"{tasks.size(shared_mib)} of a shared GPU" if shared_mib else f"{number} GPU{'s' * (number != '1')}"
+    gpus = (
+        f"{tasks.size(shared_mib)} of a shared GPU"
+        if shared_mib
+        else f"{number} GPU{'s' * (number != '1')}"
+        if number != "0"
+        else "no GPU"
+    )
     cpu = f", {task['cpu']} CPU units" if task["cpu"] != "0" else ""
-    yield "Needs", f"{gpus}{cpu}, {task['memory']} MiB"
+    memory = "" if task["memory"] == str(tasks.RESERVED_MIB) else f", {task['memory']} MiB"  # not the default of `corral run`
+    yield "Needs", f"{gpus}{cpu}{memory}"
     if ids := tasks.gpu_ids(task):
         yield "GPUs", " ".join(ids)
     if text := _use(task, load):

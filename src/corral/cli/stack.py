@@ -19,7 +19,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.errors import CliError
-from corral.cli.output import age, console, count, print_json, print_line, print_message, print_table, server_time
+from corral.cli.output import ago, console, count, print_json, print_line, print_message, print_table, server_time
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -292,7 +292,7 @@ def _has_failed(found: dict[str, Any]) -> bool:
 
 def _print_list(found: list[dict[str, Any]], now: datetime | None) -> None:
     rows = [
-        {"STACK": each["name"], "STATUS": each["status"], "AGE": age(each["created"], now), "DESCRIPTION": each["description"]}
+        {"STACK": each["name"], "STATUS": each["status"], "CREATED": ago(each["created"], now), "DESCRIPTION": each["description"]}
         for each in found
     ]
     print_table(rows, folded=("STACK", "DESCRIPTION"), styles={"STATUS": lambda status: _status(status)[1]})

@@ -9,8 +9,8 @@ import click
 
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
-from corral.cli.output import SHORT_ID, age, count, parsed_date, print_json, print_line, print_table, shorten_ids
-from corral.cli.tasks import size, spans, title
+from corral.cli.output import SHORT_ID, ago, count, parsed_date, print_json, print_line, print_table, print_text, shorten_ids
+from corral.cli.tasks import short_reason, size, spans, title
 
 
 @click.command(short_help="Show hosts, GPUs and tasks.")
@@ -25,27 +25,27 @@ def status(data: DataFolder, as_json: bool) -> None:
                 gpu.pop("history", None)  # `corral top --json` prints the history
         print_json(page)
         return
-    print_line(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})")
+    print_text(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})")
     if page.get("isolate"):
-        print_line("Isolated: tasks run in containers without access to the host (--isolate)")
-    print_line(tasks_line(page["tasks"]))
+        print_text("Isolated: tasks run in containers without access to the host (--isolate)")
+    print_text(tasks_line(page["tasks"]))
     for line in page.get("instanceTypes", ()):
-        print_line(f"Instance type of corral.toml: {line}")
+        print_text(f"Instance type of corral.toml: {line}")
     for failing in page["failingHandovers"]:
         text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"
-        print_line(text)
+        print_text(text)
     for problem in page.get("problems", ()):
-        print_line(problem_line(problem), "bold red")
+        print_text(problem_line(problem), "bold red")
     for each in page.get("quarantine", ()):
-        print_line(_quarantine(each, page["data"]))
+        print_text(_quarantine(each, page["data"]))
     for host in page["hosts"]:
         print_line()
-        print_line(_host(host))
+        print_text(_host(host))
         for over in page.get("overcommitted", ()):
             if over["hostId"] == host["id"]:
-                print_line(overcommitted_line(over))
+                print_text(overcommitted_line(over))
         if host["gpus"]:
-            print_table([_gpu_row(gpu) for gpu in host["gpus"]], right=("UTIL",))
+            print_table([_gpu_row(gpu) for gpu in host["gpus"]], right=("UTIL",), folded=("MODEL",))
     if not page["hosts"]:
         print_line("\nNo host is connected.")
     if page.get("instances"):
@@ -53,7 +53,7 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_table(_instance_rows(page, parsed_date(date)), folded=("GROUP", "CLUSTER"))
     if page["waiting"]:
         print_line()
-        print_table(_waiting_rows(page, parsed_date(date)), folded=("REASON",))
+        print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))
 
 
 def problem_line(problem: dict[str, str]) -> str:
@@ -160,7 +160,7 @@ def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str,
             "CLUSTER": each["cluster"] or "",
             "GPUS": instance_gpus(each, indexes),
             "TASKS": str(each["tasks"]),
-            "SINCE": age(datetime.fromtimestamp(each["sinceS"], UTC), now),
+            "SINCE": ago(datetime.fromtimestamp(each["sinceS"], UTC), now),
         }
         for each in page["instances"]
     ]
@@ -198,8 +198,8 @@ def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, 
             {
                 "LINE": str(claim.get("place") or ""),
                 "WAITING": claimant(claim),
-                "SINCE": age(datetime.fromtimestamp(claim["sinceS"], UTC), now),
-                "REASON": shorten_ids(jobs + claim["reason"]),
+                "SINCE": ago(datetime.fromtimestamp(claim["sinceS"], UTC), now),
+                "REASON": jobs + short_reason(shorten_ids(claim["reason"])),
             }
         )
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])

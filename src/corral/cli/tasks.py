@@ -20,6 +20,7 @@ REQUEUED_TAG = "corral:requeued-as"  # this tag of a failed task contains the id
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
 AMBIGUOUS_NAMED_MAX = 5
 MIB_PER_GIB = CPU_UNITS_PER_CORE = 1024
+RESERVED_MIB = 128  # the memory reservation of a `corral run` without --memory
 SHARED_MARK = "*"  # after the number of a GPU that a task shares with other tasks
 # RegisterTaskDefinition does not accept these members of DescribeTaskDefinition's response.
 READ_ONLY = {
@@ -28,6 +29,7 @@ READ_ONLY = {
 }  # fmt: skip
 _WHOLE_ID = re.compile(r"[0-9a-f]{32}")
 _PREFIX = re.compile(r"[0-9a-f]{1,31}")
+_DETAIL = re.compile(r"needs |first in line$|place [0-9]+ in line |held by (task|instance)s? |expected start ")
 
 
 def id_of(task: dict[str, Any]) -> str:
@@ -173,13 +175,16 @@ def spans(indexes: Iterable[int]) -> str:
 
 
 def needs(amounts: dict[str, int]) -> str:
-    """Format what a waiting task needs: `2 GPUs 16 GiB`. `amounts` is the member `needs` of Corral's pages."""
+    """Format what a waiting task needs: `2 GPUs 16 GiB`. `amounts` is the member `needs` of Corral's pages.
+
+    The memory that `corral run` reserves without --memory is omitted, because the user has not asked for it.
+    """
     gpus, cpu_units, memory_mib = amounts["gpus"], amounts["cpuUnits"], amounts["memoryMiB"]
     parts = ["all GPUs" if gpus < 0 else count(gpus, "GPU")] if gpus else []
     if shared_mib := amounts.get("gpuMemoryMiB"):
         parts = [f"{size(shared_mib)} of a GPU"]
     parts += [f"{cpu_units / CPU_UNITS_PER_CORE:.4g} CPU"] if cpu_units else []
-    parts += [size(memory_mib)] if memory_mib else []
+    parts += [size(memory_mib)] if memory_mib and memory_mib != RESERVED_MIB else []
     return " ".join(parts)
 
 
@@ -188,14 +193,13 @@ def size(mib: int) -> str:
     return f"{mib / MIB_PER_GIB:.4g} GiB" if mib >= MIB_PER_GIB else f"{mib} MiB"
 
 
-def without_needs(reason: str) -> str:
-    """Remove what a task needs from the reason why it waits. The reason begins with it: `needs 2 GPUs; 1 of 4 GPUs free`."""
-    return reason.partition("; ")[2] if reason.startswith("needs ") else reason
+def short_reason(reason: str) -> str:
+    """Return the part of a reason that tables show: why a task waits, without what other columns show.
 
-
-def without_start(reason: str) -> str:
-    """Remove the estimate of the start from the reason why a task waits. The reason ends with it: `…; expected start now`."""
-    return reason.partition("; expected start ")[0]
+    The text of the server is a short answer and details. The details that tables omit are what the task needs, its place in line,
+    the ids of the tasks that hold the GPUs, and the estimate of the start.
+    """
+    return "; ".join(part for part in reason.split("; ") if not _DETAIL.match(part)) or reason
 
 
 def exit_codes(task: dict[str, Any]) -> list[int]:

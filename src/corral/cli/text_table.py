@@ -64,7 +64,7 @@ def painted(text: str, style: str) -> str:
 def table_lines(
     rows: Sequence[Mapping[str, str]], *, width: int | None = None, widths_max: Mapping[str, int] | None = None,
     lines_max: int | None = None, optional: Sequence[str] = (), folded: Sequence[str] = (), right: Sequence[str] = (),
-    styles: Mapping[str, Callable[[str], str]] | None = None,
+    styles: Mapping[str, Callable[[str], str]] | None = None, head_style: str = "",
 ) -> list[str]:  # fmt: skip
     """Return the header and at least one line for each row. The keys of the first row are the titles of the columns.
 
@@ -73,7 +73,8 @@ def table_lines(
     lines of its own, and then all columns may be folded. Cells are not cut, but `lines_max` limits the lines of the last column.
 
     `widths_max` has the largest width of columns, by title. Titles in `optional` are omitted if all their cells are empty. Cells
-    under the titles in `right` are aligned to the right. `styles` has functions that return the style of a cell.
+    under the titles in `right` are aligned to the right. `styles` has functions that return the style of a cell, and
+    `head_style` is the style of the header.
     """
     titles = [title for title in rows[0] if title not in optional or any(row.get(title) for row in rows)]
     columns = {title: [title, *(" ".join(row.get(title, "").split()) for row in rows)] for title in titles}
@@ -94,6 +95,8 @@ def table_lines(
         if last not in sizes and width is not None and texts[last]:
             below = fold(texts[last], max(1, width - len(INDENT)), lines_max)
             lines += [INDENT + painted(text, used.get(last, "")) for text in below]
+        if number == 0:
+            lines = [painted(line, head_style) for line in lines]
     return lines
 
 

@@ -15,9 +15,9 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, find_endpoint, status_page
 from corral.cli.errors import CliError, error_line
-from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids, start
+from corral.cli.output import SHORT_ID, ago, console, count, parsed_date, print_json, shorten_ids, start
 from corral.cli.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
-from corral.cli.tasks import SHARED_MARK, needs, spans, title, without_needs, without_start
+from corral.cli.tasks import SHARED_MARK, needs, short_reason, spans, title
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -196,18 +196,18 @@ def _held_by(gpu: dict[str, Any], *, with_ids: bool) -> SafeText:
 def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
     """List the instances, waiting instances last, in at most `room` rows."""
     indexes = gpu_indexes(page)
-    reasons = {claim["instance"]: shorten_ids(claim["reason"]) for claim in page["waiting"] if "instance" in claim}
+    reasons = {claim["instance"]: short_reason(shorten_ids(claim["reason"])) for claim in page["waiting"] if "instance" in claim}
     rows = page["instances"]
     shown = rows if room is None or len(rows) <= room else rows[: room - 1]
     more = sum(page["instanceCounts"].values()) - len(shown)
     table = plain_table()
     titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
-    sizes = (19, 16, 13, 24, 24, 12, 5, 5) if width >= WIDE else (19, 11, 7, 9, 9, 7, 5, 5)
+    sizes = (19, 16, 13, 24, 24, 12, 5, 8) if width >= WIDE else (19, 11, 7, 8, 7, 7, 5, 8)
     for heading, size in zip(titles, sizes):
         table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis")
     table.add_column("REASON" if width >= WIDE else "", no_wrap=True, overflow="ellipsis", ratio=1)
     for each in shown:
-        since = age(datetime.fromtimestamp(each["sinceS"], UTC), now)
+        since = ago(datetime.fromtimestamp(each["sinceS"], UTC), now)
         state = styled(each["state"], "yellow" if each["state"] == "pending" else "")
         cells = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
         table.add_row(each["id"], each["type"], state, *cells, reasons.get(each["id"], ""))
@@ -227,7 +227,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     shown = [*running, *waiting]
     more = sum(_unfinished(page).values()) - sum("task" in task for task in shown)
     table = plain_table()
-    sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 5}
+    sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 8}
     has_starts = any(task.get("startsAtS") for task in waiting)
     sizes |= {"START": 7} if has_starts else {}  # `in 119m`
     sizes |= {"NEEDS": 18} if is_wide else {}
@@ -236,13 +236,9 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
     for task in shown:
         waits = "reason" in task
-        since, reason = age(datetime.fromtimestamp(task["sinceS"], UTC), now), shorten_ids(task.get("reason", ""))
+        since, reason = ago(datetime.fromtimestamp(task["sinceS"], UTC), now), short_reason(shorten_ids(task.get("reason", "")))
         needed = [start(task.get("startsAtS"), now)] if has_starts else []
         needed += [needs(task["needs"]) if waits else ""] if is_wide else []
-        if is_wide and waits:
-            reason = without_needs(reason)
-        if has_starts:
-            reason = without_start(reason)
         if "task" in task:
             what = title(task["taskDefinition"], task.get("taskName"), task.get("arrayIndex"))
         else:

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import NamedTuple
 
 from corral.decide.backfill import place_before
 from corral.decide.gpu_choice import gpus_for, most_gpu_memory
 from corral.decide.placement_rules import first_choice, select, select_by_attributes
 from corral.decide.placement_together import could_hold_together, place_together, why_not_together
 from corral.decide.reservations import reserve
-from corral.decide.slot_fit import allowed_slots, amounts, best_fit, covers, has_gpus, is_open, is_unsorted
+from corral.decide.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
 from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
@@ -219,63 +220,89 @@ def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> 
     return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
 
 
+class UnmetDemand(NamedTuple):
+    """Why a demand cannot be placed now. Users read these texts."""
+
+    answer: str  # what is missing, such as `1 of 4 GPUs free on 1 host`
+    needs: str  # what the demand needs of it, such as `needs 2 GPUs`
+    are_gpus_held: bool = False  # True: tasks and instances hold the GPUs that the demand needs
+    is_count: bool = False  # True: the answer is only the number of free GPUs of one host
+
+
 def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) -> str:
-    """Explain why a demand cannot be placed: what it needs, what is free, and which GPUs are withheld. Users read this text."""
-    return _why_not(pool, demand, reservation) + (_withheld_text(pool) if demand.gpus else "")
+    """Explain why a demand cannot be placed: what it needs, what is free, and which GPUs are withheld."""
+    short = _shortage(pool, demand, reservation)
+    return "; ".join(filter(None, (short.needs, short.answer, withheld_text(pool, demand))))
 
 
-def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
+def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> UnmetDemand:
     if demand.nodes:
-        return why_not_together(pool, demand)
+        return UnmetDemand(why_not_together(pool, demand), "")
+    needs = f"needs {amounts(gpu_needs(demand) if demand.gpus else demand)}"
     if not any(covers(total, demand) for total in pool.totals()):
         largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
-            return f"needs {amounts(demand)}, and the cluster has no container instances yet"
-        return f"needs {amounts(demand)}, and the largest host has only {_size_text(largest, demand)} in all"
+            return UnmetDemand("the cluster has no container instances yet", needs)
+        return _too_large(largest, demand)
     if not pool.connected:
         silent = _lacking(pool, demand, reservation) == "AGENT"
-        return f"needs {amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
+        return UnmetDemand("no host is connected" if silent else "every host is draining", needs)
     free_gpus = pool.free_gpus
-    if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group):
+    has_rules = demand.rules is not None and bool(demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group)
+    if has_rules and demand.rules is not None:
         free_gpus = sum(group.gpus * len(ids) for group in allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
-        text = _what_rules_leave(pool, demand, demand.rules, free_gpus)
+        free = _what_rules_leave(pool, demand.rules, free_gpus)
     else:
-        text = f"needs {amounts(demand)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
+        free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if reservation is not None and _find(pool, demand, None) is not None:
-        return f"{text}, reserved for {reservation.claim.name}, which is ahead in line"
+        return UnmetDemand(f"{free}, reserved for {reservation.claim.name}, which is ahead in line", needs)
     lacking = _lacking(pool, demand, reservation)
     if lacking == "GPU" and demand.gpu_memory_mib:
         most_mib = max([most_gpu_memory(slot) for slot in pool.slots() if slot.takes_tasks], default=0)
-        text += f", and no GPU has more than {most_mib} MiB of memory left to share"
-    elif lacking == "GPU" and demand.gpus == ALL_GPUS:
-        text += ", but no host has all its GPUs free"
-    elif lacking == "GPU" and free_gpus >= demand.gpus:
-        text += ", but not all on one host"
-    elif lacking == "MEMORY":
-        text += f", but no {_enough_gpus(demand)} has {demand.memory_mib} MiB of memory free"
-    elif lacking == "CPU":
-        text += f", but no {_enough_gpus(demand)} has {demand.cpu_units} CPU units free"
-    return text
+        return UnmetDemand(f"no GPU has more than {most_mib} MiB of memory left to share; {free}", needs)
+    if lacking == "GPU" and demand.gpus == ALL_GPUS:
+        return UnmetDemand(f"{free}, but no host has all its GPUs free", needs, are_gpus_held=True)
+    if lacking == "GPU" and free_gpus >= demand.gpus:
+        return UnmetDemand(f"{free}, but not all on one host", needs)
+    if lacking in ("MEMORY", "CPU"):
+        missing = f"{demand.memory_mib} MiB of memory" if lacking == "MEMORY" else f"{demand.cpu_units} CPU units"
+        return UnmetDemand(
+            f"no {_enough_gpus(demand)} has {missing} free" + (f"; {free}" if demand.gpus or has_rules else ""), needs
+        )
+    return UnmetDemand(free, needs, are_gpus_held=not has_rules, is_count=not has_rules and pool.connected == 1)
+
+
+def _too_large(largest: Demand, demand: Demand) -> UnmetDemand:
+    """Compare a demand with the largest slot. The texts have only the amounts that are too large."""
+    needs, has = [], []
+    if largest.gpus < demand.least_gpus or largest.gpu_memory_mib < demand.gpu_memory_mib:
+        needs.append(amounts(gpu_needs(demand)))
+        if demand.gpu_memory_mib and largest.gpus:
+            has.append(f"{largest.gpu_memory_mib} MiB on its largest GPU")
+        else:
+            has.append(amounts(Demand(largest.gpus)) if largest.gpus else "no GPU")
+    for part in ("cpu_units", "memory_mib"):
+        if getattr(largest, part) < getattr(demand, part):
+            needs.append(amounts(Demand(**{part: getattr(demand, part)})))
+            has.append(amounts(Demand(**{part: getattr(largest, part)})))
+    only = "" if has == ["no GPU"] else "only "
+    return UnmetDemand(f"the largest host has {only}{', '.join(has)}", f"needs {', '.join(needs)}")
 
 
 def _enough_gpus(demand: Demand) -> str:
     return "host with enough free GPUs" if demand.gpus or demand.gpu_memory_mib else "host"
 
 
-def _size_text(size: Demand, demand: Demand) -> str:
-    """Describe the size of a slot to a user whose demand is larger."""
-    text = amounts(Demand(size.gpus, size.cpu_units, size.memory_mib))
-    return f"{text}, {size.gpu_memory_mib} MiB on its largest GPU" if demand.gpu_memory_mib else text
-
-
 def why_waiting(pool: Pool, claim: Claim) -> str:
-    """Explain why a claim waits, and tell its place among all claims of the pool."""
-    return f"{why_not_placed(pool, claim)}; {place_text(pool, claim)}"
+    """Explain why a claim waits, the answer first, and tell its place among all claims of the pool."""
+    short = shortage_of(pool, claim)
+    parts = (short.answer, withheld_text(pool, claim.demand), short.needs, place_text(pool, claim))
+    return "; ".join(filter(None, parts))
 
 
-def why_not_placed(pool: Pool, claim: Claim) -> str:
+def shortage_of(pool: Pool, claim: Claim) -> UnmetDemand:
     """Explain why a waiting claim cannot be placed now."""
-    return why_not(pool, claim.demand, _reservation_for(pool, _older(pool, claim)))
+    return _shortage(pool, claim.demand, _reservation_for(pool, _older(pool, claim)))
 
 
 def place_text(pool: Pool, claim: Claim) -> str:
@@ -294,17 +321,17 @@ def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None
     return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
 
 
-def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gpus: int) -> str:
+def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: int) -> str:
     """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
     given = [f"memberOf ({expression})" for expression in rules.member_of]
     given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
     conditions = " and ".join(given)
     matching, left = select_by_attributes(pool, rules), select(pool, rules)
     if not matching.allowed:
-        return f"needs {amounts(demand)}; {_hosts(pool.connected)}, none matches {conditions}"
-    text = f"needs {amounts(demand)}; {_hosts(matching.allowed)}"
+        return f"{_hosts(pool.connected)}, none matches {conditions}"
+    text = _hosts(matching.allowed)
     if conditions:
-        text = f"needs {amounts(demand)}; {matching.allowed} of {_hosts(pool.connected)} match {conditions}"
+        text = f"{matching.allowed} of {_hosts(pool.connected)} match {conditions}"
     if rules.distinct and left.allowed < matching.allowed:
         group = rules.group.removeprefix(f"{rules.scope}/")
         there = matching.allowed - left.allowed
@@ -375,14 +402,15 @@ def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Rese
     return left
 
 
-def _withheld_text(pool: Pool) -> str:
-    reasons = pool.withheld()
+def withheld_text(pool: Pool, demand: Demand) -> str:
+    """Name the reasons why GPUs of the pool are withheld, if the demand needs GPUs. Return "" if there are none."""
+    reasons = pool.withheld() if demand.gpus else ()
     if not reasons:
         return ""
     named = list(dict.fromkeys(reasons))
     more = " and others" if len(named) > REASONS_MAX else ""
     many = f"{len(reasons)} GPUs are" if len(reasons) > 1 else "1 GPU is"
-    return f"; {many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
+    return f"{many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
 
 
 def claim_rank(since_s: float, priority: int = 0) -> Rank:

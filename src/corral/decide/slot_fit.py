@@ -101,6 +101,11 @@ def is_unsorted(demand: Demand) -> bool:
     return bool(demand.gpu_memory_mib) or (demand.gpus == ALL_GPUS and demand.rules is not None)
 
 
+def gpu_needs(demand: Demand) -> Demand:
+    """Return the GPUs of a demand without its CPU and memory."""
+    return Demand(demand.gpus, gpu_memory_mib=demand.gpu_memory_mib)
+
+
 def amounts(demand: Demand) -> str:
     """Describe a demand for a message, for example `1 GPU, 128 MiB`."""
     parts = []

@@ -146,26 +146,24 @@ class Instances:
         )
         return {gpu_id: (count, allocated_mib) for gpu_id, count, allocated_mib in rows}
 
-    def some_holders(self, pool: str, limit: int) -> tuple[list[str], list[str]]:
-        """Tasks that lease GPUs of a pool, and EC2 instances that own GPUs of the pool's hosts. At most `limit` in total.
+    def some_holders(self, pool: str, limit: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Tasks that lease GPUs of a pool, and EC2 instances that own GPUs of the pool's hosts, each with its number of GPUs.
 
-        Messages that explain why a claim waits name these tasks and instances as examples.
+        There are at most `limit` in total. Messages that explain why a claim waits name these tasks and instances as examples.
         """
-        members = (instance for instance in self._live.values() if instance.pool == pool)
-        tasks, takers = dict[str, None](), dict[str, None]()
-        for instance in members:
+        tasks, takers = dict[str, int](), dict[str, int]()
+        for instance in [each for each in self._live.values() if each.pool == pool]:
             if len(tasks) + len(takers) >= limit:
                 break
-            for (task_id,) in self._database.execute(
-                "SELECT DISTINCT run.task_id FROM lease JOIN run ON run.id = lease.run_id WHERE lease.owner = ? LIMIT ?",
+            tasks |= self._database.execute(
+                "SELECT run.task_id, count(DISTINCT gpu_id) FROM lease JOIN run ON run.id = lease.run_id WHERE lease.owner = ? "
+                "GROUP BY run.task_id ORDER BY 2 DESC, 1 LIMIT ?",
                 (instance.id, limit),
-            ):
-                tasks[task_id] = None
+            )
             if instance.is_host:
-                takers |= dict.fromkeys(
-                    other.id for other in self.on_host(str(instance.host_id)) if not other.is_host and other.gpus
-                )
-        return list(tasks)[:limit], list(takers)[: max(0, limit - len(tasks))]
+                others = [each for each in self.on_host(str(instance.host_id)) if not each.is_host]
+                takers |= {each.id: each.gpus for each in others if each.gpus}
+        return dict(list(tasks.items())[:limit]), dict(list(takers.items())[: max(0, limit - len(tasks))])
 
     # Launch and termination
 

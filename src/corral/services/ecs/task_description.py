@@ -6,14 +6,14 @@ A pool is a set of instances. A claim is the entry of a waiting task in the wait
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.core import Tx
-from corral.decide.placement import place_text, why_not_placed
+from corral.decide.placement import place_text, shortage_of, withheld_text
 from corral.decide.start_estimates import estimates, start_text
 from corral.decide.task_lifecycle import task_health
 from corral.model.instance import ec2_id
-from corral.model.placement import TASK, Claim
+from corral.model.placement import TASK, Claim, Pool
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
@@ -39,33 +39,69 @@ class WaitReasons:
         self._starts: dict[str, dict[str, float]] = {}  # pool → claim id → estimated start
 
     def reason(self, pool_name: str, claim: Claim) -> str:
-        """Return why a claim still waits for capacity.
+        """Return why a claim still waits for capacity: first a short answer, such as `train holds 3 of 4 GPUs`, then details.
 
-        The text has the place of the claim in the list. It names tasks and instances that hold the GPUs, and estimates the start.
+        The details are what the claim needs, its place in the list, the ids of tasks and instances that hold the GPUs, and an
+        estimate of the start.
         """
         pool = self._tx.store.fleet.pool(pool_name)
         key = pool_name, claim.demand, pool.head_of_line(claim) == claim
         if key not in self._texts:
-            self._texts[key] = why_not_placed(pool, claim), self._holders(pool_name, claim)
+            self._texts[key] = self._explain(pool_name, claim)
         if pool_name not in self._starts:
             self._starts[pool_name] = estimates(pool, self._tx.now_s)
-        needs, holders = self._texts[key]
+        before, after = self._texts[key]
         starts_at_s = self._starts[pool_name].get(claim.id)
         start = "" if starts_at_s is None else f"; {start_text(starts_at_s, self._tx.now_s)}"
-        return f"{needs}; {place_text(pool, claim)}{holders}{start}"
+        return f"{before}; {place_text(pool, claim)}{after}{start}"
 
-    def _holders(self, pool_name: str, claim: Claim) -> str:
-        tx, text = self._tx, ""
-        if claim.demand.gpus == ALL_GPUS or tx.store.fleet.pool(pool_name).free_gpus < claim.demand.gpus:
-            tasks, instances = tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
-            holders = [*_holder_names("task", tasks), *_holder_names("instance", [ec2_id(each) for each in instances])]
-            if holders:
-                text += f"; held by {' and '.join(holders)}"
-        if claim.demand.rules is not None and claim.demand.rules.instance_group:
+    def _explain(self, pool_name: str, claim: Claim) -> tuple[str, str]:
+        tx, demand, after = self._tx, claim.demand, ""
+        pool = tx.store.fleet.pool(pool_name)
+        short, holders = shortage_of(pool, claim), _Holders({}, {})
+        if demand.gpus == ALL_GPUS or pool.free_gpus < demand.gpus:
+            holders = _Holders(*tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1))
+        parts = [holders.sentence(tx, pool) if short.are_gpus_held else ""]
+        parts += [] if parts[0] and short.is_count else [short.answer]
+        parts += [withheld_text(pool, demand), short.needs]
+        if held := holders.ids():
+            after += f"; held by {held}"
+        if demand.rules is not None and demand.rules.instance_group:
             from corral.services.ecs.managed_scaling import why_provider_waits  # imported here, because few servers have providers
 
-            text += f"; {why_provider_waits(tx, pool_name, claim.demand)}"
-        return text
+            after += f"; {why_provider_waits(tx, pool_name, demand)}"
+        return "; ".join(filter(None, parts)), after
+
+
+class _Holders(NamedTuple):
+    """Some tasks and EC2 instances that hold GPUs, each with its number of GPUs."""
+
+    tasks: dict[str, int]
+    instances: dict[str, int]
+
+    def sentence(self, tx: Tx[Store], pool: Pool) -> str:
+        """Return a text such as `train holds 3 of 4 GPUs`, or "" without holders. Tasks with the same name are named once."""
+        found = [task for task_id in self.tasks if (task := tx.store.tasks.get(task_id)) is not None]
+        names = list(dict.fromkeys(_label(task) for task in found))
+        if self.instances:
+            names.append(f"instance {ec2_id(next(iter(self.instances)))}" if len(self.instances) == 1 else "instances")
+        if not names:
+            return ""
+        held, number = pool.total_gpus - pool.free_gpus, len(self.tasks) + len(self.instances)
+        if number > HOLDERS_NAMED_MAX:
+            names = [*names[:HOLDERS_NAMED_MAX], "others"] if self.tasks else names
+        else:
+            held = min(held, sum(self.tasks.values()) + sum(self.instances.values()))
+        subject = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
+        return f"{subject} {'holds' if number == 1 else 'hold'} {held} of {pool.total_gpus} GPUs"
+
+    def ids(self) -> str:
+        names = (*_holder_ids("task", list(self.tasks)), *_holder_ids("instance", [ec2_id(each) for each in self.instances]))
+        return " and ".join(names)
+
+
+def _label(task: Task) -> str:
+    return task.name if task.array_index is None else f"{task.name}:{task.array_index}"
 
 
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
@@ -73,7 +109,7 @@ def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
     return WaitReasons(tx).reason(pool_name, claim)
 
 
-def _holder_names(kind: str, ids: list[str]) -> list[str]:
+def _holder_ids(kind: str, ids: list[str]) -> list[str]:
     """A list with one text such as `tasks a, b and others`; an empty list if there are no ids."""
     named = ids[:HOLDERS_NAMED_MAX]
     more = " and others" if len(ids) > HOLDERS_NAMED_MAX else ""
