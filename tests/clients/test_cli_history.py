@@ -56,8 +56,9 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert own("ps", "--all").stdout == "No tasks.\n"
     table = own("history", env={"COLUMNS": "80"}).stdout.splitlines()
     assert max(map(len, table)) <= 80 and table[0].split()[:4] == ["ID", "NAME", "ENDED", "EXIT"]
+    table = own("history").stdout.splitlines()  # one line for each run
     assert [line.split()[1] for line in table[1:]][:2] == ["bad", "bad"], "oldest first"
-    exits = {line.split()[1].partition("[")[0]: line.split()[3] for line in table[1:]}
+    exits = {line.split()[1].partition("[")[0]: line.split()[4] for line in table[1:]}
     assert exits == {"bad": "4", "env": "0", "sweep": "0", "held": "7", "lr0.1": "0"}
     assert [row["name"] for row in own.json("history", "--failed")] == ["bad", "bad"]
     assert [row["exitCode"] for row in own.json("history", "bad")] == [3, 4]
