@@ -160,6 +160,81 @@ def test_an_alarm_returns_to_ok_only_after_a_whole_period() -> None:
                                "Alarm updated from OK to ALARM", "Alarm updated from ALARM to OK"]  # fmt: skip
 
 
+IN_FLIGHT = Metric(REGION, "AWS/SQS", "ApproximateNumberOfMessagesNotVisible", QUEUE.dimensions)
+
+
+def messages(period_s: int) -> dict[str, Any]:
+    """The alarm of templates/queue-fleet.yaml: messages in the queue and messages in flight, rounded up."""
+    stats = [
+        {
+            "Id": id_,
+            "ReturnData": False,
+            "MetricStat": {
+                "Stat": "Average",
+                "Period": period_s,
+                "Metric": {
+                    "Namespace": metric.namespace,
+                    "MetricName": metric.name,
+                    "Dimensions": [{"Name": name, "Value": value} for name, value in metric.dimensions],
+                },
+            },
+        }
+        for id_, metric in (("visible", QUEUE), ("inflight", IN_FLIGHT))
+    ]
+    total = {"Id": "messages", "Expression": "CEIL(FILL(visible, 0) + FILL(inflight, 0))", "ReturnData": True}
+    return {
+        "AlarmName": "busy", "Metrics": [total, *stats], "EvaluationPeriods": 1, "Threshold": 0.0,
+        "ComparisonOperator": "GreaterThanThreshold", "TreatMissingData": "notBreaching",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("empty_at_s", [1, 13, 59, 60])
+@pytest.mark.parametrize("alarm", [messages(60), messages(10), on(QUEUE), on(QUEUE, Period=300)])
+def test_an_alarm_returns_to_ok_a_period_after_the_last_breach(alarm: dict[str, Any], empty_at_s: int) -> None:
+    """The windows of the alarm end with each minute, but a queue can become empty at any second."""
+    world = World()
+    world.call("PutMetricAlarm", **alarm)
+    world.publish(QUEUE, 1, empty_at_s)
+    assert world.state() == "ALARM"
+    world.put(QUEUE, 0, own=True)  # an unchanged value is published again only once a minute
+    quiet_s = alarm["Metrics"][1]["MetricStat"]["Period"] if "Metrics" in alarm else alarm["Period"]
+    world.pass_s(quiet_s - 1)
+    assert world.state() == "ALARM"
+    world.pass_s(1)
+    assert world.state() == "OK"
+    assert [each for each in world.history() if "ALARM to" in each] == ["Alarm updated from ALARM to OK"]
+
+
+def test_a_breach_postpones_the_return_to_ok() -> None:
+    world = World()
+    world.call("PutMetricAlarm", **messages(60))
+    world.publish(QUEUE, 1, 10)
+    world.publish(QUEUE, 0, 55)
+    world.publish(IN_FLIGHT, 1, 1)
+    world.put(IN_FLIGHT, 0, own=True)
+    world.pass_s(59)
+    assert world.state() == "ALARM"
+    world.pass_s(1)
+    assert world.state() == "OK"
+
+
+def test_an_alarm_stays_while_the_last_value_breaches() -> None:
+    """A busy machine publishes the unchanged value late."""
+    world = World()
+    world.call("PutMetricAlarm", **messages(60))
+    world.pass_s(30)
+    world.put(IN_FLIGHT, 1, own=True)
+    world.pass_s(63)
+    assert world.state() == "ALARM"
+    world.put(IN_FLIGHT, 1, own=True)
+    world.pass_s(1)
+    world.put(IN_FLIGHT, 0, own=True)
+    world.pass_s(59)
+    assert world.state() == "ALARM"
+    world.pass_s(1)
+    assert world.state() == "OK"
+
+
 def test_the_period_alone_can_set_off_an_alarm() -> None:
     """The newest second does not breach, the period does."""
     world = World()

@@ -12,8 +12,9 @@ cases:
   state only at the end of a window. The windows of the alarm for a scale-in together cover the time in the setting
   `target_tracking_in_s` (`timed_config`).
 - Another alarm on metrics that Corral itself publishes is also evaluated on the newest second with data. The alarm enters ALARM as
-  soon as this second or the whole windows breach the threshold. The alarm leaves ALARM at the end of a window, if neither the whole
-  windows nor any second of the last period breach the threshold.
+  soon as this second or the whole windows breach the threshold. The alarm leaves ALARM if neither the whole windows nor any second
+  of the last period breach the threshold. This is checked at the end of a window, and also when a period has passed since the last
+  second that breached. The windows of this check end at that time (`_evaluate_after_breach`).
 - Another alarm on other metrics can enter ALARM while a window is open (`_early_evaluation`). It leaves ALARM at the end of a
   window.
 """
@@ -78,8 +79,11 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
             alarm = _evaluate_newest_second(tx, alarm, config)
         elif config.may_alarm_early:
             alarm = _evaluate_open_window(tx, alarm, config, end_s + config.step_s)
+    is_quiet = tx.now_s >= tx.store.alarms.quiet_from_s(alarm.id)
     if tx.store.alarms.evaluated_s(alarm.id) < end_s:
-        _evaluate_whole_windows(tx, alarm, config, end_s)
+        alarm = _evaluate_whole_windows(tx, alarm, config, end_s)
+    if is_quiet and alarm.state is AlarmState.ALARM:
+        _evaluate_after_breach(tx, alarm, config)
 
 
 def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
@@ -90,11 +94,11 @@ def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
     return config.own and not tx.store.is_collected(config.metrics, tx.now_s)
 
 
-def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, end_s: int) -> None:
+def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, end_s: int) -> Alarm:
     windows = _windows(tx, config, end_s)
     evaluation = evaluate_windows(windows, config.criteria)
     tracks = config.tracks if config.is_level else ""
-    fast = _is_own(tx, config) and not tracks and tx.settings.alarm_timing == "fast"
+    fast = _is_fast(tx, config)
     leaves_alarm = alarm.state is AlarmState.ALARM and evaluation.state is not AlarmState.ALARM
     held = leaves_alarm and _is_held(tx, config, end_s)
     if evaluation.state is not alarm.state and not held and _is_accepted(tx, alarm, config, evaluation, end_s):
@@ -104,15 +108,49 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
     whole = evaluation.state in (alarm.state, None)
     if tracks == TRACKS_IN:
         request_scaling(tx, alarm, _low_value(tx, config, windows), None, whole=whole, measured_s=windows[-1][0])
-        return
+        return alarm
     if tracks:
         seconds = _recent(tx, config) if tx.settings.alarm_timing == "fast" else {}
         newest, measured_s = (fmean(seconds.values()), _measured_s(tx, config, seconds)) if seconds else (None, windows[-1][0])
         request_scaling(tx, alarm, windows[-1][1], newest, whole=whole, measured_s=measured_s)
-        return
+        return alarm
     newest = _newest(tx, config)[1] if fast else None
     peak = _peak(tx, alarm, config) if fast and alarm.state is AlarmState.ALARM else None
     request_scaling(tx, alarm, _period_value(tx, alarm, windows), newest, peak, whole=whole)
+    if fast and alarm.state is AlarmState.ALARM:
+        _schedule_after_breach(tx, alarm, config)
+    return alarm
+
+
+def _schedule_after_breach(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> bool:
+    """Schedule an evaluation for the time when enough periods have passed since the last second that breached.
+
+    If M of N periods must breach, N - M + 1 periods without a breach are enough. Return False if no second of them breaches.
+    """
+    quiet_s = config.period_s * (config.criteria.periods - config.criteria.to_alarm + 1)
+    if not config.slides or quiet_s > RETENTION_S[1]:
+        return True
+    breaching = [at_s for at_s, value in _seconds(tx, config, quiet_s + 1).items() if breaches(value, config.criteria)]
+    tx.store.alarms.set_quiet_from(alarm.id, max(breaching) + 1 + quiet_s if breaching else None)
+    return bool(breaching)
+
+
+def _evaluate_after_breach(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> None:
+    """Evaluate the windows that end now, unless a second has breached since this evaluation was scheduled.
+
+    If the newest second with data breaches, the metric still has this value, because Corral publishes a value when it changes.
+    """
+    tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
+    newest_s = _newest_second(tx, config)
+    newest = _values(tx, config, newest_s, newest_s + 1, 1).get(newest_s) if newest_s is not None else None
+    is_over = newest is None or not breaches(newest, config.criteria)
+    if not _schedule_after_breach(tx, alarm, config) and is_over:
+        _evaluate_whole_windows(tx, alarm, config, int(tx.now_s))
+
+
+def _is_fast(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
+    """Whether the alarm is evaluated on single seconds: Corral itself publishes its metrics, and it does not track a target."""
+    return _is_own(tx, config) and not (config.tracks and config.is_level) and tx.settings.alarm_timing == "fast"
 
 
 def _period_value(tx: Tx[MetricStore], alarm: Alarm, windows: Sequence[Datapoint]) -> float | None:
@@ -148,7 +186,7 @@ def _schedule_next(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig, windo
     the window that contains the newest datapoint after `end_s`. Without such a datapoint, no evaluation is scheduled.
     """
     if any(value is not None for _, value in windows):
-        tx.store.alarms.wake(alarm.id, end_s + config.step_s)
+        tx.store.alarms.wake(alarm.id, config.last_end_s(end_s) + config.step_s)
         return
     for metric in config.metrics:
         newest = tx.store.newest(metric, since_s=end_s, now_s=tx.now_s)
@@ -281,7 +319,7 @@ def _values(tx: Tx[MetricStore], config: AlarmConfig, start_s: int, end_s: int, 
         return series_values(tx, metric, statistic, start_s=start_s, end_s=end_s, period_s=period_s, unit=unit)
     try:
         queries = [_with_period(query, period_s) for query in config.queries]
-        found = compute(tx, config.metrics[0].region, queries, start_s, end_s)
+        found = compute(tx, config.metrics[0].region, queries, start_s, end_s, rounds=False)
     except ApiError:  # PutMetricAlarm has accepted the expression, but the expression fails on this data
         return {}
     result = found.results[config.returned]
@@ -358,15 +396,15 @@ def _low_value(tx: Tx[MetricStore], config: AlarmConfig, windows: Sequence[Datap
 
 def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
     """Whether any second of the last period breaches the threshold."""
-    return any(breaches(value, config.criteria) for value in _seconds(tx, config).values())
+    return any(breaches(value, config.criteria) for value in _seconds(tx, config, config.period_s).values())
 
 
 def _peak(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> float | None:
     """Return the value of the second that breaches most in the last period. Return None if the alarm has no scaling policy."""
-    return peak_of(list(_seconds(tx, config).values()), alarm) if SCALING in alarm.config else None
+    return peak_of(list(_seconds(tx, config, config.period_s).values()), alarm) if SCALING in alarm.config else None
 
 
-def _seconds(tx: Tx[MetricStore], config: AlarmConfig) -> Mapping[int, float]:
-    """Return the values of the last period, by second. Values that are older than RETENTION_S[1] seconds are not stored."""
+def _seconds(tx: Tx[MetricStore], config: AlarmConfig, last_s: int) -> Mapping[int, float]:
+    """Return the values of the last `last_s` seconds, by second. Values older than RETENTION_S[1] seconds are not stored."""
     now_s = int(tx.now_s) + 1
-    return _values(tx, config, now_s - min(config.period_s, RETENTION_S[1]), now_s, 1)
+    return _values(tx, config, now_s - min(last_s, RETENTION_S[1]), now_s, 1)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import Any
 
 from corral.database import Database, Row
@@ -38,6 +39,7 @@ class Alarms:
         self._parents: dict[tuple[str, str], dict[int, None]] = {}
         self.watching: dict[Metric, dict[int, None]] = {}  # series → ids of the alarms that watch it
         self._evaluated_s: dict[int, float] = {}
+        self._quiet_from_s: dict[int, float] = {}
         self._wakes: list[tuple[float, int]] = []  # a heap; an entry is stale if `_wake_s` has another time
         self._wake_s: dict[int, float] = {}
         self._requested: dict[int, tuple[ScalingRequest, ...]] = {}
@@ -102,6 +104,20 @@ class Alarms:
             found.append(f"alarm:{alarm_id}")
         return found
 
+    def quiet_from_s(self, alarm_id: int) -> float:
+        """Return when the last breach of an alarm in ALARM is old enough for an evaluation. Return infinity if it is unknown."""
+        return self._quiet_from_s.get(alarm_id, inf)
+
+    def set_quiet_from(self, alarm_id: int, at_s: float | None) -> None:
+        """Set the time of `quiet_from_s`, and evaluate the alarm at this time. None: the time is unknown.
+
+        A rollback does not restore the previous time: the next evaluation at the end of a window sets it again.
+        """
+        self._quiet_from_s.pop(alarm_id, None)
+        if at_s is not None:
+            self._quiet_from_s[alarm_id] = at_s
+            self.wake(alarm_id, at_s)
+
     def evaluated_s(self, alarm_id: int) -> float:
         """Return the end of the last window (period) that was evaluated. Return 0 if it is unknown."""
         return self._evaluated_s.get(alarm_id, 0.0)
@@ -158,6 +174,8 @@ class Alarms:
         """Write an alarm's row. Its metrics and children do not change."""
         columns = ", ".join(f"{column.strip()} = ?" for column in COLUMNS.split(",")[1:])
         self._execute(f"UPDATE alarm SET {columns} WHERE id = ?", (*_values(alarm), alarm.id))
+        if self._alarms[alarm.id].state is not alarm.state:
+            self._quiet_from_s.pop(alarm.id, None)
         self._alarms[alarm.id] = alarm
         self._database.journal.on_rollback(partial(self._reload, alarm.id))
 
@@ -177,6 +195,7 @@ class Alarms:
         self._uncache(alarm.id)
         self._cache(alarm)
         self._evaluated_s.pop(alarm.id, None)
+        self._quiet_from_s.pop(alarm.id, None)
         self._database.journal.on_rollback(partial(self._reload, alarm.id))
 
     def named_in_rules(self, region: str, name: str) -> bool:

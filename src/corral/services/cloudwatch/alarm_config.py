@@ -42,6 +42,7 @@ class AlarmConfig(Struct, frozen=True):
     own: bool  # True if Corral publishes all these metrics itself, once a second
     few_samples: str  # what to do with a percentile that has too few samples: "evaluate" or "ignore"
     warm_up_s: float  # a new alarm waits this long for enough data
+    slides: bool  # False if the windows start at fixed times of the clock
     warm_up_whole: bool  # True if the alarm waits until the end of the warm-up, even if it has enough data
     tracks: str = ""  # TRACKS_OUT or TRACKS_IN if a target tracking policy has created the alarm
 
@@ -139,6 +140,7 @@ def _parsed(region: str, config: str) -> AlarmConfig:
         own=all(metric.namespace in OWN_NAMESPACES for metric in metrics),
         few_samples=params.get("EvaluateLowSampleCountPercentile", "evaluate"),
         warm_up_s=MINUTE_S * warm_up.get("WarmUpPeriodDurationInMinutes", 0),
+        slides="WallClockWindow" not in params.get("EvaluationWindow", {}),
         warm_up_whole=warm_up.get("OnlyStartEvaluatingAfterWarmUpPeriodEnds", False),
         tracks=params.get(TRACKS, ""),
     )

@@ -199,18 +199,26 @@ def newest_second(
 # Computation
 
 
-def compute(tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float) -> QueryResults:
-    """Return the results of all queries by id, including queries with ReturnData false."""
-    return _Computation(tx, region, queries, start_s, end_s).run()
+def compute(
+    tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float, *, rounds: bool = True
+) -> QueryResults:
+    """Return the results of all queries by id, including queries with ReturnData false.
+
+    With `rounds`, the start of the first period is rounded as CloudWatch does it. Otherwise the first period begins at `start_s`.
+    """
+    return _Computation(tx, region, queries, start_s, end_s, rounds=rounds).run()
 
 
 class _Computation:
-    def __init__(self, tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float) -> None:
+    def __init__(
+        self, tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float, *, rounds: bool
+    ) -> None:
         self._tx = tx
         self._region = region
         self._queries = queries
         self._start_s = start_s
         self._end_s = end_s
+        self._rounds = rounds
         self._computed = QueryResults()
         self._listed: dict[tuple[str | None, str | None], list[Metric]] = {}  # cached, because many searches list the same series
         self._series_left = SERIES_MAX  # the number of series that searches may still return
@@ -243,10 +251,13 @@ class _Computation:
         self._computed.results = {id: to_result(value) for id, value in results.items()}
         return self._computed
 
+    def _first(self, period_s: int) -> int:
+        return first_period(self._start_s, period_s, self._tx.now_s) if self._rounds else int(self._start_s)
+
     def _times(self, period_s: int) -> range:
         """Return the start times of the periods that have already begun."""
         end_s = min(ceil(self._end_s), int(self._tx.now_s) + 1)
-        times = range(first_period(self._start_s, period_s, self._tx.now_s), end_s, period_s)
+        times = range(self._first(period_s), end_s, period_s)
         if len(times) > DATAPOINTS_MAX:
             raise InvalidExpression(f"It would have {len(times):,} datapoints, which exceeds the limit of {DATAPOINTS_MAX:,}")
         self._count(len(times))
@@ -271,7 +282,7 @@ class _Computation:
 
     def _read(self, stat: MetricStat, label: str) -> Series:
         self._tx.step()
-        start_s = first_period(self._start_s, stat.period_s, self._tx.now_s)
+        start_s = self._first(stat.period_s)
         found = series_values(
             self._tx, stat.metric, stat.statistic, start_s=start_s, end_s=ceil(self._end_s), period_s=stat.period_s, unit=stat.unit
         )
@@ -306,7 +317,7 @@ class _Computation:
         tx = self._tx
         statistic = parse_statistic(select.statistic)
         assert statistic is not None
-        start_s = first_period(self._start_s, period_s, tx.now_s)
+        start_s = self._first(period_s)
         groups: dict[tuple[str, ...], dict[int, Summary]] = {}
         examined = 0
         for metric in self._visible(select.namespace, select.name):
