@@ -401,7 +401,7 @@ class Tasks:
         return [task for (task_id,) in rows if (task := self.get(task_id)) is not None]
 
     def not_stopping(self, limit: int) -> list[str]:
-        """Ids of unfinished tasks of all clusters that nobody stops yet: all placed tasks, and waiting tasks without a service."""
+        """Ids of tasks of all clusters whose stop has not begun: all placed tasks, and waiting tasks that belong to no service."""
         sql = (
             "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING' "
             "UNION ALL SELECT id FROM task WHERE id IN (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
