@@ -133,7 +133,7 @@ def test_status_shows_gpus_and_who_waits_for_them(cli: Cli) -> None:
     assert f"{waiter[:8]}" in text and "holder holds 2 of 2 GPUs" in text
 
     listed = cli("ps").stdout.splitlines()
-    assert "0-1" in listed[1] and "RUNNING" in listed[1] and "holder:1" in listed[1]
+    assert "0-1" in listed[1] and "RUNNING" in listed[1] and "  holder  " in listed[1]
     assert "WAITING" in listed[2] and listed[2].endswith("holder holds 2 of 2 GPUs")
     assert max(map(len, cli("ps", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
     assert "has not started: holder holds 2 of 2 GPUs; needs 1 GPU" in cli("logs", waiter).stderr
@@ -399,7 +399,7 @@ def test_logs_reach_a_pipe_as_they_are(cli: Cli) -> None:
 def test_tasks_that_are_not_there(cli: Cli) -> None:
     assert "`corral ps --all` lists the tasks" in cli("logs", "0123456789", code=1).stderr
     assert "no task has the name 'my-task'" in cli("stop", "my-task", code=1).stderr
-    assert "does not exist" in cli("stop", "0" * 32, code=1).stderr
+    assert "there is no run" in cli("stop", "0" * 32, code=1).stderr
     assert cli("run", code=2).stderr.startswith("Usage: ")
     assert "NAME=VALUE" in cli("run", "--env", "oops", "true", code=2).stderr
 

@@ -58,7 +58,7 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert max(map(len, table)) <= 80 and table[0].split()[:4] == ["ID", "NAME", "ENDED", "EXIT"]
     table = own("history").stdout.splitlines()  # one line for each run
     assert [line.split()[1] for line in table[1:]][:2] == ["bad", "bad"], "oldest first"
-    exits = {line.split()[1].partition("[")[0]: line.split()[4] for line in table[1:]}
+    exits = {line.split()[1].partition(":")[0]: line.split()[4] for line in table[1:]}
     assert exits == {"bad": "4", "env": "0", "sweep": "0", "held": "7", "lr0.1": "0"}
     assert [row["name"] for row in own.json("history", "--failed")] == ["bad", "bad"]
     assert [row["exitCode"] for row in own.json("history", "bad")] == [3, 4]
@@ -82,8 +82,8 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert "The task would never start" in own("run", "--after", "bad", "--", "true", code=1).stderr
     own("wait", task_id, "sweep")
     assert "\nNeeds     2 GPUs\n" in own("show", task_id).stdout
-    assert {line.split()[1] for line in own("history", "sweep").stdout.splitlines()[1:]} == {"sweep[4]", "sweep[5]", "sweep[6]"}
-    assert re.search(r"^Run       sweep\[5\] .*^Array     index 5 of array \w{12}$", own("show", "sweep:5").stdout, re.M | re.S)
+    assert {line.split()[1] for line in own("history", "sweep").stdout.splitlines()[1:]} == {"sweep:4", "sweep:5", "sweep:6"}
+    assert re.search(r"^Run       sweep:5 .*^Array     index 5 of array \w{12}$", own("show", "sweep:5").stdout, re.M | re.S)
     assert [task["exitCode"] for task in own.json("wait", "lr0.1", "bad", code=4)] == [0, 4]
 
     seen = own.json("show", "lr0.1")

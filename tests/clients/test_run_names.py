@@ -11,6 +11,8 @@ import pytest
 from clients.test_cli_machine import completed
 from command import UNTIL_TOLD, Cli
 from corral.cli.run_names import check_name, default_name, family_of
+from eventually import eventually
+from harness import container
 
 
 @pytest.mark.parametrize(
@@ -36,11 +38,11 @@ def test_the_default_name_is_the_script(command: str, name: str) -> None:
 
 
 def test_every_name_has_a_family() -> None:
-    for name in ("lr0.1", "größe 7", "a/b:c=d+e@f", "...", "x" * 255, "-"):
+    for name in ("lr0.1", "größe 7", "a/b:c=d+e@f", "...", "x" * 255):
         check_name(name)
         assert re.fullmatch(r"[a-zA-Z0-9_-]{1,255}", family_of(name))
     assert (family_of("lr0.1"), family_of("plain_name-2")) == ("lr0-1", "plain_name-2")
-    for name in ("", " ", "a\nb", "a\x1b[0m", "lr*", "x" * 256, "aws:x"):
+    for name in ("", " ", "a\nb", "a\x1b[0m", "lr*", "x" * 256, "aws:x", "-x", "x ", "d" * 32, "arn:x"):
         with pytest.raises(click.BadParameter):
             check_name(name)
 
@@ -97,3 +99,78 @@ def test_the_script_names_its_run(cli: Cli) -> None:
     Path(cli.home / "my.train.py").write_text("print('trained')\n")
     cli("run", "--", "python3", "my.train.py")
     assert cli("logs", "my.train").stdout == "trained\n"
+
+
+def test_commands_accept_every_name_that_commands_print(cli: Cli) -> None:
+    """Runs, members of arrays, tasks of other clusters and other families, tasks of services and of Batch jobs."""
+    ecs, batch = cli.client("ecs"), cli.client("batch")
+    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    cli.start_task("--", "sh", "-c", script, family="exp2")
+    cli("run", "-d", "-n", "grid", "--array", "3-4", "--", "sh", "-c", script)
+    cli("run", "-d", "-n", "lr:1", "-g", "9", "--wait-anyway", "--", "true")
+    [exp2] = ecs.describe_tasks(tasks=ecs.list_tasks(family="exp2")["taskArns"])["tasks"]
+    ecs.run_task(taskDefinition=exp2["taskDefinitionArn"], tags=[{"key": "corral:name", "value": "by.hand"}])
+    made = container(["sh", "-c", script], log_prefix="web-family")
+    ecs.register_task_definition(family="web-family", containerDefinitions=[made])
+    ecs.create_service(serviceName="web", taskDefinition="web-family", desiredCount=1)
+    ecs.create_cluster(clusterName="lab")
+    sizes = {"cpu": "256", "memory": "512", "networkMode": "awsvpc", "requiresCompatibilities": ["FARGATE"]}
+    ecs.register_task_definition(family="elsewhere", containerDefinitions=[made], **sizes)
+    network = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
+    ecs.run_task(cluster="lab", taskDefinition="elsewhere", launchType="FARGATE", networkConfiguration=network)
+    batch.create_compute_environment(computeEnvironmentName="here", type="UNMANAGED", tags={"corral:cluster": "default"})
+    order = [{"order": 1, "computeEnvironment": "here"}]
+    eventually(lambda: batch.describe_compute_environments()["computeEnvironments"][0]["status"] == "VALID")
+    batch.create_job_queue(jobQueueName="q", priority=1, computeEnvironmentOrder=order)
+    eventually(lambda: batch.describe_job_queues(jobQueues=["q"])["jobQueues"][0]["status"] == "VALID")
+    needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "16"}]
+    properties = {"image": "corral/host", "command": ["sh", "-c", script], "resourceRequirements": needs}
+    batch.register_job_definition(jobDefinitionName="fit", type="container", containerProperties=properties)
+    batch.submit_job(jobName="first", jobQueue="q", jobDefinition="fit")
+    eventually(lambda: all(ecs.list_tasks(family=family)["taskArns"] for family in ("web-family", "batch-fit")))
+
+    def printed(*words: str, heading: str) -> set[str]:
+        [head, *rows] = [line for line in cli(*words).stdout.splitlines() if line.strip()]
+        while heading not in head:
+            head, *rows = rows
+        at = head.index(heading)
+        return {name for line in rows if re.match("[0-9a-f]{8} ", line) and (name := line[at:].split()[0]) != "and"}
+
+    names = {"exp2", "grid:3", "grid:4", "lr:1", "by.hand", "web-family", "batch-fit"}
+    assert printed("ps", heading="TASK") == names
+    assert printed("top", "--once", heading="TASK") == names | {"elsewhere"}
+    every = sorted(names | {"elsewhere"})
+    for name in every:
+        shown = cli.json("show", name)
+        assert shown["name"] + name.removeprefix(shown["name"]) == name
+    eventually(lambda: cli("logs", *every).stdout.count("ready") == len(every) - 1)  # lr:1 waits
+    assert len(cli.json("stop", *every)) == len(every)
+    ecs.update_service(service="web", desiredCount=0)
+    cli("wait", *every, code=125)  # lr:1 has no exit code
+    recorded = printed("history", heading="NAME")
+    assert names | {"elsewhere"} <= recorded
+    assert len(cli.json("stop", *every)) == len(every)
+    for name in sorted(names):
+        owned = name in ("web-family", "batch-fit")
+        again = cli("rerun", "-d", name, code=1 if owned else 0)
+        assert "belongs to a" in again.stderr or not owned
+    cli("stop", "--wait", *sorted(names - {"web-family", "batch-fit"}))
+
+
+def test_a_rerun_of_an_array_keeps_the_indexes(cli: Cli) -> None:
+    Path(cli.home / "good").mkdir()
+    script = "echo index $CORRAL_INDEX; [ $CORRAL_INDEX -lt 6 ] || [ -e good/$CORRAL_INDEX ] || exit 3"
+    cli("run", "-n", "sweep", "--array", "4-7%2", "--", "sh", "-c", script, code=3)
+    cli("run", "-n", "sweep", "--", "echo", "a newer run")
+    assert cli("logs", "sweep:5").stdout == "index 5\n", "a newer run of the same name does not hide the array"
+    Path(cli.home / "good" / "6").touch()
+    again = cli("rerun", "--failed", "sweep", code=3)
+    assert set(again.stdout.splitlines()) == {"sweep:6 | index 6", "sweep:7 | index 7"}
+    assert re.search(r"sweep means array \w{12}; `corral rerun \w{8}` runs the newer run", again.stderr)
+    assert cli("rerun", "--failed", "sweep", code=3).stdout == "index 7\n"
+    Path(cli.home / "good" / "7").touch()
+    whole = cli.json("rerun", "sweep")
+    words = [next(tag["value"] for tag in task["tags"] if tag["key"] == "corral:array").split() for task in whole]
+    assert sorted(int(index) for _, index, _, limit in words if limit == "2") == [4, 5, 6, 7], "not only the part that ran again"
+    assert cli("rerun", "sweep:4").stdout == "index 4\n"
+    assert "no task of sweep has failed" in cli("rerun", "--failed", "sweep", code=1).stderr

@@ -176,7 +176,7 @@ def test_two_runs_share_a_gpu_while_a_third_waits(cli: Cli) -> None:
     assert " 1* " in rows[first[:8]] and " 1* " in rows[second[:8]] and " 0 " in rows[whole[:8]]
     assert "20 GiB of a GPU" in rows[third[:8]]
     shown = next(line for line in cli("status").stdout.splitlines() if "shared, 70 GiB of 79.65 GiB reserved: " in line)
-    assert f"{first[:8]} half:1" in shown and f"{second[:8]} begun:" in shown
+    assert f"{first[:8]} half" in shown and f"{second[:8]} begun" in shown
     assert "shared, 70 GiB" in cli("top", "--once", env={"COLUMNS": "200"}).stdout
     assert "40 GiB of a shared GPU, " in cli("show", first).stdout
     cli("stop", "--wait", first)
@@ -282,10 +282,10 @@ def test_an_array_has_a_member_for_each_index(cli: Cli) -> None:
     assert {tags(cli, arn)["corral:array"].split()[0] for arn in arns} == {array_id}
     assert len(cli.json("ps", "--all", array_id)) == len(cli.json("ps", "--all", "sweep")) == 15
     indexes = [*range(12), 20, 22, 24]
-    expected = {f"{f'sweep[{index}]':<9} | {index} {array_id}" for index in indexes}
+    expected = {f"{f'sweep:{index}':<8} | {index} {array_id}" for index in indexes}
     assert set(cli("logs", "sweep").stdout.splitlines()) == set(cli("logs", "-f", array_id).stdout.splitlines()) == expected
     assert cli("logs", "sweep:22").stdout == cli("logs", "sweep[22]").stdout == f"22 {array_id}\n"
-    assert cli("ps", "--all", "sweep[22]").stdout.splitlines()[1].split()[1] == "sweep[22]"
+    assert cli("ps", "--all", "sweep[22]").stdout.splitlines()[1].split()[1] == "sweep:22"
     assert [task["tags"] for task in cli.json("ps", "--all", f"{array_id}:22")] == [described(cli, arns[-2])["tags"]]
     assert "sweep has no member with the index 23" in cli("logs", "sweep:23", code=1).stderr
 
@@ -294,8 +294,8 @@ def test_an_array_in_the_foreground_ends_with_the_worst_exit_code(cli: Cli) -> N
     script = "echo started; exit $CORRAL_INDEX"
     done = cli("run", "-n", "fail", "--array", "0-2", "--", "sh", "-c", script, code=2)
     assert re.search(r"array [0-9a-f]{12} has 3 tasks\n", done.stderr)
-    assert re.search(r"2 of 3 tasks of array [0-9a-f]{12} failed: \[1\] with 1, \[2\] with 2\n", done.stderr)
-    assert sorted(done.stdout.splitlines()) == [f"fail[{index}] | started" for index in range(3)]
+    assert re.search(r"2 of 3 tasks of array [0-9a-f]{12} failed: fail:1 with 1, fail:2 with 2\n", done.stderr)
+    assert sorted(done.stdout.splitlines()) == [f"fail:{index} | started" for index in range(3)]
     described = json.loads(cli("run", "--json", "--array", "1,5", "--", "true").stdout)
     assert [task["lastStatus"] for task in described] == ["STOPPED", "STOPPED"]
 
@@ -303,7 +303,7 @@ def test_an_array_in_the_foreground_ends_with_the_worst_exit_code(cli: Cli) -> N
 def test_stop_means_all_members_of_an_array(cli: Cli) -> None:
     array_id = cli("run", "-d", "-n", "long", "-g", "1", "--array", "0-3", "--", "sh", "-c", UNTIL_TOLD).stdout.strip()
     shown = [cli("ps").stdout, cli("top", "--once").stdout, cli("status").stdout]
-    assert all(f"long[{index}]" in text for text in shown for index in range(4)), shown
+    assert all(f"long:{index}" in text for text in shown for index in range(4)), shown
     assert len(cli("stop", "--wait", "long").stdout.splitlines()) == 4
     assert not cli.unfinished()
     assert "no task" in cli("stop", "x" + array_id, code=1).stderr

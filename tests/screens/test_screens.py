@@ -70,14 +70,14 @@ def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -
     assert head.split() == ["GPU", "MODEL", "UTIL", "LAST", "2", "MIN", "MEMORY", "GiB", "W", "°C", "HELD", "BY"]
     assert first.startswith("  0 sim H100 80GB") and second.startswith("  1 sim H100 80GB")
     at = column(lines, "HELD BY")
-    assert first[at:].startswith(holder[:8] if columns >= WIDE else "burner:")
+    assert first[at:].startswith(holder[:8] if columns >= WIDE else "burner")
     assert second[at:].startswith("reserved for ")  # the waiting task needs two GPUs, and one is free
     assert f"reserved for {waiter[:8]}" in second or columns == 80
     assert re.search(r" \d+% [▁▂▃▄▅▆▇█·]{12,}", first) and "/79.6" in first
     tasks = lines[7:]
     needs = ["NEEDS"] if columns >= WIDE else []
     assert tasks[0].split() == ["ID", "TASK", "STATE", "LINE", "GPUS", "SINCE", *needs, "REASON"]
-    assert tasks[1].startswith(f"{holder[:8]} burner:") and "RUNNING" in tasks[1]
+    assert tasks[1].startswith(f"{holder[:8]} burner ") and "RUNNING" in tasks[1]
     assert tasks[2].startswith(f"{waiter[:8]} waiter-with-") and tasks[2].index("WAITING") == column(tasks, "STATE")
     assert tasks[2][column(tasks, "LINE") : column(tasks, "GPUS")].strip() == "1"
     assert tasks[2][column(tasks, "GPUS") : column(tasks, "SINCE")].strip() == ""
@@ -135,7 +135,7 @@ def test_ps(terminal: Open, holder: str, waiter: str, columns: int) -> None:
     lines = screen.until_prompt()[1:-1]
     needs = ["NEEDS"] if columns >= WIDE else []
     assert lines[0].split() == ["ID", "TASK", "STATE", "LINE", "GPUS", "SINCE", *needs, "REASON"]
-    assert lines[1].startswith(f"{holder[:8]}  burner:") and lines[1].index("RUNNING") == column(lines, "STATE")
+    assert lines[1].startswith(f"{holder[:8]}  burner ") and lines[1].index("RUNNING") == column(lines, "STATE")
     assert lines[1].rstrip()[column(lines, "GPUS")] == "0"
     assert lines[2].startswith(f"{waiter[:8]}  waiter-with-") and lines[2].index("WAITING") == column(lines, "STATE")
     assert lines[2][column(lines, "LINE")] == "1"

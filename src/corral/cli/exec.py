@@ -53,7 +53,7 @@ def exec_(
     if is_aws(endpoint):
         raise CliError("the endpoint is AWS, which requires AWS's own plugin: use `aws ecs execute-command --interactive`.")
     ecs = client(endpoint, "ecs")
-    of_cluster, task_id = find_run(ecs, task, cluster or endpoint.cluster, unfinished=True)
+    of_cluster, task_id = find_run(endpoint, task, cluster, unfinished=True)
     named = {"container": container} if container else {}
     arguments = command[1:] if command[0] == "--" else command
     request = {"cluster": of_cluster, "task": task_id, "command": shlex.join(arguments), "interactive": has_terminal, **named}

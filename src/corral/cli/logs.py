@@ -70,7 +70,7 @@ def logs(
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster or endpoint.cluster)}
+    found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster)}
     is_large = len(found) > TASKS_MAX
     if is_large and len({tasks.array_id(run.task) or task_id for task_id, run in found.items()}) > 1:
         raise CliError(f"{len(found)} tasks are too many: name at most {TASKS_MAX} tasks, or one array.")

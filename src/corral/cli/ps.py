@@ -125,7 +125,7 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
     """Return the row of a task that DescribeTasks has described."""
     return {
         "ID": tasks.short(tasks.id_of(task)),
-        "TASK": tasks.title(task["taskDefinitionArn"].rpartition("/")[2], tasks.name(task), tasks.array_index(task)),
+        "TASK": tasks.label(task),
         "STATE": tasks.state(task),
         "LINE": "",
         "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
@@ -141,7 +141,7 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
     """Return the row of a task on Corral's page."""
     return {
         "ID": tasks.short(run["task"]),
-        "TASK": tasks.title(run["taskDefinition"], run["taskName"], run["arrayIndex"]),
+        "TASK": tasks.title(run["taskName"], run["arrayIndex"]),
         "STATE": run["state"],
         "LINE": str(run["place"] or ""),
         "GPUS": _gpus(run["gpuIds"], gpu_names, is_shared=bool(run["gpuMemoryMiB"])),

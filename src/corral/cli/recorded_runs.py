@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,15 +18,16 @@ from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client, is_aws, own_page
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import parsed_date, print_message, server_time
-from corral.cli.run_names import RunId, find_runs
+from corral.cli.run_names import RunId, find_runs, is_glob, member_of, named_runs
 
 MEMBERS_MAX = 10_000  # the maximum number of members of an array
+RUNS_MAX = 100_000  # the maximum number of runs of one name that are searched
 PAGE = 1_000  # the maximum number of tasks in a response
 TIMES = ("createdAt", "startedAt", "stoppingAt", "stoppedAt")
 RELAY = "/corral/channel/command_relay.py"
 RELAY_WORDS = 7  # `corral run -i` puts this many words before the user's command (`RunTerminal.wrap`)
 _ID = re.compile(r"[0-9a-f]{1,32}")
-_INDEX = re.compile(r"[0-9]{1,9}")
+_ARRAY_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class NamedRun(NamedTuple):
@@ -35,11 +37,13 @@ class NamedRun(NamedTuple):
     now: datetime | None  # the server's time
 
 
-def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedRun]:
-    """Find the runs that an argument of the command line names: first among the tasks that ECS shows, then in the history."""
-    ecs = client(endpoint, "ecs")
+def find_everywhere(endpoint: Endpoint, given: str, cluster: str | None) -> list[NamedRun]:
+    """Find the runs that an argument of the command line names: first among the tasks that ECS shows, then in the history.
+
+    `cluster` is the value of --cluster, or None.
+    """
     try:
-        ids = find_runs(ecs, given, cluster)
+        ids = find_runs(endpoint, given, cluster)
     except RunNotFound:
         recorded = [] if is_aws(endpoint) else find_recorded(endpoint, given)
         if not recorded:
@@ -52,8 +56,48 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str) -> list[NamedR
             task, now = described.get(task_id, ({}, None))
             found.append(NamedRun(of_cluster, tasks.only([task] if task else [], task_id, of_cluster), False, now))
         else:
-            found += find_recorded(endpoint, task_id) or _unknown(given)
-    return found
+            found += find_recorded(endpoint, task_id)
+    names_member = tasks.is_exact(given) or member_of(given) is not None
+    return found if names_member or is_aws(endpoint) else [*_ended_members(endpoint, found), *found]
+
+
+def _ended_members(endpoint: Endpoint, found: list[NamedRun]) -> list[NamedRun]:
+    """Return the members of arrays in `found` that ECS no longer shows, because they have ended long ago."""
+    arrays = {(tasks.array_id(run.task), tasks.name(run.task)) for run in found if tasks.array_id(run.task)}
+    known = {tasks.id_of(run.task) for run in found}
+    return [
+        run
+        for array_id, name in arrays
+        for run in reversed(recorded_members(endpoint, name))
+        if tasks.array_id(run.task) == array_id and tasks.id_of(run.task) not in known
+    ]
+
+
+def find_array(endpoint: Endpoint, given: str, cluster: str | None) -> list[NamedRun]:
+    """Find an array by its name or its id. Return its tasks, oldest first, or an empty list if `given` does not name an array.
+
+    A name means the latest array with this name, together with its reruns: arrays of this name with the same task definition. A
+    newer run of the same name that is not a member of an array does not hide the array.
+    """
+    if tasks.is_exact(given) or member_of(given) is not None or is_glob(given) or is_aws(endpoint):
+        return []
+    ecs = client(endpoint, "ecs")
+    recorded = recorded_members(endpoint, given)
+    clusters = dict.fromkeys([cluster or endpoint.cluster, *(run.cluster for run in recorded if cluster is None)])
+    runs = [NamedRun(name, task, False, None) for name in clusters for task in named_runs(ecs, given, name)]
+    by_id = {tasks.id_of(run.task): run for run in [*runs, *recorded] if run.cluster in clusters}
+    found = sorted(by_id.values(), key=lambda run: run.task["createdAt"])
+    members = [run for run in found if tasks.array_id(run.task)]
+    if not found:
+        with suppress(RunNotFound):
+            runs = find_everywhere(endpoint, given, cluster)
+            members = [run for run in runs if tasks.array_id(run.task) == given.lower()]
+        return sorted(members, key=lambda run: run.task["createdAt"])
+    if members and found[-1] != members[-1]:
+        newer = tasks.short(tasks.id_of(found[-1].task))
+        print_message(f"{given} means array {tasks.array_id(members[-1].task)}; `corral rerun {newer}` runs the newer run {newer}")
+    same = ("clusterArn", "taskDefinitionArn")
+    return [run for run in members if all(run.task[name] == members[-1].task[name] for name in same)]
 
 
 def describe_everywhere(endpoint: Endpoint, cluster: str, task_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -78,7 +122,7 @@ def _described(endpoint: Endpoint, ids: list[RunId]) -> dict[str, tuple[dict[str
     return found
 
 
-def find_one(endpoint: Endpoint, given: str, cluster: str) -> NamedRun:
+def find_one(endpoint: Endpoint, given: str, cluster: str | None) -> NamedRun:
     """Find one run. If `given` means several runs, return the latest."""
     found = sorted(find_everywhere(endpoint, given, cluster), key=lambda run: run.task["createdAt"])
     if len(found) > 1:
@@ -88,19 +132,22 @@ def find_one(endpoint: Endpoint, given: str, cluster: str) -> NamedRun:
 
 
 def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
-    """Find runs in the history: by a name, a glob, an ARN, or the beginning of an id.
+    """Find runs in the history: by a name, a glob, an ARN, the id of an array, or the beginning of an id.
 
-    A name means the latest run with this name. If this run is a member of an array, the name means all members of the array, and
-    `NAME:17` means the member with the index 17.
+    A name means the latest run with this name. If this run is a member of an array, the name means all members of the array.
+    `NAME:17` means the latest run with this name and the index 17.
     """
     if given.startswith("arn:"):
         given = given.rpartition("/")[2]
     if given and not tasks.is_exact(given):
         if named := _find_named(endpoint, given):
             return named
-        of_array, _, index = given.rpartition(":")
-        if of_array and _INDEX.fullmatch(index):
-            return [run for run in _find_named(endpoint, of_array) if tasks.array_index(run.task) == int(index)][-1:]
+        if (member := member_of(given)) is not None:
+            name, index = member
+            members = recorded_members(endpoint, name) or _of_array(endpoint, name)
+            return [run for run in members if tasks.array_index(run.task) == index][:1]
+        if members := _of_array(endpoint, given):
+            return members[::-1]
     if not _ID.fullmatch(given.lower()):
         return []
     by_id, now = history_page(endpoint, id=given.lower(), limit=str(tasks.AMBIGUOUS_NAMED_MAX + 1))
@@ -109,6 +156,20 @@ def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
         more = ", …" if len(by_id) > tasks.AMBIGUOUS_NAMED_MAX else ""
         raise CliError(f"several runs in the history have ids that begin with {given}: {named_ids}{more}. Give more digits.")
     return [_found(task, now) for task in by_id]
+
+
+def recorded_members(endpoint: Endpoint, name: str) -> list[NamedRun]:
+    """Return the recorded members of all arrays with this name, newest first."""
+    found, _, now = recorded_runs(endpoint, RUNS_MAX, name=name)
+    return [_found(task, now) for task in found if tasks.array_id(task)]
+
+
+def _of_array(endpoint: Endpoint, given: str) -> list[NamedRun]:
+    """Return the recorded members of the array with this id, newest first."""
+    if not _ARRAY_ID.fullmatch(given.lower()):
+        return []
+    found, _, now = recorded_runs(endpoint, MEMBERS_MAX, array=given.lower())
+    return [_found(task, now) for task in found if tasks.array_id(task) == given.lower()]
 
 
 def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
@@ -178,7 +239,3 @@ def plain_command(words: list[str]) -> list[str]:
     """Return the user's command. The command of `corral run -i` begins with a program that relays the terminal."""
     is_relayed = len(words) > RELAY_WORDS and words[3].endswith(RELAY) and words[RELAY_WORDS - 1] == "--"
     return words[RELAY_WORDS:] if is_relayed else words
-
-
-def _unknown(given: str) -> list[NamedRun]:
-    raise RunNotFound(f"there is no run {given}: `corral ps` lists the tasks that run or wait, `corral history` those that ended.")

@@ -25,7 +25,7 @@ def release(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[s
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = dict.fromkeys(run for each in given for run in find_runs(ecs, each, cluster or endpoint.cluster, unfinished=True))
+    found = dict.fromkeys(run for each in given for run in find_runs(endpoint, each, cluster, unfinished=True))
     described = describe_runs(ecs, list(found))
     held = [task for task in described if tasks.tag_value(task, tasks.HOLD_TAG)]
     if not held:

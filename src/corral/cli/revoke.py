@@ -32,7 +32,7 @@ def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | 
     wanted: dict[str, object] = {"all": True}
     if task is not None:
         ecs = client(endpoint, "ecs")
-        of_cluster, task_id = find_run(ecs, task, cluster or endpoint.cluster, unfinished=True)
+        of_cluster, task_id = find_run(endpoint, task, cluster, unfinished=True)
         tasks.describe_one(ecs, of_cluster, task_id)
         wanted = {"task": task_id}
     revoked, _ = own_page(endpoint, "/_corral/revoke", wanted)

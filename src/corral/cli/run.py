@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from corral.cli.run_options import (
 )
 from corral.cli.run_signals import RunSignals
 from corral.cli.run_values import ArraySpec
-from corral.cli.submission import Submission, run_tasks
+from corral.cli.submission import ArrayPart, Submission, run_tasks
 
 if TYPE_CHECKING:
     from corral.cli.run_terminal import RunTerminal
@@ -111,6 +112,7 @@ def submit_and_wait(
     submission: Submission,
     *,
     array: ArraySpec | None = None,
+    parts: Sequence[ArrayPart] = (),
     detach: bool,
     as_json: bool,
     limit_s: int | None,
@@ -118,12 +120,15 @@ def submit_and_wait(
     signals: RunSignals | None = None,
     notifications: RunNotifications = NO_NOTIFICATIONS,
 ) -> None:
-    """Run the task or the array. With `detach`, print its id. Otherwise wait for its end, and exit with its exit code."""
+    """Run the task or the array. With `detach`, print its id. Otherwise wait for its end, and exit with its exit code.
+
+    `parts` are the members of the array. Without `parts`, all members are submitted in the same way.
+    """
     signals = signals or RunSignals()
     if array is not None:
         from corral.cli.run_arrays import ArrayRun, submit_array, wait_for_array
 
-        members = submit_array(submission, array, signals)
+        members = submit_array(parts or [ArrayPart(submission, array.indexes)], array.limit, signals)
         if detach:
             signals.submitted()
             notifications.send_later(list(members.members.values()))

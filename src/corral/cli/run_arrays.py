@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -22,7 +22,7 @@ from corral.cli.notify import RunNotifications
 from corral.cli.output import count, print_json, print_message, print_progress, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.run_values import ArraySpec, call_batches
-from corral.cli.submission import Submission, run_tasks
+from corral.cli.submission import ArrayPart, Submission, run_tasks
 from corral.cli.task_logs import TaskUpdates
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ class ArrayRun(NamedTuple):
     notifications: RunNotifications
 
 
-def submit_array(submission: Submission, spec: ArraySpec, signals: RunSignals) -> SubmittedArray:
+def submit_array(parts: Sequence[ArrayPart], limit: int, signals: RunSignals) -> SubmittedArray:
     """Submit the members, at most ten with each RunTask call. After a signal, `signals` stops the members already submitted."""
+    spec = ArraySpec(tuple(sorted(index for part in parts for index in part.indexes)), limit)
     array = SubmittedArray(os.urandom(ID_BYTES).hex(), spec, {})
     total = len(spec.indexes)
     shows_progress = sys.stderr.isatty() and total > PROGRESS_MIN
     try:
-        for batch in call_batches(spec.indexes):
+        for submission, batch in ((part.submission, batch) for part in parts for batch in call_batches(part.indexes)):
             tag = {"key": tasks.ARRAY_TAG, "value": f"{array.id} {batch[0]} {batch.step} {spec.limit}"}
             started = run_tasks(
                 submission, signals, count=len(batch), started_by=tasks.STARTED_BY_ARRAY + array.id, more_tags=(tag,)
@@ -97,8 +98,9 @@ def wait_for_array(run: ArrayRun) -> None:
     from corral.cli.logs import LogPrinter
 
     submission, array = run.submission, run.array
-    labels = [f"{submission.name}[{index}]" for index in (min(array.members), max(array.members))]
-    printer = LogPrinter([*labels, ""], timestamps=False, as_json=False, out=sys.stderr if run.as_json else None)
+    labels = [tasks.title(submission.name, index) for index in (min(array.members), max(array.members))]
+    names = [*labels, ""] if len(array.members) > 1 else []  # the lines of a single member have no prefix
+    printer = LogPrinter(names or labels[:1], timestamps=False, as_json=False, out=sys.stderr if run.as_json else None)
     output = ArrayOutput(submission.endpoint, submission.cluster, submission.definition, array.members, printer)
 
     updates: TaskUpdates = SimpleQueue()
@@ -144,7 +146,7 @@ def wait_for_array(run: ArrayRun) -> None:
     if run.as_json:
         print_json(list(output.ended.values()))
     run.signals.finished()
-    code = run.signals.end_code or _report(array, submission.definition, output.ended)
+    code = run.signals.end_code or _report(submission, array, output.ended)
     run.notifications.send(list(output.ended.values()), code)
     sys.exit(code)
 
@@ -161,20 +163,22 @@ def _follow(output: ArrayOutput, pause: Callable[[float], None], signals: RunSig
             signals.terminal_closed()
 
 
-def _report(array: SubmittedArray, definition: dict[str, Any], ended: dict[int, dict[str, Any]]) -> int:
+def _report(submission: Submission, array: SubmittedArray, ended: dict[int, dict[str, Any]]) -> int:
     """Print how many members failed, and return the largest exit code.
 
     A member that neither ECS nor the history describes counts as failed with NO_EXIT_CODE.
     """
+    definition, name = submission.definition, submission.name
     codes = {index: _code(definition, ended[index]) if index in ended else NO_EXIT_CODE for index in array.members}
     failed = {index: code for index, code in codes.items() if code}
     if failed:
-        shown = ", ".join(f"[{index}] with {code}" for index, code in islice(failed.items(), FAILED_SHOWN))
+        shown = ", ".join(f"{tasks.title(name, index)} with {code}" for index, code in islice(failed.items(), FAILED_SHOWN))
         more = f", and {len(failed) - FAILED_SHOWN} more" if len(failed) > FAILED_SHOWN else ""
         print_message(f"{len(failed)} of {len(codes)} tasks of array {array.id} failed: {shown}{more}")
         reasons = Counter(why for index in failed if index in ended and (why := shorten_ids(tasks.reason(ended[index]))))
         for why, number in reasons.most_common(REASONS_SHOWN):
             print_message(f"{count(number, 'task')}: {why}")
+        print_message(f"`corral rerun --failed {array.id}` runs {'it' if len(failed) == 1 else 'them'} again")
     return max(codes.values(), default=0)
 
 

@@ -43,7 +43,7 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     just ended, and then the history. A name means the latest run with this name.
     """
     endpoint = find_endpoint(data)
-    run = _with_facts(endpoint, find_one(endpoint, given, cluster or endpoint.cluster))
+    run = _with_facts(endpoint, find_one(endpoint, given, cluster))
     load = _load(endpoint, run, max(10, min(GRAPH_MAX, (screen_width() or GRAPH_MAX) - LABEL)))
     if as_json:
         print_json({**run.task, **({"gpuLoad": load.described()} if load else {})})

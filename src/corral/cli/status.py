@@ -181,7 +181,7 @@ def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
 
 def claimant(claim: dict[str, Any], *, with_ids: bool = True) -> str:
     if "task" in claim:
-        shown = title(claim["taskDefinition"], claim.get("taskName"), claim.get("arrayIndex"))
+        shown = title(claim["taskName"], claim["arrayIndex"])
         return f"{claim['task'][:SHORT_ID]} {shown}" if with_ids else shown
     return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
 

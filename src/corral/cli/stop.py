@@ -7,9 +7,11 @@ import click
 from corral.cli import tasks
 from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import client, cluster_option, find_endpoint
+from corral.cli.endpoint import client, cluster_option, find_endpoint, is_aws
+from corral.cli.errors import RunNotFound
 from corral.cli.output import print_json, print_line
-from corral.cli.run_names import describe_runs, find_runs
+from corral.cli.recorded_runs import find_recorded
+from corral.cli.run_names import describe_runs, find_runs, is_glob
 from corral.cli.task_logs import wait_until_stopped
 
 
@@ -24,11 +26,20 @@ def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, 
     """Stop tasks. Each process receives SIGTERM, and SIGKILL after the container's stopTimeout (default: 30 s).
 
     TASK is a name, an id, a prefix of an id, a glob, an ARN, or the id of an array. A name means the latest task with this
-    name that has not stopped, or all tasks of the array with this name. If one of the tasks does not exist, no task is stopped.
+    name that has not stopped, or all tasks of the array with this name. `NAME:17` is one task of an array. If one of the tasks
+    does not exist, no task is stopped.
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    runs = [run for task in given for run in find_runs(ecs, task, cluster or endpoint.cluster, unfinished=True)]
+    runs, recorded = [], []
+    for each in given:
+        try:
+            runs += find_runs(endpoint, each, cluster, unfinished=True)
+        except RunNotFound:
+            ended = [] if is_aws(endpoint) or is_glob(each) else find_recorded(endpoint, each)
+            if not ended:
+                raise
+            recorded += [run.task for run in ended]
     found = list(dict.fromkeys(runs))
     describe_runs(ecs, found)
     why = {"reason": reason} if reason else {}
@@ -36,6 +47,7 @@ def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, 
     stopped = [ecs.stop_task(cluster=of_cluster, task=task_id, **why)["task"] for of_cluster, task_id in reversed(found)][::-1]
     if wait:
         stopped = [wait_until_stopped(endpoint, of_cluster, task_id) for of_cluster, task_id in found]
+    stopped += recorded  # nothing is left to do for them
     if as_json:
         print_json(stopped)
         return

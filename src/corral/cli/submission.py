@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from corral.cli.endpoint import Endpoint, client, is_aws
@@ -21,6 +22,13 @@ class Submission(NamedTuple):
     definition: dict[str, Any]  # as RegisterTaskDefinition returns it
     override: dict[str, Any] | None  # of one container
     tags: list[dict[str, str]]
+
+
+class ArrayPart(NamedTuple):
+    """Members of an array that are submitted in the same way."""
+
+    submission: Submission
+    indexes: Sequence[int]  # sorted
 
 
 def run_tasks(

@@ -59,19 +59,13 @@ def array_index(task: dict[str, Any]) -> int | None:
 
 
 def label(task: dict[str, Any]) -> str:
-    """Return the name of a task. A member of an array also has its index: `train[17]`."""
-    index = array_index(task)
-    return name(task) if index is None else f"{name(task)}[{index}]"
+    """Return the name by which commands find a task: its name, and for a member of an array also its index, as `train:17`."""
+    return title(name(task), array_index(task))
 
 
-def title(definition: str, name: str | None, index: int | None = None) -> str:
-    """Return the name of a task if it is not the family of its task definition. Otherwise return `family:revision`.
-
-    The title of a member of an array is its name and its index, as `name[17]`.
-    """
-    if name and index is not None:
-        return f"{name}[{index}]"
-    return definition if not name or name == definition.rpartition(":")[0] else name
+def title(name: str, index: int | None = None) -> str:
+    """Return the name of a task as commands print and accept it. `index` is its index in an array."""
+    return name if index is None else f"{name}:{index}"
 
 
 def short(task_id: str) -> str:

@@ -240,7 +240,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         needed = [start(task.get("startsAtS"), now)] if has_starts else []
         needed += [needs(task["needs"]) if waits else ""] if is_wide else []
         if "task" in task:
-            what = title(task["taskDefinition"], task.get("taskName"), task.get("arrayIndex"))
+            what = title(task["taskName"], task["arrayIndex"])
         else:
             what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
         state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")

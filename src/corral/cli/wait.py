@@ -39,7 +39,7 @@ def wait(data: DataFolder, cluster: str | None, as_json: bool, given: tuple[str,
     """
     endpoint = find_endpoint(data)
     ecs = client(endpoint, "ecs")
-    found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster or endpoint.cluster)}
+    found = {tasks.id_of(run.task): run for each in given for run in find_everywhere(endpoint, each, cluster)}
     ended: dict[str, dict[str, Any]] = {}
     for task_id, run in found.items():
         stopped = run.task if tasks.is_stopped(run.task) else wait_until_stopped(endpoint, run.cluster, task_id)

@@ -1,10 +1,10 @@
 """The page `/_corral/history`: the records of stopped tasks, newest first.
 
-`region` is required. The other parameters are optional. `cluster`, `name` (a name or a glob), `id` (the beginning of an id) and
-`failed=1` select tasks. `since` is a time in seconds since 1970, and `last` is a number of seconds before now. `limit` is the
-maximum number of tasks in the response. If more tasks match, the member `before` of the response is the parameter `before` of the
-next request; otherwise it is null. `latest=1` selects the newest task of each matching name. With `names`, the response has no
-tasks, only the names in the region that begin with the value of `names`.
+`region` is required. The other parameters are optional. `cluster`, `name` (a name or a glob), `id` (the beginning of an id),
+`array` (the id of an array) and `failed=1` select tasks. `since` is a time in seconds since 1970, and `last` is a number of seconds
+before now. `limit` is the maximum number of tasks in the response. If more tasks match, the member `before` of the response is the
+parameter `before` of the next request; otherwise it is null. `latest=1` selects the newest task of each matching name. With
+`names`, the response has no tasks, only the names in the region that begin with the value of `names`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corral.store import Store
 from corral.store.task_history import HistoryFilter
 
 InvalidHistoryQuery = api_error("InvalidQuery", 400)
-PARAMETERS = ("region", "cluster", "name", "id", "failed", "since", "last", "limit", "before", "latest", "names")
+PARAMETERS = ("region", "cluster", "name", "id", "array", "failed", "since", "last", "limit", "before", "latest", "names")
 DEFAULT_LIMIT = 100
 TEXT_MAX = 256  # characters of a parameter
 NAMES_SHOWN_MAX = 100
@@ -55,6 +55,7 @@ def history_content(query: str) -> Callable[[Tx[Store]], dict[str, Any]]:
         cluster=texts.get("cluster", ""),
         name=texts.get("name", ""),
         id=texts.get("id", "").lower(),
+        array=texts.get("array", ""),
         failed=_flag(texts, "failed"),
         since_s=since_s or 0,
         before=_number(texts, "before"),

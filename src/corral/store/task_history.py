@@ -36,6 +36,7 @@ class HistoryFilter(Struct, frozen=True):
     cluster: str = ""
     name: str = ""  # a name, or a glob such as `lr*`
     id: str = ""  # the beginning of an id
+    array: str = ""  # the id of an array: only its members
     failed: bool = False  # True: only failed tasks
     since_s: float = 0.0
     before: int | None = None  # only records with a smaller number; the number of the last record of the previous page
@@ -229,6 +230,8 @@ def _conditions(wanted: HistoryFilter, name: str) -> Iterator[tuple[Any, ...]]:
         else:
             yield "substr(id, 1, 8) = ?", wanted.id[:SHORT_ID]
             yield "substr(id, 1, ?) = ?", len(wanted.id), wanted.id
+    if wanted.array:  # the tag corral:array begins with the id. No index helps, so this reads all rows
+        yield "instr(record, ?)", _encode(f"{wanted.array} ")[:-1]
     if wanted.failed:
         yield ("failed = 1",)
     if wanted.since_s:
