@@ -266,6 +266,26 @@ def test_a_task_cannot_control_the_terminal(terminal: Open) -> None:
     assert not screen._do("list-buffers")
 
 
+def test_a_progress_bar_stays_on_one_line(terminal: Open, cli: Cli) -> None:
+    """Also a bar that is wider than the screen. The finished bar remains, and so does each other line."""
+    screen = terminal(60)
+    (cli.home / "bar.sh").write_text(
+        f"draw() {{ printf '\\r%s%% {'=' * 70}' $1; }}\n"
+        "echo begin; for percent in 10 60; do draw $percent; while [ ! -e bar$percent ]; do sleep 0.05; done; done\n"
+        "for percent in 97 98 99 100; do draw $percent; done; printf '\\nend\\n'\n"
+    )
+    screen.type(f"cd {cli.home}; clear; corral run --name bar -- sh bar.sh")
+    screen.until("10%")
+    (cli.home / "bar10").touch()
+    assert "10%" not in "".join(screen.until("60%"))
+    (cli.home / "bar60").touch()
+    for command in ("corral logs -f bar", "true"):
+        lines = screen.until("\nend")
+        assert lines[lines.index("begin") :][:4] == ["begin", "100% " + "=" * 55, "=" * 15, "end"], lines
+        screen.until_prompt()
+        screen.type(f"clear; {command}")
+
+
 @WIDTHS
 def test_nothing_is_wider_than_the_screen(cli: Cli, holder: str, waiter: str, columns: int) -> None:
     for verb in (["status"], ["ps", "--all"], ["top", "--once"], ["doctor"]):

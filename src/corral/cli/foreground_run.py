@@ -17,7 +17,7 @@ from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
 from corral.cli.log_states import TaskLogStream
 from corral.cli.notify import RunNotifications
-from corral.cli.output import escape_log, format_duration, print_json, print_message, shorten_ids
+from corral.cli.output import end_bar, format_duration, log_line, print_json, print_message, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.task_logs import (
     FollowedTask,
@@ -83,7 +83,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         name = f"{stream.container:<{width}} | " if width else ""
 
         def write() -> None:
-            out.write("".join(escape_log(f"{name}{event['message']}", out) + "\n" for event in events))
+            out.write("".join(log_line(name, event["message"], out) for event in events))
             out.flush()
 
         try:
@@ -126,6 +126,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         reporter.say(f"task {tasks.short(current[0])} keeps running; follow it with `corral logs -f {tasks.short(current[0])}`")
         raise
     finally:
+        end_bar()
         reporter.close()
     if run.as_json:
         print_json(ended)

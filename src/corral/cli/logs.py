@@ -20,7 +20,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.log_states import LogState, TaskLogStream, log_states, report_dropped, report_unstored
-from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, shorten_ids
+from corral.cli.output import DURATION, end_bar, json_text, log_line, parse_time, print_message, shorten_ids
 from corral.cli.recorded_runs import find_everywhere
 from corral.cli.task_logs import FollowedTask, LogStart, follow, has_log, log_streams, pages
 
@@ -121,6 +121,7 @@ def _print_events(
     )
     for stream, event in events:
         printer.show(stream, [event], flush=False)
+    end_bar()
     sys.stdout.flush()
     for stream, state in states.items():
         task_id = tasks.id_of(owners[stream].task)
@@ -181,6 +182,7 @@ def _follow(
     try:
         follow(endpoint, followed, printer.show, start=start, on_task=on_task)
     finally:
+        end_bar()
         for reporter in reporters.values():
             reporter.close()
 
@@ -264,7 +266,7 @@ class LogPrinter:
         at = ""
         if self._timestamps:
             at = datetime.fromtimestamp(event["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
-        return escape_log(f"{at}{name}{event['message']}", self._out) + "\n"
+        return log_line(f"{at}{name}", event["message"], self._out)
 
 
 def colours_of(names: list[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _HTTP_DATE = rf"[A-Z][a-z]{{2}}, (\d\d) ({'|'.join(MONTHS)}) (\d{{4}}) (\d\d):(\d\d):(\d\d) GMT"
 
+_bar: IO[str] | None = None  # the terminal whose last line is a progress bar, which the next line of the log replaces
+
 # In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
 _LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{CONTROL}")
 
@@ -33,8 +36,35 @@ def escape_log(text: str, out: IO[str]) -> str:
     return _LOG_CONTROLS.sub(lambda match: match[1] or escape_match(match), text) if out.isatty() else text
 
 
+def log_line(prefix: str, message: str, out: IO[str]) -> str:
+    """Return the text that shows an event of a log. The caller must write it to `out`.
+
+    The message of a progress bar begins with a carriage return (`node/log_shipper.py`). On a terminal, the next line replaces the
+    bar. A bar that is longer than the line is cut.
+    """
+    global _bar
+    is_bar = message.startswith("\r") and "\r" not in message[1:]
+    text = prefix + (message[1:] if is_bar else message)
+    if not out.isatty() or os.environ.get("TERM") == "dumb":
+        return f"{escape_log(text, out)}\n"
+    erase = "\r\x1b[K" if _bar is out else ""
+    _bar = out if is_bar else None
+    return f"{erase}\x1b[?7l{escape_log(text, out)}\x1b[?7h" if is_bar else f"{erase}{escape_log(text, out)}\n"
+
+
+def end_bar() -> None:
+    """If the last line on the terminal is a progress bar, keep it, and begin a new line."""
+    global _bar
+    if _bar is not None:
+        out, _bar = _bar, None
+        with suppress(OSError):  # the terminal has closed
+            out.write("\n")
+            out.flush()
+
+
 def print_message(text: str) -> None:
     """Print a message to stderr, separate from the command's output."""
+    end_bar()
     click.echo(escape_controls(f"corral: {text}"), err=True)
 
 

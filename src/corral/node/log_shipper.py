@@ -15,7 +15,8 @@ so no run waits for the backlog of another.
 A progress line is a line that ends with a carriage return. Progress bars write such lines many times a second. So the shipper skips
 progress lines that are followed by newer ones, and ships the newest progress line of a run at most once per second. The last
 progress line before a newline, and before the end of the output, is always shipped. The offset passes a progress line only when the
-line or a newer one is shipped. So a crash does not lose the newest progress line.
+line or a newer one is shipped. So a crash does not lose the newest progress line. The text of the event begins with a carriage
+return, unless a newline follows the progress line. So a terminal can show the next text in its place.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
 
     An incomplete last line is not used yet, unless it is too long or `final` is true. Empty lines are skipped, because CloudWatch
     refuses empty messages. Docker's awslogs driver skips them too. Of several progress lines without a newline between them, only
-    the newest is used. If `progress_due` is false, this line is used only if a newline follows it, or if `final` is true.
+    the newest is used. If `progress_due` is false, this line is used only if a newline follows it, or if `final` is true. If other
+    text follows it or will follow it on the same line, its text begins with a carriage return.
     """
     texts: list[str] = []
     at = 0
@@ -88,6 +90,7 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
         is_open = newline < 0 and not final
         if is_progress and is_open and not progress_due:
             return SplitOutput(at, texts, is_withheld=True)
+        is_replaced = is_progress and (is_open or bool(data[end:line_end].strip()))
         if is_progress:
             newline = end
             has_progress = is_open
@@ -100,7 +103,7 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
         if len(texts) >= max_events or (newline < 0 and not final):
             break
         if end > at:
-            texts.append(data[at:end].decode(errors="replace"))
+            texts.append(("\r" if is_replaced else "") + data[at:end].decode(errors="replace"))
         at = end + (newline >= 0)
     return SplitOutput(at, texts, has_progress)
 
@@ -323,7 +326,7 @@ class LogShipper:
         if split.is_withheld:
             self._progress[run_id] = tail.progress_at_s + PROGRESS_S
         elif is_all and not tail.ended and self._is_quiet(run_id, tail, data, used, tail.offset + dropped + len(data), now_s):
-            texts.append(data[used:].decode(errors="replace"))
+            texts.append("\r" + data[used:].decode(errors="replace"))
             used = len(data)
         if is_all and not (texts or dropped or tail.ended):
             self._held.discard(run_id)
