@@ -81,7 +81,7 @@ def test_launches_wait_for_gpus_of_the_machine_and_the_reason_says_so() -> None:
     assert world.shape() == (3, 2)
     [waiting] = world.waiting(tasks)
     reason = world.reason(waiting)
-    assert "the capacity provider gpus has asked its group g for 1 instance, and the launch waits: needs 1 GPU" in reason
+    assert "the capacity provider gpus has asked its group g for 1 instance, and the launch waits: 0 of 2 GPUs free on 1 host" in reason
 
 
 def test_launches_that_no_task_needs_give_up_their_place_in_line_at_once() -> None:
@@ -351,7 +351,7 @@ def test_a_task_that_waits_too_long_is_stopped_with_the_reason() -> None:
     assert world.states_of(*late) == ["STOPPED"] * 29 and world.count("state = 'RUNNING'") == 1
     [task] = world.call("DescribeTasks", "ecs", cluster=FLEET, tasks=late[-1:])["tasks"]
     assert task["stopCode"] == "TaskFailedToStart"
-    waited = "Task failed to start: it waited for an instance for 60 seconds (provisioning_wait_s): needs 1 GPU"
+    waited = "Task failed to start: it waited for an instance for 60 seconds (provisioning_wait_s): 1 of 1 host match"
     assert task["stoppedReason"].startswith(waited)
     assert "has reached its maximum size 1" in task["stoppedReason"]
 
