@@ -26,8 +26,10 @@ from corral.cli.pipeline_plan import (
     parse_indexes,
     submit_request,
 )
+from corral.cli.pipeline_reasons import short_job_reason, with_reasons
 from corral.cli.pipeline_screen import bar_columns, frame, step_line
 from corral.cli.pipeline_state import PipelineRun, RunJob, read_job, run_state, wanted_again, wanted_now
+from corral.cli.pipeline_watch import failed_text
 from corral.cli.pipeline_yaml import PipelineFileError
 
 RUN = "0a1b2c3d"
@@ -423,11 +425,100 @@ def test_a_screen(width: int) -> None:
         assert lines[6:] == ["report: after recon"]
 
 
-@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_long_reason_is_shown_as_a_whole(width: int) -> None:
     reason = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - " + " ".join(f"word{number}" for number in range(12))
     lines = drawn(run_state(planned("\n  a: {gpus: 4}"), [job("a", "RUNNABLE", reason=reason)]), width)
-    assert " ".join(line.strip() for line in lines[4:]) == f"a: {reason}"
+    assert " ".join(line.strip() for line in lines[4:]) == f"a: {reason}" and len(lines[4]) <= width
+
+
+class Children:
+    """ListJobs of Batch: the children of arrays by the id of the array and their status."""
+
+    def __init__(self, **statuses: list[dict[str, Any]]) -> None:
+        self._statuses = statuses
+
+    def list_jobs(self, *, arrayJobId: str, jobStatus: str, maxResults: int) -> dict[str, Any]:
+        return {"jobSummaryList": self._statuses.get(jobStatus, [])[:maxResults]}
+
+
+def child(index: int, reason: str = "", **more: Any) -> dict[str, Any]:
+    return {"arrayProperties": {"index": index}, "statusReason": reason, **more}
+
+
+def explained(plan: PipelinePlan, jobs: list[RunJob], batch: Any = None) -> dict[str, str]:
+    steps = with_reasons(batch or Children(), "p", run_state(plan, jobs).steps)
+    return {step.name: step.reason for step in steps}
+
+
+HELD = "Environment here: {} hold 2 of 2 GPUs; needs 1 GPU; place 2 in line behind job x; held by tasks a; first in line"
+
+
+def test_reasons_of_waiting_jobs_are_short() -> None:
+    """A screen has the short answer. Children with the same answer are counted together, and those after other steps, too."""
+    plan = planned("\n  a: {gpus: 1}\n  b: {gpus: 1, array: 9, after: {each: c}}\n  c: {array: 9}")
+    jobs = [
+        job("a", "RUNNABLE", reason=HELD.format("x and batch-p-b")),
+        job("b", "PENDING", size=9, RUNNABLE=4, PENDING=3, RUNNING=2),
+        job("c", "PENDING", size=9, RUNNING=3, SUCCEEDED=6),
+    ]
+    waiting = [child(index, HELD.format(f"x{index // 3}") + f"; {index} jobs with the same needs before it") for index in range(4)]
+    assert explained(plan, jobs, Children(RUNNABLE=waiting)) == {
+        "a": "x and b hold 2 of 2 GPUs",
+        "c": "",
+        "b": "3 wait: x0 hold 2 of 2 GPUs; 1 waits: x1 hold 2 of 2 GPUs; 3 after c",
+    }
+    code = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - "
+    texts = {
+        f"{code}Environment here: the largest host has only 2 GPUs; needs 8 GPUs; first in line": (
+            "cannot start: the largest host has only 2 GPUs; needs 8 GPUs"
+        ),
+        "Environment a: 0 of 2 GPUs free; needs 1 GPU; environment b: tried next": (
+            "Environment a: 0 of 2 GPUs free; environment b: tried next"
+        ),
+        f"{code}The job resource requirement is higher": "cannot start: The job resource requirement is higher",
+        "ACTION_REQUIRED - The job queue q does not exist": "The job queue q does not exist",
+    }
+    assert {text: short_job_reason(text, "p") for text in texts} == texts
+
+
+def test_reasons_of_failed_jobs_and_of_jobs_that_did_not_run() -> None:
+    plan = planned("""
+  a: {array: 300}
+  b: {array: 2, after: {each: d}}
+  c: {after: a}
+  d: {array: 2}
+  e: {after: c}
+""")
+    not_run = {"reason": "Dependent Job failed"}
+    jobs = [
+        job("a", "FAILED", size=300, SUCCEEDED=100, FAILED=200),
+        job("d", "FAILED", size=2, SUCCEEDED=1, FAILED=1, reason="Array Child Job failed"),
+        job("b", "FAILED", size=2, FAILED=2),
+        job("c", "FAILED", **not_run),
+        job("e", "FAILED", **not_run),
+    ]
+    exited = {"startedAt": 1, "container": {"exitCode": 3, "reason": "Essential container in task exited"}}
+
+    class ByArray(Children):
+        def list_jobs(self, *, arrayJobId: str, **more: Any) -> dict[str, Any]:
+            failed = {
+                jobs[0].id: [child(at, "late", startedAt=1) if at == 7 else child(at, **exited) for at in range(200)],
+                jobs[1].id: [child(1, **exited)],
+                jobs[2].id: [child(0, "killed", startedAt=1), child(1, not_run["reason"])],
+            }[arrayJobId]
+            return Children(FAILED=failed).list_jobs(arrayJobId=arrayJobId, **more)
+
+    assert explained(plan, jobs, ByArray()) == {
+        "a": "[0-6,8-99] and 100 more exit code 3; [7] late",
+        "d": "[1] exit code 3",
+        "b": "[0] killed; [1] not run, because d failed",
+        "c": "not run, because a failed",
+        "e": "not run, because a failed",
+    }
+    state = run_state(plan, jobs)
+    state = state._replace(steps=with_reasons(ByArray(), "p", state.steps))
+    assert failed_text(state) == "202 jobs of a, d, b failed. Not run: 1 more job of them, c, e."
 
 
 def test_a_short_screen_leaves_out_ended_steps() -> None:

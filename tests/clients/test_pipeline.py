@@ -125,7 +125,9 @@ def test_a_failed_run_and_its_retry(lab: Cli) -> None:
   two: {{command: 'true', after: one}}
 """)  # fmt: skip
     failed = lab("pipeline", "run", file, code=1)
-    assert "one: FAILED (3 done, 1 failed): [2] exit code 1" in failed.stdout
+    assert "one: FAILED (3 done, 1 failed): [2] exit code 1\n" in failed.stdout
+    assert "two: FAILED (1 failed): not run, because one failed\n" in failed.stdout
+    assert "1 job of one failed. Not run: two. Run them again" in failed.stderr
     assert (
         "corral pipeline retry --failed failing-" in failed.stderr
         and "Choose one: for example one[2], which failed." in lab("pipeline", "logs", "one", code=1).stderr
@@ -159,7 +161,7 @@ def test_a_run_on_a_screen(lab: Cli, tmp_path: Path, columns: int) -> None:
     go = tmp_path / "go"
     steps = f"""
   short: {{command: 'true'}}
-  long: {{command: 'while ! test -e {go}; do sleep 0.1; done', array: 2, gpus: 1, after: short}}
+  long: {{command: 'while ! test -e {go}; do sleep 0.1; done', array: 3, gpus: 1, after: short}}
   last: {{command: 'true', after: long}}
 """
     file = write(lab, f"screen{columns}", steps)
@@ -167,7 +169,7 @@ def test_a_run_on_a_screen(lab: Cli, tmp_path: Path, columns: int) -> None:
     try:
         before = screen.settings()
         screen.type(f"corral pipeline run {file}")
-        lines = screen.until("▒▒▒▒▒▒▒▒")  # both children run
+        lines = screen.until("▒▒▒▒▒")  # two children run
         at = next(at for at, line in enumerate(lines) if line.startswith("STEP "))
         assert (
             re.match(rf"screen{columns}-[0-9a-f]{{8}}  RUNNING  .*\d\d:\d\d:\d\d$", lines[at - 2]) and len(lines[at - 2]) == columns
@@ -184,7 +186,8 @@ def test_a_run_on_a_screen(lab: Cli, tmp_path: Path, columns: int) -> None:
             *(["REASON"] if columns == 160 else []),
         ]
         assert [line.split()[0] for line in lines[at + 1 : at + 4]] == ["short", "long", "last"]
-        assert ("after long" in lines[at + 3]) == (columns == 160) and "after long" in "".join(lines)
+        for step, reason in (("long", "1 waits: long holds 2 of 2 GPUs"), ("last", "after long")):
+            assert any(re.fullmatch(rf"{step}{' .* ' if columns == 160 else ': '}{reason}", line) for line in lines), lines
         screen.press("q")
         screen.until("continues without this command")
         screen.until_prompt()

@@ -12,8 +12,8 @@ from corral.cli.log_states import TaskLogStream, log_states, report_dropped, rep
 from corral.cli.logs import LogPrinter
 from corral.cli.output import print_message
 from corral.cli.pipeline_plan import PipelinePlan
-from corral.cli.pipeline_runs import children, original_index
-from corral.cli.pipeline_state import ENDED_STATES, PipelineRun, RunJob, StepState
+from corral.cli.pipeline_runs import children
+from corral.cli.pipeline_state import ENDED_STATES, PipelineRun, RunJob, StepState, original_index
 from corral.cli.pipeline_yaml import suggestion
 from corral.cli.task_logs import LogStart, pages, pages_until_complete
 

@@ -24,7 +24,8 @@ from corral.cli.output import parsed_date
 from corral.cli.pipeline_estimate import StepTimes, with_estimates
 from corral.cli.pipeline_file import Pipeline, parse_pipeline
 from corral.cli.pipeline_plan import RECORD_PREFIX, TAG_PIPELINE, TAG_RECORD, TAG_RUN, PipelinePlan, make_plan, with_hash
-from corral.cli.pipeline_state import PipelineRun, RunJob, StepState, read_job, run_state, wanted_now
+from corral.cli.pipeline_reasons import with_reasons
+from corral.cli.pipeline_state import PipelineRun, RunJob, StepState, original_index, read_job, run_state, wanted_now
 
 DESCRIBE_MAX = 100
 LISTED_MAX = 5_000  # a search stops after about this many jobs of a queue
@@ -221,42 +222,13 @@ def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, Ste
         following = [each.name for each in plan.steps if any(after.step in state.ready for after in each.step.after)]
         idle = frozenset(name for name in state.ready if name not in wanted and name not in following)
         state = run_state(plan, jobs, idle) if idle else state
-    steps = tuple(_with_reason(batch, step) for step in state.steps)
+    steps = with_reasons(batch, plan.pipeline.name, state.steps)
     means = {step.name: mean for step in steps if not step.ended and (mean := _mean_s(batch, step)) is not None}
     return with_estimates(state._replace(steps=steps), now_s, means, earlier or {}), now_s
 
 
 def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, Any]]:
     return _list_jobs(batch, jobQueue=queue, filters=[{"name": "JOB_NAME", "values": [f"{plan.id}-*"]}])
-
-
-def _with_reason(batch: Any, step: StepState) -> StepState:
-    """Return the step with a more exact reason, if there is one.
-
-    The reason of a plain job that failed contains its exit code. The reason of an array that has ended is the reason of its first
-    failed child. The reason of an array that waits is the reason of its first waiting child.
-    """
-    arrays = [job for job in step.jobs if job.is_array]
-    if step.state == "FAILED" and not arrays:
-        return step._replace(reason=failure_reason(step.jobs[-1].described))
-    if not arrays or step.reason.startswith("after ") or step.state in ("SUCCEEDED", "NOT SUBMITTED"):
-        return step
-    wanted = "FAILED" if step.ended else "RUNNABLE"
-    if wanted == "RUNNABLE" and step.counts.running:
-        return step
-    for job in reversed(arrays):
-        children = batch.list_jobs(arrayJobId=job.id, jobStatus=wanted, maxResults=1)["jobSummaryList"]
-        if children:
-            reason = failure_reason(children[0]) if wanted == "FAILED" else children[0].get("statusReason", "")
-            index = original_index(job, children[0]["arrayProperties"]["index"])
-            return step._replace(reason=f"[{index}] {reason}" if reason and wanted == "FAILED" else reason or step.reason)
-    return step
-
-
-def failure_reason(job: Mapping[str, Any]) -> str:
-    container = job.get("container") or {}
-    code = f"exit code {container['exitCode']}" if container.get("exitCode") is not None else ""
-    return ", ".join(filter(None, (code, container.get("reason") or job.get("statusReason", ""))))
 
 
 def _mean_s(batch: Any, step: StepState) -> float | None:
@@ -268,10 +240,6 @@ def _mean_s(batch: Any, step: StepState) -> float | None:
                 (each["stoppedAt"] - each["startedAt"]) / 1000 for each in done if each.get("startedAt") and each.get("stoppedAt")
             ]
     return sum(times) / len(times) if times else None
-
-
-def original_index(job: RunJob, position: int) -> int:
-    return job.indexes[position] if job.indexes is not None else position
 
 
 def children(batch: Any, job: RunJob, status: str) -> Iterable[dict[str, Any]]:

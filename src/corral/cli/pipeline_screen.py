@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.cli.output import count, format_duration, print_table
 from corral.cli.pipeline_state import PipelineRun, StepCounts, StepState
+from corral.cli.text_table import INDENT, cell_width, fold
 from corral.cli.top import WIDE, one_line, plain_table, styled
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
 PARTS = (("done", "█", "green"), ("failed", "×", "red"), ("running", "▒", "cyan"), ("waiting", "░", "dim"))
 NAME_COLUMNS, NAME_COLUMNS_WIDE = 16, 28
 WIDE_COLUMNS = 83  # the columns of a wide screen that neither the name nor the reason of a step uses
+ENDS_COLUMNS = 70  # a narrower screen has no column ENDS IN
 HEAD_LINES = 3  # title, empty line, header
 
 
@@ -35,8 +37,10 @@ def frame(state: PipelineRun, now_s: float, width: int, height: int | None = Non
     if trouble:
         parts.append(one_line(SafeText(trouble, style="bold red")))
     steps = _that_fit(state, width, None if height is None else height - HEAD_LINES - bool(trouble) - 2)
-    parts += [SafeText(), _steps(steps, width)]
-    parts += [SafeText(line, style="dim") for line in reason_lines(steps, width)]
+    parts += [SafeText(), _steps(steps, width, _room(state.steps, width))]
+    parts += [
+        one_line(SafeText(line, style="dim")) for step in steps for line in reason_lines(step, width, _room(state.steps, width))
+    ]
     if len(steps) < len(state.steps):
         parts.append(SafeText(f"and {count(len(state.steps) - len(steps), 'step')} more", style="dim"))
     if state.ready and not state.ended:
@@ -64,22 +68,23 @@ def _that_fit(state: PipelineRun, width: int, room: int | None) -> list[StepStat
     rank = {"RUNNING": 0, "WAITING": 1, "FAILED": 2, "NOT SUBMITTED": 3}
     chosen, used = set[str](), 0
     for step in sorted(state.steps, key=lambda each: rank.get(each.state, 4)):
-        lines = 1 + sum(1 + len(line) // width for line in reason_lines([step], width))
+        lines = 1 + len(reason_lines(step, width, _room(state.steps, width)))
         if used + lines <= max(1, room):
             chosen.add(step.name)
             used += lines
     return [step for step in state.steps if step.name in chosen]
 
 
-def _steps(steps: Sequence[StepState], width: int) -> Table:
-    """Draw one line per step. A wide screen has a column for the reason why a step waits or has failed."""
+def _steps(steps: Sequence[StepState], width: int, room: int) -> Table:
+    """Draw one line per step. A wide screen has a column for reasons that are not longer than `room`."""
     is_wide = width >= WIDE
     table = plain_table()
     name = min(max((len(step.name) for step in steps), default=4), NAME_COLUMNS_WIDE if is_wide else NAME_COLUMNS)
     done = max((len(_done(step.counts)) for step in steps), default=4)
-    bar = 30 if is_wide else max(8, width - max(4, name) - max(4, done) - 45)
-    columns = (("STEP", max(4, name), "left"), ("", bar, "left"), ("DONE", max(4, done), "right"), ("RUN", 5, "right"),
-               ("FAIL", 5, "right"), ("WAIT", 5, "right"), ("STATE", 9, "left"), ("ENDS IN", 8, "left"))  # fmt: skip
+    bar = 30 if is_wide else max(8, width - max(4, name) - max(4, done) - (45 if width >= ENDS_COLUMNS else 36))
+    columns = [("STEP", max(4, name), "left"), ("", bar, "left"), ("DONE", max(4, done), "right"), ("RUN", 5, "right"),
+               ("FAIL", 5, "right"), ("WAIT", 5, "right"), ("STATE", 9, "left")]  # fmt: skip
+    columns += [("ENDS IN", 8, "left")] if width >= ENDS_COLUMNS else []
     for title, size, justify in columns:
         table.add_column(title, width=size, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     table.add_column("REASON" if is_wide else "", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -89,7 +94,8 @@ def _steps(steps: Sequence[StepState], width: int) -> Table:
         ends = "" if step.ends_in_s is None else format_duration(round(step.ends_in_s))
         state = styled(LABELS.get(step.state, step.state), COLOURS.get(step.state, ""))
         numbers = (_done(counts), str(counts.running), failed, str(counts.waiting))
-        table.add_row(step.name, draw_bar(counts, bar), *numbers, state, ends, step.reason if is_wide else "")
+        last = (ends, _reason_cell(step, room)) if width >= ENDS_COLUMNS else ("",)
+        table.add_row(step.name, draw_bar(counts, bar), *numbers, state, *last)
     return table
 
 
@@ -97,14 +103,23 @@ def _done(counts: StepCounts) -> str:
     return f"{counts.done}/{counts.total}"
 
 
-def reason_lines(steps: Sequence[StepState], width: int) -> list[str]:
-    """Return the reasons that do not fit into the table: all reasons on a narrow screen, long reasons on a wide screen."""
-    return [f"{step.name}: {step.reason}" for step in steps if step.reason and (width < WIDE or len(step.reason) > _room(width))]
+def reason_lines(step: StepState, width: int, room: int = 0) -> list[str]:
+    """Return the lines below the table with the reason of a step, if the reason is longer than `room`."""
+    if not step.reason or _reason_cell(step, room):
+        return []
+    text = f"{step.name}: {step.reason}"
+    first, *_ = fold(text, width)
+    rest = " ".join(text.split())[len(first) :]
+    return [first, *(INDENT + line for line in (fold(rest, width - len(INDENT)) if rest else ()))]
 
 
-def _room(width: int) -> int:
-    """Return how many columns the reason has on a wide screen, if the name of a step is as long as possible."""
-    return width - NAME_COLUMNS_WIDE - WIDE_COLUMNS
+def _reason_cell(step: StepState, room: int) -> str:
+    return step.reason if cell_width(step.reason) <= room else ""
+
+
+def _room(steps: Sequence[StepState], width: int) -> int:
+    """Return how many columns the column REASON has. A narrow screen has no such column."""
+    return width - min(max((len(step.name) for step in steps), default=4), NAME_COLUMNS_WIDE) - WIDE_COLUMNS if width >= WIDE else 0
 
 
 def draw_bar(counts: StepCounts, size: int) -> SafeText:

@@ -32,6 +32,7 @@ from corral.cli.pipeline_plan import (
 WAITING_STATES = ("SUBMITTED", "PENDING", "RUNNABLE")
 RUNNING_STATES = ("STARTING", "RUNNING")
 ENDED_STATES = ("SUCCEEDED", "FAILED")
+WAITING, FAILED, NOT_RUN = "waiting", "failed", "not run"  # kinds of StepReason
 OF_STATUS = (
     dict.fromkeys(WAITING_STATES, "waiting") | dict.fromkeys(RUNNING_STATES, "running") | {"SUCCEEDED": "done", "FAILED": "failed"}
 )
@@ -127,6 +128,20 @@ def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
     return StepCounts(**numbers)
 
 
+def original_index(job: RunJob, position: int) -> int:
+    """Return the index of a child in the first array of its step. A retry is a smaller array with indexes from 0."""
+    return job.indexes[position] if job.indexes is not None else position
+
+
+class StepReason(NamedTuple):
+    """Why some jobs of a step wait, have failed or did not run."""
+
+    kind: str
+    text: str  # the server's reason. If jobs did not run: the names of the earlier steps that failed
+    jobs: int  # the number of plain jobs or children with this reason
+    indexes: tuple[int, ...]  # original indexes of children with this reason, not always all; empty for a plain job
+
+
 class StepState(NamedTuple):
     name: str
     state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, FAILED, or TOLERATED: children failed, but at most `max_failed`
@@ -138,6 +153,12 @@ class StepState(NamedTuple):
     max_failed: str = ""
     reason: str = ""  # why the step waits or has failed
     ends_in_s: float | None = None  # estimate of the seconds until the end
+    reasons: tuple[StepReason, ...] = ()  # the reasons of which `reason` is the summary
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether the step has failed only because steps before it failed."""
+        return self.state == "FAILED" and bool(self.reasons) and all(each.kind == NOT_RUN for each in self.reasons)
 
     @property
     def started_s(self) -> float | None:

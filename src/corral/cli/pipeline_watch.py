@@ -19,7 +19,7 @@ from corral.cli.pipeline_estimate import StepTimes
 from corral.cli.pipeline_plan import TAG_USAGE, PipelinePlan
 from corral.cli.pipeline_runs import FoundRun, find_runs, read_state
 from corral.cli.pipeline_screen import frame, result_table, step_line
-from corral.cli.pipeline_state import PipelineRun, StepState
+from corral.cli.pipeline_state import NOT_RUN, PipelineRun, StepState
 from corral.cli.pipeline_submit import advance
 from corral.cli.top import read_keys
 
@@ -166,10 +166,19 @@ def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlie
         hint = "" if is_aws(endpoint) else " `corral config set cost.gpu_hour PRICE` sets the price of a GPU-hour of this machine."
         print_message(f"no cost is shown: {why}.{hint}")
     if state.state == "FAILED":
-        failed = [step for step in state.steps if step.state == "FAILED"]
-        number = sum(step.counts.failed for step in failed)
-        names = ", ".join(step.name for step in failed)
-        print_message(f"{count(number, 'job')} of {names} failed. Run them again with `corral pipeline retry --failed {state.id}`.")
+        print_message(f"{failed_text(state)} Run them again with `corral pipeline retry --failed {state.id}`.")
+
+
+def failed_text(state: PipelineRun) -> str:
+    """Say how many jobs failed, and which steps did not run because of them."""
+    failed = [step for step in state.steps if step.state == "FAILED" and not step.never_ran]
+    left_out = sum(reason.jobs for step in failed for reason in step.reasons if reason.kind == NOT_RUN)
+    number = sum(step.counts.failed for step in failed) - left_out
+    text = f"{count(number, 'job')} of {', '.join(step.name for step in failed)} failed."
+    never = [step.name for step in state.steps if step.never_ran or step.state == "NOT SUBMITTED"]
+    if left_out:
+        never.insert(0, f"{count(left_out, 'more job')} of them")
+    return f"{text} Not run: {', '.join(never)}." if never else text
 
 
 def run_document(state: PipelineRun, usage: RunUsage | None, earlier: Sequence[RunUsage] = ()) -> dict[str, Any]:
@@ -199,6 +208,9 @@ def _step_document(step: StepState, usage: StepUsage | None) -> dict[str, Any]:
         "failed": counts.failed,
         "waiting": counts.waiting,
         "reason": step.reason,
+        "reasons": [
+            {"kind": each.kind, "reason": each.text, "jobs": each.jobs, "indexes": list(each.indexes)} for each in step.reasons
+        ],
         "queue": step.queue,
         "after": list(step.after),
         "jobs": [job.id for job in step.jobs],

@@ -93,7 +93,7 @@ class _Holders(NamedTuple):
         else:
             held = min(held, sum(self.tasks.values()) + sum(self.instances.values()))
         subject = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
-        return f"{subject} {'holds' if number == 1 else 'hold'} {held} of {pool.total_gpus} GPUs"
+        return f"{subject} {'hold' if names[1:] or names == ['instances'] else 'holds'} {held} of {pool.total_gpus} GPUs"
 
     def ids(self) -> str:
         names = (*_holder_ids("task", list(self.tasks)), *_holder_ids("instance", [ec2_id(each) for each in self.instances]))
