@@ -18,7 +18,7 @@ from corral.errors import ApiError
 from corral.ids import SeededIds
 from corral.lane_commands import Command
 from corral.model.metric import Metric, Point
-from corral.model.run import GpuDevice, GpuSample, Hello, Measured, Observed, Usage
+from corral.model.run import GpuDevice, GpuPart, GpuSample, Hello, Measured, Observed, Usage
 from corral.model.settings import Settings
 from corral.model.task_record import GpuUse
 from corral.reconcile import METRICS, STATE
@@ -218,6 +218,41 @@ def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: 
     world.runner.run(send())
     assert world.samples("ApproximateNumberOfMessagesVisible") == [(1.0, 1.0)], "the level is the same as before"
     assert world.samples("NumberOfMessagesSent") == [(1.0, 1.0), (1.0, 1.0)]
+
+
+def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
+    hello = Hello("h", "boot", "host", "sim", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    world.run(lambda tx: hosts.hello(tx, hello))
+    shares = [{"type": "GPU", "sharingStrategy": {"nvidiaMps": {"memory": 300}}}]
+    container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": shares, "memory": 64}
+    world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container])
+    world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=2)
+    world.batch()
+    busy, idle = world.run(lambda tx: tx.store.tasks.on_host("h"))
+    seen = [Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s()) for task in (busy, idle)]
+    world.run(lambda tx: hosts.report(tx, "h", seen))
+    world.tick(2)
+
+    def sample(**more: Any) -> None:
+        world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 90.0, 500, power_w=200.0, **more))])
+        world.tick()
+
+    sample(parts={busy.runs[0].attempt_id: GpuPart(80.0, 400), idle.runs[0].attempt_id: GpuPart(0.0, 90)})
+    for dimensions, percent, memory_mib in (
+        ({"UUID": "GPU-0"}, [90.0], [500.0]),
+        ({"TaskId": busy.id}, [80.0], [400.0]),
+        ({"TaskId": idle.id}, [0.0], [90.0]),
+        ({"ServiceName": "api"}, [0.0, 80.0], [90.0, 400.0]),  # the average of the tasks falls if a further task shares the GPU
+    ):
+        assert sorted(value for value, _ in world.samples("DCGM_FI_DEV_GPU_UTIL", **dimensions)) == percent, dimensions
+        assert sorted(value for value, _ in world.samples("DCGM_FI_DEV_FB_USED", **dimensions)) == memory_mib, dimensions
+    assert world.samples("DCGM_FI_DEV_POWER_USAGE", TaskId=idle.id) == [(200.0, 1.0)]
+    history = world.core.store.tasks.history
+    assert (history.gpu_use(busy.id), history.gpu_use(idle.id)) == (GpuUse(1, 80.0, 80.0, 400), GpuUse(1, 0.0, 0.0, 90))
+    sample(why_no_parts="the driver does not report it")
+    assert len(world.samples("DCGM_FI_DEV_GPU_UTIL", ServiceName="api")) == 2, "without parts, the tasks have no such values"
+    assert len(world.samples("DCGM_FI_DEV_GPU_UTIL", UUID="GPU-0")) == 2
+    assert history.gpu_use(busy.id) == GpuUse(1, 80.0, 80.0, 400)
 
 
 def service_task(world: World) -> tuple[str, str]:

@@ -518,6 +518,32 @@ def test_clusters_and_gpus_are_measured(client: Callable[..., Any], cloudwatch: 
     wait_stopped(ecs, [task["taskArn"]])
 
 
+def test_tasks_that_share_a_gpu_are_measured_separately(client: Callable[..., Any], cloudwatch: Any) -> None:
+    """A scaling policy on the load of the whole GPU would add tasks up to its maximum."""
+    ecs, shares = client("ecs"), [{"type": "GPU", "sharingStrategy": {"nvidiaMps": {"memory": 1000}}}]
+    for name, command in (("busy", ["sh", "-c", BUSY]), ("idle", ["sleep", "600"])):
+        definition = container(command) | {"resourceRequirements": shares}
+        ecs.register_task_definition(family=f"shared-{name}", containerDefinitions=[definition])
+
+    def measured(task: Any, statistic: str) -> float | None:
+        task_id, end_s = task["taskArn"].rpartition("/")[2], time.time() + 60
+        dimensions = [{"Name": "ClusterName", "Value": "default"}, {"Name": "TaskId", "Value": task_id}]
+        points = cloudwatch.get_metric_statistics(
+            Namespace="Corral/GPU", MetricName="DCGM_FI_DEV_GPU_UTIL", Dimensions=dimensions, Period=3600,
+            Statistics=[statistic], StartTime=end_s - 7200, EndTime=end_s,
+        )["Datapoints"]  # fmt: skip
+        return points[0][statistic] if points else None
+
+    busy = ecs.run_task(taskDefinition="shared-busy")["tasks"][0]
+    eventually(lambda: (measured(busy, "Maximum") or 0) > 5, "the busy task alone")
+    idle = ecs.run_task(taskDefinition="shared-idle")["tasks"][0]
+    assert busy["containers"][0]["gpuIds"] == idle["containers"][0]["gpuIds"]
+    eventually(lambda: measured(idle, "Minimum") == 0, "the idle task")
+    for task in (busy, idle):
+        ecs.stop_task(task=task["taskArn"])
+    wait_stopped(ecs, [busy["taskArn"], idle["taskArn"]])
+
+
 def test_services_are_measured(client: Callable[..., Any], cloudwatch: Any) -> None:
     ecs, service = client("ecs"), {"ClusterName": "default", "ServiceName": "measured"}
     busy = container(["sh", "-c", BUSY], gpus=1, cpu=16)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -76,19 +77,19 @@ def test_simulated_gpus_are_as_busy_as_the_processes_pinned_to_them():
     a, b, c = (gpu.gpu_id for gpu in gpus.devices())
     busy = subprocess.Popen([sys.executable, "-c", "x = b'x' * 50_000_000\nwhile True: pass"], start_new_session=True)
     try:
-        assert gpus.sample({}) == gpus.sample({c: []})
-        shares = {a: [busy.pid], b: [busy.pid]}  # one core, two GPUs: half each
+        assert gpus.sample({}) == gpus.sample({c: {}})
+        shares = {a: {"r": busy.pid}, b: {"r": busy.pid}}  # one core, two GPUs: half each
         first, second, _ = eventually(lambda: _if_busy(gpus.sample(shares)), "both busy")
         assert first.utilization_percent == second.utilization_percent
         assert first.memory_used_mib == second.memory_used_mib
-        eventually(lambda: gpus.sample({a: [busy.pid]})[0].utilization_percent > 50, "busy")
-        eventually(lambda: gpus.sample({a: [busy.pid]})[0].memory_used_mib > 40, "has its memory")
-        sample = {sample.gpu_id: sample for sample in gpus.sample({a: [busy.pid]})}
+        eventually(lambda: gpus.sample({a: {"r": busy.pid}})[0].utilization_percent > 50, "busy")
+        eventually(lambda: gpus.sample({a: {"r": busy.pid}})[0].memory_used_mib > 40, "has its memory")
+        sample = {sample.gpu_id: sample for sample in gpus.sample({a: {"r": busy.pid}})}
         assert (sample[b].utilization_percent, sample[c].memory_used_mib) == (0, 0)
     finally:
         busy.kill()
         busy.wait()
-    assert gpus.sample({a: [busy.pid]})[0].utilization_percent == 0
+    assert gpus.sample({a: {"r": busy.pid}})[0].utilization_percent == 0
 
 
 def test_a_program_that_never_sleeps_keeps_its_simulated_gpu_busy_on_a_loaded_machine():
@@ -97,7 +98,7 @@ def test_a_program_that_never_sleeps_keeps_its_simulated_gpu_busy_on_a_loaded_ma
     core = min(os.sched_getaffinity(0))
     loop = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
     programs = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(3)]
-    live = {gpu.gpu_id: [program.pid] for gpu, program in zip(gpus.devices(), programs, strict=True)}
+    live = {gpu.gpu_id: {"r": program.pid} for gpu, program in zip(gpus.devices(), programs, strict=True)}
     try:
         eventually(lambda: all(sample.utilization_percent > 90 for sample in gpus.sample(live)), "all busy")
     finally:
@@ -114,10 +115,10 @@ def test_a_command_in_a_run_counts_with_the_run():
     run = subprocess.Popen(["sleep", "600"], start_new_session=True, env=seeing)
     command = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True, env=seeing)
     try:
-        live, ours = {a: [run.pid], b: []}, {run.pid, command.pid}
+        live, ours = {a: {"r": run.pid}, b: {}}, {run.pid, command.pid}
         eventually(lambda: gpus.sample(live, ours)[0].utilization_percent > 90, "busy")
         assert gpus.sample(live, ours)[1].utilization_percent == 0
-        assert gpus.sample({b: []}, ours)[0].utilization_percent == 0, "no run has the GPU"
+        assert gpus.sample({b: {}}, ours)[0].utilization_percent == 0, "no run has the GPU"
     finally:
         for program in (run, command):
             program.kill()
@@ -274,7 +275,7 @@ def test_foreign_processes_from_the_driver():
         [(pid, name)] = gpus.sample({})[0].foreign
         assert pid == others.pid and name.startswith("python")
         assert [sample.foreign for sample in gpus.sample({})[1:]] == [[], [], []]
-        assert gpus.sample({"GPU-0": [others.pid]}, {others.pid})[0].foreign == []
+        assert gpus.sample({"GPU-0": {"r": others.pid}}, {others.pid})[0].foreign == []
     finally:
         others.communicate()
 
@@ -299,7 +300,7 @@ def test_a_process_that_is_not_visible():
     gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=2**22 + 1)]))
     outside = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
     assert gpus.sample({})[0].foreign == ([] if outside else [(2**22 + 1, "?")])
-    assert gpus.sample({"GPU-0": [1]})[0].foreign == []
+    assert gpus.sample({"GPU-0": {"r": 1}})[0].foreign == []
 
 
 @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
@@ -314,6 +315,111 @@ def test_a_process_with_a_simulated_gpu_in_its_environment_is_foreign(variable):
     finally:
         seeing.communicate()
     assert not any(sample.foreign for sample in gpus.sample({}))
+
+
+# Parts of runs that share a GPU
+
+
+class MeasuringNvml(FakeNvml):
+    """A driver that measures the load of each process on GPU 0."""
+
+    NVML_SUCCESS, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_FOUND = 0, 3, 6
+
+    class NVMLError(Exception):
+        def __init__(self, value):
+            super().__init__(value)
+            self.value = value
+
+    def __init__(self, percent, load, memory=()):
+        super().__init__([SimpleNamespace(pid=pid, usedGpuMemory=mib * 2**20) for pid, mib in memory])
+        self.percent, self.load, self.at_us, self.error = percent, load, 1_000_000, 0
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=self.percent),
+            "nvmlDeviceGetProcessUtilization": self._measured,
+        }
+        return answers.get(name) or super().__getattr__(name)
+
+    def _measured(self, handle, since_us):
+        if self.error or not self.load or self.at_us <= since_us:
+            raise self.NVMLError(self.error or self.NVML_ERROR_NOT_FOUND)
+        return [SimpleNamespace(pid=pid, timeStamp=self.at_us, smUtil=percent) for pid, percent in self.load.items()]
+
+    def _not_supported(self, *arguments):
+        raise self.NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
+
+
+def test_the_parts_of_runs_that_share_a_gpu(tmp_path):
+    waits = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"]
+    mark = {**os.environ, "CORRAL_RUN": "/data/node/idle"}
+    server = tmp_path / "nvidia-cuda-mps-server"
+    shutil.copy(shutil.which("cat"), server)
+    commands = ((waits, None), (waits, None), ([sys.executable, "-c", "input()"], mark), ([server], None))
+    started = [subprocess.Popen(each, stdin=subprocess.PIPE, start_new_session=True, env=env) for each, env in commands]
+    busy, idle, orphan, mps = (each.pid for each in started)
+    runs = {"GPU-0": {"busy": busy, "idle": idle}}
+
+    def parts(nvml, live=runs):
+        sample = NvmlGpus(nvml).sample(live)[0]
+        found = (
+            None if sample.parts is None else {run: (p.utilization_percent, p.memory_used_mib) for run, p in sample.parts.items()}
+        )
+        return found, sample.why_no_parts
+
+    try:
+        children = Path(f"/proc/{busy}/task/{busy}/children")
+        child = int(eventually(children.read_text, "the program of the run has started another one"))
+        eventually(lambda: process_name(mps).startswith("nvidia"))
+        eventually(lambda: b"CORRAL_RUN" in Path(f"/proc/{orphan}/environ").read_bytes())
+        assert parts(MeasuringNvml(80, {child: 80}, [(child, 300), (idle, 20)])) == ({"busy": (80.0, 300), "idle": (0.0, 20)}, "")
+        assert parts(MeasuringNvml(90, {busy: 60, orphan: 30})) == ({"busy": (60.0, None), "idle": (30.0, None)}, ""), (
+            "its variable"
+        )
+        assert parts(MeasuringNvml(100, {busy: 100, idle: 100}))[0] == {"busy": (50.0, None), "idle": (50.0, None)}, (
+            "at the same time"
+        )
+        assert parts(MeasuringNvml(0, {}))[0] == {"busy": (0.0, None), "idle": (0.0, None)}
+        assert parts(MeasuringNvml(80, {busy: 80}), {"GPU-0": {"busy": busy}}) == (None, ""), "a run that has the GPU alone"
+        refusing = MeasuringNvml(80, {busy: 80})
+        refusing.error = refusing.NVML_ERROR_NOT_SUPPORTED
+        for nvml, says in (
+            (refusing, "does not report the load of single processes"),
+            (FakeNvml([]), "does not report the load of single processes"),
+            (MeasuringNvml(80, {}), "reports a load of the GPU, but no load of single processes"),
+            (MeasuringNvml(80, {mps: 80}), "the load of the MPS server"),
+        ):
+            found, why = parts(nvml)
+            assert found is None and says in why
+        nvml = MeasuringNvml(80, {busy: 80})
+        gpus = NvmlGpus(nvml)
+        for _ in range(2):  # the driver has no newer values yet
+            assert gpus.sample(runs)[0].parts["busy"].utilization_percent == 80.0
+        nvml.at_us, nvml.load = 1_500_000, {idle: 20}
+        assert gpus.sample(runs)[0].parts["busy"].utilization_percent == 0.0
+    finally:
+        for each in started:
+            each.communicate()
+
+
+def test_runs_that_share_a_simulated_gpu():
+    gpus = SimulatedGpus(f"host of parts in {os.getpid()}", 1, "H100")
+    loop = [sys.executable, "-c", "while True: pass"]
+    started = [subprocess.Popen(each, start_new_session=True) for each in (loop, loop, ["sleep", "600"])]
+    one, two, idle = (each.pid for each in started)
+    runs = {gpus.devices()[0].gpu_id: {"one": one, "two": two, "idle": idle}}
+    try:
+
+        def is_idle(sample):
+            return sample.utilization_percent > 95 and sample.parts["idle"].utilization_percent == 0.0
+
+        sample = eventually(lambda: is_idle(found := gpus.sample(runs)[0]) and found, "the idle run has begun, and sleeps")
+        assert sum(part.utilization_percent for part in sample.parts.values()) < 100.5
+        assert all(sample.parts[run].utilization_percent > 5 and sample.parts[run].memory_used_mib for run in ("one", "two"))
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 # Health

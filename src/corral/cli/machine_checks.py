@@ -57,6 +57,11 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
     for index, handle in enumerate(handles):
         yield ok(f"GPU {index}: {_text(pynvml.nvmlDeviceGetName(handle))} {_text(pynvml.nvmlDeviceGetUUID(handle))}")
     yield ok(_mps_text())
+    if not all(_measures_processes(pynvml, handle) for handle in handles):
+        yield warn(
+            "the driver does not report the load of single processes",
+            "tasks that share a GPU have no utilization of their own, and scaling policies on it do nothing.",
+        )
     if any(_persistence(pynvml, handle) is False for handle in handles):
         yield warn("persistence mode is off", "the first CUDA call of a task takes seconds: run `nvidia-smi -pm 1` as root.")
     yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
@@ -71,6 +76,14 @@ def _mps_text() -> str:
     except (OSError, ValueError):
         return "no MPS daemon: tasks that share a GPU take turns on it, and their memory limits are not enforced"
     return f"an MPS daemon runs (process {pid}): the memory limits of tasks that share a GPU are enforced"
+
+
+def _measures_processes(pynvml: Any, handle: Any) -> bool:
+    try:
+        pynvml.nvmlDeviceGetProcessUtilization(handle, 0)
+    except pynvml.NVMLError as error:  # if no process has computed, the bindings raise one of these two errors
+        return getattr(error, "value", None) in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND)
+    return True
 
 
 def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:

@@ -237,6 +237,13 @@ class LogChunk(Struct, frozen=True):
     dropped: int = 0  # how many bytes from `start` on are not in the events, because they were dropped
 
 
+class GpuPart(Struct, frozen=True, array_like=True):
+    """The part of the load of a GPU that one of several runs on the GPU causes."""
+
+    utilization_percent: float  # of the whole GPU: the parts of all runs together are at most the load of the GPU
+    memory_used_mib: int | None = None  # None: the driver does not report it
+
+
 class GpuSample(Struct, frozen=True):
     gpu_id: str
     utilization_percent: float
@@ -247,6 +254,9 @@ class GpuSample(Struct, frozen=True):
     sm_clock_mhz: int | None = None
     memory_reserved_mib: int = 0  # memory that the driver reserves, which is neither used nor free
     last_xid: int = 0  # the last Xid (error) since the agent started, also one that an application caused; 0: none
+    # Run id → its part, if several runs share the GPU. None if not, or if the parts are not known.
+    parts: dict[str, GpuPart] | None = None
+    why_no_parts: str = ""  # why the parts of the runs that share the GPU are not known; empty if they are known
 
 
 class Report(Struct, frozen=True):

@@ -14,8 +14,8 @@ import asyncio
 import logging
 import os
 import time
-from collections import defaultdict
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ from corral.node.usage import UsageHistory, usage_of
 
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
+MISSING_PARTS_MIN = 5  # so many samples without parts (`GpuSample.parts`) are logged
 ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core, but not while a run is alive
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
 BACKLOG_PAUSE_MAX_S = 0.1
@@ -75,6 +76,7 @@ class Agent:
         self._runtime = runtime
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
+        self._without_parts: Counter[str] = Counter()  # reason → how many samples had no parts because of it
         self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
         self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
         self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
@@ -343,7 +345,7 @@ class Agent:
         if not self._gpus.devices():
             return
         before = self._pinned()
-        live = {gpu_id: [pid for pid in pids if pid is not None] for gpu_id, pids in before.items()}
+        live = {gpu_id: {run_id: pid for run_id, pid in runs.items() if pid is not None} for gpu_id, runs in before.items()}
         ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
         loop = asyncio.get_running_loop()
         samples, health = await loop.run_in_executor(None, _read_gpus, self._gpus, live, ours | self._engine.roots())
@@ -354,6 +356,7 @@ class Agent:
         samples = [replace(sample, foreign=[]) if sample.gpu_id in fresh else sample for sample in samples]
         if last := self._gpu_faults.last_xids:
             samples = [replace(sample, last_xid=last.get(sample.gpu_id, 0)) for sample in samples]
+        self._log_missing_parts(samples)
         foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
         matter = matter or foreign != self._foreign
         self._foreign = foreign
@@ -386,15 +389,22 @@ class Agent:
             self._reports.faults_changed(faults)
             self._wake.set()
 
-    def _pinned(self) -> dict[str, list[int | None]]:
-        """Return GPU id → the pids of the runs that use the GPU. The pid of a run that is about to start is None."""
-        pinned: dict[str, list[int | None]] = defaultdict(list)
-        for run in self._engine.observe().values():
+    def _log_missing_parts(self, samples: list[GpuSample]) -> None:
+        """Log once why tasks that share a GPU have no load of their own, if this lasts for some samples."""
+        for why in {sample.why_no_parts for sample in samples if sample.why_no_parts}:
+            self._without_parts[why] += 1
+            if self._without_parts[why] == MISSING_PARTS_MIN:
+                log.warning("tasks that share a GPU have no utilization of their own: %s", why)
+
+    def _pinned(self) -> dict[str, dict[str, int | None]]:
+        """Return GPU id → run id → pid, for the runs that use the GPU. The pid of a run that is about to start is None."""
+        pinned: dict[str, dict[str, int | None]] = defaultdict(dict)
+        for run_id, run in self._engine.observe().items():
             if run.alive:
                 for gpu_id in run.gpu_ids:
-                    pinned[gpu_id].append(run.observed.pid)
+                    pinned[gpu_id][run_id] = run.observed.pid
         return pinned
 
 
-def _read_gpus(gpus: Gpus, live: Mapping[str, Iterable[int]], ours: Collection[int]) -> tuple[list[GpuSample], GpuHealth]:
+def _read_gpus(gpus: Gpus, live: Mapping[str, Mapping[str, int]], ours: Collection[int]) -> tuple[list[GpuSample], GpuHealth]:
     return gpus.sample(live, ours), gpus.health()

@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
-from corral.model.run import Foreign, GpuDevice, GpuSample
+from corral.model.run import Foreign, GpuDevice, GpuPart, GpuSample
 from corral.node import gpu_topology
+from corral.node.gpu_parts import divide, run_of
 from corral.node.procfs import environment, is_ours, process_name, processes, waited_s
 
 SIMULATED_MAX = 64
@@ -54,11 +55,11 @@ class Gpus(Protocol):
         """Return the distances between the GPUs (see gpu_topology.py), in the order of `devices`. None means unknown."""
         ...
 
-    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
         """Measure the current load of each GPU, and find the foreign processes on it. GPUs that cannot be read are left out.
 
-        `live` is GPU id → the pids of the runs that have the GPU. `ours` are the pids of runs and of Corral's own processes. These
-        processes and their descendants are not foreign.
+        `live` is GPU id → run id → pid, for the runs that have the GPU. `ours` are the pids of runs and of Corral's own processes.
+        These processes and their descendants are not foreign. If several runs have a GPU, measure also the part of each run.
         """
         ...
 
@@ -128,7 +129,7 @@ class NoGpus:
     def links(self) -> list[list[int]] | None:
         return None
 
-    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
         return []
 
     def health(self) -> GpuHealth:
@@ -162,22 +163,26 @@ class SimulatedGpus:
     def links(self) -> list[list[int]] | None:
         return self._links
 
-    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
         foreign, own = using_by_environment([device.gpu_id for device in self._devices], ours)
-        using = {gpu_id: {*pids, *own.get(gpu_id, ())} for gpu_id, pids in live.items()}
+        using = {gpu_id: {*runs.values(), *own.get(gpu_id, ())} for gpu_id, runs in live.items()}
         pinned = Counter(pid for pids in using.values() for pid in pids)
-        use = self._measure({pid for pids in live.values() for pid in pids}, pinned.keys()) if pinned else {}
+        use = self._measure({pid for runs in live.values() for pid in runs.values()}, pinned.keys()) if pinned else {}
         samples = []
         for device in self._devices:
-            uses = [(use[pid], pinned[pid]) for pid in using.get(device.gpu_id, ())]
+            runs, uses = live.get(device.gpu_id, {}), [(use[pid], pinned[pid]) for pid in using.get(device.gpu_id, ())]
             busy = sum(used.cores / gpus for used, gpus in uses)
             memory_mib = sum(used.memory_mib / gpus for used, gpus in uses)
+            busy_percent = min(100.0, 100.0 * busy)
             samples.append(
                 GpuSample(
                     device.gpu_id,
-                    utilization_percent=round(min(100.0, 100.0 * busy), 1),
+                    utilization_percent=round(busy_percent, 1),
                     memory_used_mib=min(int(memory_mib), device.memory_mib),
                     foreign=foreign.get(device.gpu_id, []),
+                    parts=_parts(runs, {pid: (use[pid], pinned[pid]) for pid in using[device.gpu_id]}, busy_percent)
+                    if len(runs) > 1
+                    else None,
                 )
             )
         return samples
@@ -211,6 +216,13 @@ class SimulatedGpus:
 class Use(Struct, frozen=True):
     cores: float
     memory_mib: float
+
+
+def _parts(runs: Mapping[str, int], uses: Mapping[int, tuple[Use, int]], busy_percent: float) -> dict[str, GpuPart]:
+    """Return the parts of runs that share a GPU. `uses` is pid → what it uses, and the number of its GPUs."""
+    of_run = {pid: run_of(pid, runs) or "" for pid in uses}
+    load = [(of_run[pid], 100.0 * used.cores / gpus) for pid, (used, gpus) in uses.items()]
+    return divide(runs, load, [(of_run[pid], used.memory_mib / gpus) for pid, (used, gpus) in uses.items()], busy_percent)
 
 
 def using_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> tuple[dict[str, list[Foreign]], dict[str, list[int]]]:

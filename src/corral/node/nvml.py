@@ -6,11 +6,14 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.model.run import Foreign, GpuDevice, GpuSample
 from corral.node import gpu_topology
+from corral.node.gpu_parts import divide, run_of
 from corral.node.gpus import FOREIGN_MAX, GpuHealth
 from corral.node.procfs import is_ours, process_name
 
@@ -24,6 +27,13 @@ RECOVERY_ACTIONS = {
     6: "reset of the bus",
     7: "reboot of the machine",
 }
+HELD_S = 2.0  # how long the load of a process is valid
+UNEXPLAINED_PERCENT = 10.0  # if a GPU is busier than this, its processes together cannot have no load
+# Why the load of a GPU cannot be divided among the runs that share it
+NO_LOAD_OF_PROCESSES = "the driver does not report the load of single processes on this GPU"
+UNEXPLAINED = "the driver reports a load of the GPU, but no load of single processes"
+LOAD_OF_MPS = "the driver reports the load of the MPS server, and not of its clients"
+OTHER_PIDS = "the agent runs in a container, and cannot tell to which task a process on the GPU belongs"
 LOST = "the GPU is lost: the driver cannot reach it any more"
 # The first 15 characters of nvidia-cuda-mps-server, as in /proc/PID/comm. It has a context on each GPU that its clients use.
 MPS_SERVER = "nvidia-cuda-mps"
@@ -65,6 +75,8 @@ class NvmlGpus:
         self.note = f"{len(self._devices)} × {self._devices[0].model}"
         self._links = self._read_links()
         self._sees_all_pids = os.readlink("/proc/self/ns/pid") == OUTERMOST_PIDS
+        self._measured_us: dict[str, int] = {}  # GPU id → the time of the newest load of its processes, on the driver's clock
+        self._loads: dict[str, tuple[float, Mapping[int, float]]] = {}  # GPU id → (time, pid → load)
         self._events = self._listen_for_xids()
         self._conditions: dict[str, str] = {}
         self._conditions_at = -HEALTH_S
@@ -91,12 +103,54 @@ class NvmlGpus:
     def links(self) -> list[list[int]] | None:
         return self._links
 
-    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
         samples = [
             self._sample(gpu_id, handle, self._foreign(handle, ours, leased=gpu_id in live))
             for gpu_id, handle in self._handles.items()
         ]
-        return [sample for sample in samples if sample is not None]
+        return [self._with_parts(sample, live.get(sample.gpu_id, {})) for sample in samples if sample is not None]
+
+    def _with_parts(self, sample: GpuSample, runs: Mapping[str, int]) -> GpuSample:
+        """Add the parts of the runs that share a GPU, or the reason why they are not known."""
+        if len(runs) < 2:
+            return sample
+        load = self._load_of_processes(sample.gpu_id)
+        if load is None:
+            return replace(sample, why_no_parts=NO_LOAD_OF_PROCESSES)
+        if sample.utilization_percent > UNEXPLAINED_PERCENT and not any(load.values()):
+            return replace(sample, why_no_parts=UNEXPLAINED)
+        if any(percent and process_name(pid) == MPS_SERVER for pid, percent in load.items()):
+            return replace(sample, why_no_parts=LOAD_OF_MPS)
+        found = self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses, self._handles[sample.gpu_id]) or ()
+        memory = {int(each.pid): each.usedGpuMemory for each in found if getattr(each, "usedGpuMemory", None) is not None}
+        of_run = {pid: run_of(pid, runs) for pid in {*load, *memory}}
+        if not self._sees_all_pids and any(percent and not of_run[pid] for pid, percent in load.items()):
+            return replace(sample, why_no_parts=OTHER_PIDS)
+        loads = [(of_run[pid] or "", percent) for pid, percent in load.items()]
+        memory_mib = [(of_run[pid] or "", used / 2**20) for pid, used in memory.items()] if memory else None
+        return replace(sample, parts=divide(runs, loads, memory_mib, sample.utilization_percent))
+
+    def _load_of_processes(self, gpu_id: str) -> Mapping[int, float] | None:
+        """Return pid → the load of the process in percent of the GPU. Return None if the driver does not report it.
+
+        The driver measures the processes several times in a second or less often, and returns only the processes that have computed
+        since the given time. So the last values are valid for HELD_S, unless there are newer ones.
+        """
+        nvml, samples = self._nvml, []
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(self._handles[gpu_id], self._measured_us.get(gpu_id, 0))
+        except nvml.NVMLError as error:
+            # The bindings also raise an error for a list without samples.
+            if getattr(error, "value", None) not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
+                return None
+        now_s = time.monotonic()
+        if samples:
+            newest_us = self._measured_us[gpu_id] = max(int(each.timeStamp) for each in samples)
+            recent = [each for each in samples if each.timeStamp > newest_us - HELD_S * 1e6 and each.smUtil <= 100]
+            recent.sort(key=lambda each: int(each.timeStamp))
+            self._loads[gpu_id] = now_s, {int(each.pid): float(each.smUtil) for each in recent}
+        at_s, load = self._loads.get(gpu_id, (now_s, {}))
+        return load if now_s < at_s + HELD_S else {}
 
     def _foreign(self, handle: Any, ours: Collection[int], *, leased: bool) -> list[Foreign]:
         """Return the foreign processes on a GPU: they use the GPU for computation and belong to no run.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+NO_OWNER = 0  # no process has this pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +209,27 @@ def is_ours(pid: int, ours: Collection[int]) -> bool | None:
 
     Return None if /proc does not show the process.
     """
+    owner = owner_of(pid, ours)
+    return None if owner is None else owner != NO_OWNER
+
+
+def owner_of(pid: int, owners: Collection[int]) -> int | None:
+    """Return the pid of `owners` from which a process descends, or which leads the session of the process or of an ancestor.
+
+    Return NO_OWNER if there is none, and None if /proc does not show the process.
+    """
     at = pid
     while at > 1:
         try:
             fields = _stat(at)
         except OSError:
-            return None if at == pid else False
-        if at in ours or int(fields[3]) in ours:
-            return True
+            return None if at == pid else NO_OWNER
+        if at in owners:
+            return at
+        if int(fields[3]) in owners:
+            return int(fields[3])
         at = int(fields[1])
-    return False
+    return NO_OWNER
 
 
 def process_name(pid: int) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.clock import Clock
 from corral.core import Tx
@@ -190,11 +191,19 @@ class MetricPublisher:
             yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
 
     def _add_to_tasks(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
-        """Add a sample to the GPU use of each task that has the GPU, unless the sample covers time before the task's start."""
-        for task_id, started_at_s in gpu.tasks:
-            if started_at_s is not None and at_s >= started_at_s + SAMPLED_S:
-                tx.store.tasks.history.add_sample(task_id, gpu.sample)
-                self._has_unsaved_use = True
+        """Add a sample to the GPU use of each task that has the GPU, unless the sample covers time before the task's start.
+
+        A task that shares the GPU gets its own part, or nothing if the part is not known.
+        """
+        for task in gpu.tasks:
+            if task.started_at_s is None or at_s < task.started_at_s + SAMPLED_S or (task.shares and task.part is None):
+                continue
+            sample, part = gpu.sample, task.part
+            if part is not None:
+                memory_mib = part.memory_used_mib or 0
+                sample = replace(sample, utilization_percent=part.utilization_percent, memory_used_mib=memory_mib)
+            tx.store.tasks.history.add_sample(task.task_id, sample)
+            self._has_unsaved_use = True
 
     def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
         """Return the points of a value if the value has changed, or must be published again.

@@ -17,13 +17,14 @@ from corral.model.instance import HOST_POOL
 from corral.model.metric import COLLECTOR_NAMESPACE, Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
-from corral.model.run import GpuSample, Measured, RunState, Usage, run_of_attempt
+from corral.model.run import GpuPart, GpuSample, Measured, RunState, Usage, run_of_attempt
 from corral.model.task import Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
+UTILIZATION, MEMORY_USED = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
 # A task that has run for less than this time gets no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and
 # many short tasks would create very many series.
 SERIES_OF_TASK_AFTER_S = 10.0
@@ -31,16 +32,29 @@ SERIES_OF_TASK_AFTER_S = 10.0
 Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
 
 
-class GpuReading(Struct, frozen=True):
-    """A sample of a GPU, and the metric series that get this sample: those of the GPU, its clusters, its tasks and their services.
+class TaskReading(Struct, frozen=True):
+    """The load of a GPU that a task has, and the metric series that get it: those of the task, its service and its family."""
 
-    Several tasks can share a GPU. The driver measures only the whole GPU, so each of these tasks gets this measurement.
+    task_id: str
+    started_at_s: float | None
+    targets: tuple[Target, ...]
+    # The load that the task causes, if it shares the GPU. Without a part, a task that shares the GPU has no load of its own.
+    shares: bool = False
+    part: GpuPart | None = None
+
+
+class GpuReading(Struct, frozen=True):
+    """A sample of a GPU, and the metric series that get this sample: those of the GPU and its clusters.
+
+    If one task has the GPU, its series get the same sample. If tasks share the GPU, the series of each task get the load that this
+    task causes. Otherwise a scaling policy on such a metric would add tasks up to its maximum: the load of the whole GPU does not
+    fall when further tasks share the GPU.
     """
 
     sample: GpuSample
     memory_mib: int
     targets: tuple[Target, ...]
-    tasks: tuple[tuple[str, float | None], ...] = ()  # (id, time of the start) of each task that has the GPU
+    tasks: tuple[TaskReading, ...] = ()
 
 
 class Utilization(Struct, frozen=True):
@@ -222,18 +236,28 @@ def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[Gp
             targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
             holding = [task for task_id in holders.get(device.gpu_id, ()) if (task := tx.store.tasks.get(task_id)) is not None]
             for task in holding:
-                targets.append((task.region, GPU_NAMESPACE, (("ClusterName", task.cluster), ("TaskId", task.id))))
-                targets += _task_targets(tx, task, device.gpu_id)
                 if (task.region, task.cluster) not in clusters:
                     clusters.append((task.region, task.cluster))
             for namespace in (GPU_NAMESPACE, COLLECTOR_NAMESPACE):
                 targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
-            by_task = tuple((task.id, task.started_at_s) for task in holding)
-            yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(dict.fromkeys(targets)), by_task)
+            sample = samples[device.gpu_id]
+            tasks = tuple(_task_reading(tx, task, sample, shares=len(holding) > 1) for task in holding)
+            yield GpuReading(sample, device.memory_mib, tuple(dict.fromkeys(targets)), tasks)
+
+
+def _task_reading(tx: Tx[Store], task: Task, sample: GpuSample, *, shares: bool) -> TaskReading:
+    targets = tuple(dict.fromkeys(_task_targets(tx, task, sample.gpu_id)))
+    parts = [part for run in task.runs if (part := (sample.parts or {}).get(run.attempt_id)) is not None]
+    if not shares or not parts:
+        return TaskReading(task.id, task.started_at_s, targets, shares)
+    memory = [part.memory_used_mib for part in parts if part.memory_used_mib is not None]
+    whole = GpuPart(sum(part.utilization_percent for part in parts), sum(memory) if memory else None)
+    return TaskReading(task.id, task.started_at_s, targets, shares, whole)
 
 
 def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:
-    """Yield the series of COLLECTOR_NAMESPACE for the GPU of a task: of its service, family, task and container."""
+    """Yield the series for the GPU of a task: of its service, family, task and container."""
+    yield task.region, GPU_NAMESPACE, (("ClusterName", task.cluster), ("TaskId", task.id))
     cluster = ("ClusterName", task.cluster)
     sets: list[Dimensions] = [(cluster, ("TaskDefinitionFamily", task.family))]
     service = service_of(task)
@@ -249,15 +273,28 @@ def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:
 
 def gpu_points(gpu: GpuReading, at_s: float, seconds: float) -> Iterator[Point]:
     values = dcgm_values(gpu.sample, gpu.memory_mib)
-    for region, namespace, dimensions in gpu.targets:
-        for name, (value, unit) in values.items():
-            yield Point(Metric(region, namespace, name, dimensions), at_s, _weighted(value, seconds), unit, 1)
+    series = [(gpu.targets, values), *((task.targets, _values_of_task(values, task)) for task in gpu.tasks)]
+    for targets, of_target in series:
+        for region, namespace, dimensions in targets:
+            for name, (value, unit) in of_target.items():
+                yield Point(Metric(region, namespace, name, dimensions), at_s, _weighted(value, seconds), unit, 1)
+
+
+def _values_of_task(values: Mapping[str, tuple[float, str]], task: TaskReading) -> Mapping[str, tuple[float, str]]:
+    """The values of a GPU for one of its tasks: if the task shares the GPU, with its own utilization and memory, if known."""
+    if not task.shares:
+        return values
+    own: dict[str, float | None] = dict.fromkeys((UTILIZATION, MEMORY_USED))
+    if task.part is not None:
+        own = {UTILIZATION: task.part.utilization_percent, MEMORY_USED: task.part.memory_used_mib}
+    changed = {name: (own.get(name, value), unit) for name, (value, unit) in values.items()}
+    return {name: (value, unit) for name, (value, unit) in changed.items() if value is not None}
 
 
 def dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float, str]]:
     known = {
-        "DCGM_FI_DEV_GPU_UTIL": (sample.utilization_percent, "Percent"),
-        "DCGM_FI_DEV_FB_USED": (sample.memory_used_mib, "Megabytes"),
+        UTILIZATION: (sample.utilization_percent, "Percent"),
+        MEMORY_USED: (sample.memory_used_mib, "Megabytes"),
         "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib - sample.memory_reserved_mib, "Megabytes"),
         "DCGM_FI_DEV_POWER_USAGE": (sample.power_w, "None"),
         "DCGM_FI_DEV_GPU_TEMP": (sample.temperature_c, "None"),
