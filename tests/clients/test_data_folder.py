@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from command import Cli
+from command import UNTIL_TOLD, Cli, living_in, processes_about
 from corral.backup.manifest import STORES
 from corral.clock import VirtualClock
 from corral.data_folder import close_to_others, lock_folder, validate_folder
@@ -179,3 +180,30 @@ def test_a_file_and_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         validate_folder(tmp_path / "file")
     with pytest.raises(Refused, match="cannot be read: Not a directory"):
         validate_folder(tmp_path / "file" / "data")
+
+
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+def test_server_and_tasks_end_with_their_folder(own: Cli) -> None:
+    def all_ended() -> bool:
+        return not [*processes_about(own.data), *living_in(own.home)]
+
+    own("up", "-d", "--port", "0", "--gpus", "none")
+    own.start_task("--", "sh", "-c", STUBBORN)
+    shown = own.begin("run", "--", "sh", "-c", UNTIL_TOLD)
+    shown.until("stdout", "ready")
+    shutil.rmtree(own.data)
+    code, _, text = shown.end()
+    assert code in (7, 125) and f"the data folder {own.data} was deleted" in text and "keep" not in text, text
+    eventually(all_ended)
+    assert not own.data.exists(), "no process has made it again"
+
+    own("up", "-d", "--port", "0", "--gpus", "none")
+    own.start_task("--", "sh", "-c", STUBBORN)
+    for pid in (json.loads((own.data / "server.json").read_text())["pid"], own.pid("agent.lock")):
+        os.kill(pid, signal.SIGKILL)
+    own.data.rename(own.home / "moved")
+    own.data.mkdir(mode=0o700)
+    eventually(all_ended, "the spawner ends the task by itself")
+    assert os.listdir(own.data) == [], "no process has written to the other folder"

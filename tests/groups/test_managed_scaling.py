@@ -81,7 +81,10 @@ def test_launches_wait_for_gpus_of_the_machine_and_the_reason_says_so() -> None:
     assert world.shape() == (3, 2)
     [waiting] = world.waiting(tasks)
     reason = world.reason(waiting)
-    assert "the capacity provider gpus has asked its group g for 1 instance, and the launch waits: 0 of 2 GPUs free on 1 host" in reason
+    assert (
+        "the capacity provider gpus has asked its group g for 1 instance, and the launch waits: 0 of 2 GPUs free on 1 host"
+        in reason
+    )
 
 
 def test_launches_that_no_task_needs_give_up_their_place_in_line_at_once() -> None:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.errors import CliError, NotRunning
+from corral.cli.errors import CliError, NotRunning, TasksLost
+
+_used: set[Path] = set()  # the folders whose servers this process has found
 
 
 class DataFolder(NamedTuple):
@@ -45,7 +47,15 @@ def require_running(data: DataFolder) -> dict[str, Any]:
     about = running(data)
     if about is None:
         raise NotRunning(not_running(data))
+    _used.add(data.path)
     return about
+
+
+def refuse_deleted() -> None:
+    """Raise TasksLost if a data folder that this process has used was deleted."""
+    for path in _used:
+        if not path.exists():
+            raise TasksLost(f"the data folder {path} was deleted, so Corral has ended, and its tasks, too.")
 
 
 def not_running(data: DataFolder) -> str:

@@ -50,6 +50,12 @@ class NotRunning(CliError):
     exit_code = 3
 
 
+class TasksLost(CliError):
+    """The data folder was deleted while a command used its server. The server ends its tasks and then itself."""
+
+    exit_code = NO_EXIT_CODE
+
+
 class CommandNotExecutable(CliError):
     exit_code = 126  # as in a shell
 

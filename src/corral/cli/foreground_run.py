@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
-from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
+from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
 from corral.cli.log_states import TaskLogStream
 from corral.cli.notify import RunNotifications
 from corral.cli.output import end_bar, format_duration, log_line, print_json, print_message, shorten_ids
@@ -118,6 +118,8 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         run.notifications.send_later(current)
         reporter.say(leave.text)
         sys.exit(leave.code)
+    except TasksLost:
+        raise
     except Exception:
         if run.signals.end_code is not None:
             run.signals.wait_for_stop()

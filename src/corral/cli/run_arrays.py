@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.cli import tasks
 from corral.cli.endpoint import client
-from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
+from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
 from corral.cli.notify import RunNotifications
 from corral.cli.output import count, print_json, print_message, print_progress, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
@@ -136,6 +136,8 @@ def wait_for_array(run: ArrayRun) -> None:
         run.notifications.send_later(list(array.members.values()))
         say(leave.text)
         sys.exit(leave.code)
+    except TasksLost:
+        raise
     except Exception:
         if run.signals.end_code is not None:
             run.signals.wait_for_stop()

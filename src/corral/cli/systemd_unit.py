@@ -108,6 +108,7 @@ class Unit:
             *variables,
             "Restart=on-failure",
             "RestartSec=2",
+            "RestartPreventExitStatus=3",  # the data folder was deleted (`server/deleted_folder.py`)
             "KillMode=process",
             "TimeoutStopSec=30",
             "OOMPolicy=continue",

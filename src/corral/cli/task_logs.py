@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from corral.cli import tasks
+from corral.cli.data_folder import refuse_deleted
 from corral.cli.endpoint import Endpoint, client, long_poll
 from corral.cli.errors import connection_failed
 from corral.cli.log_states import TaskLogStream, log_states, report_dropped, report_unstored
@@ -91,6 +92,7 @@ def through_outages(call: Callable[[], T]) -> T:
         except Exception as error:
             if not connection_failed(error):
                 raise
+            refuse_deleted()
             began_at = began_at if began_at is not None else time.monotonic()
             if time.monotonic() - began_at > OUTAGE_MAX_S:
                 raise

@@ -58,6 +58,7 @@ ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to th
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
 BACKLOG_PAUSE_MAX_S = 0.1
 SAMPLE_S = 1.0  # the interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S
+END_POLL_S = 0.05
 ORDERS_MAX_BYTES = 256 * 1024 * 1024
 
 log = logging.getLogger("corral.node")
@@ -69,6 +70,7 @@ class Agent:
         runtime: str = "process",
     ) -> None:  # fmt: skip
         self._data = data
+        self._folder = node_folder.HeldPath(data)
         self._host = host
         self._gpus_flag = gpus_flag
         self._gpus = gpus
@@ -109,7 +111,7 @@ class Agent:
             await self._sample_once()  # sample before the first hello, because the hello contains the foreign processes
             sampler = asyncio.create_task(self._sample())
             wait_s = RECONNECT_FIRST_S
-            while self._quit_reason is None and not self._is_useless():
+            while self._quit_reason is None and not self._is_useless() and self._folder.is_same():
                 began_at = time.monotonic()
                 if await self._serve_connection():
                     self._connected_at = time.monotonic()
@@ -121,12 +123,29 @@ class Agent:
         finally:
             if sampler is not None:
                 sampler.cancel()
+            if not self._folder.is_same():
+                await self._end_runs()
             await self._checks.close()
             await self._engine.close(quit=True)
 
+    async def _end_runs(self) -> None:
+        """End all runs, because the data folder was deleted or replaced: no later agent could find them."""
+        log.warning("%s was deleted: ending all runs", self._data)
+        self._engine.stop(self._alive())
+        await self._until_ended(node_folder.GONE_GRACE_S)
+        self._engine.signal(self._alive(), "SIGKILL")
+        await self._until_ended(node_folder.GONE_GRACE_S)
+
+    async def _until_ended(self, most_s: float) -> None:
+        give_up_at = time.monotonic() + most_s
+        while self._alive() and time.monotonic() < give_up_at:
+            await asyncio.sleep(END_POLL_S)
+
+    def _alive(self) -> list[str]:
+        return [run_id for run_id, run in self._engine.observe().items() if run.alive]
+
     def _is_useless(self) -> bool:
-        alive = any(run.alive for run in self._engine.observe().values())
-        return not alive and time.monotonic() > self._connected_at + ALONE_MAX_S
+        return not self._alive() and time.monotonic() > self._connected_at + ALONE_MAX_S
 
     # -- the connection to the core ------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ import socket
 from pathlib import Path
 
 LISTEN_BACKLOG = 16
+GONE_CHECK_S = 0.5  # the interval between two calls of `HeldPath.is_gone`
+GONE_CHECKS = 2
+GONE_GRACE_S = 1.0  # if the folder is gone, runs get SIGTERM, and SIGKILL after this time
 
 
 def make(folder: Path) -> None:
@@ -54,6 +57,32 @@ def try_lock(path: Path) -> int | None:
         return None
     os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # the text always has the same length, so that a reader never sees a partial pid
     return fd
+
+
+class HeldPath:
+    """Finds out whether a path still leads to the file or folder to which it led at first.
+
+    The open descriptor prevents that a new folder gets the same inode number.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        self._missed = 0
+
+    def is_gone(self) -> bool:
+        """Whether the last GONE_CHECKS calls have found nothing, or something else, at the path. Then the caller ends tasks."""
+        self._missed = 0 if self.is_same() else self._missed + 1
+        return self._missed >= GONE_CHECKS
+
+    def is_same(self) -> bool:
+        """Whether the path leads to the same file or folder. If this cannot be found out, assume that it does."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self.fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
 
 
 def lock_owner(path: Path) -> int | None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import heapq
 import os
 import select
 import signal
@@ -33,7 +32,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,8 @@ from corral.node.run_processes import is_same_process, resume
 from corral.node.spawner_cgroups import SpawnerCgroups
 from corral.node.spawner_clients import SpawnerClients
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, launch_from, run_mark
-from corral.node.spawner_recovery import EXIT_STATUS_LOST, MainProcessWatch, find_unfinished, with_main_process
+from corral.node.spawner_recovery import EXIT_STATUS_LOST, MainProcessWatch, find_orphans, find_unfinished, with_main_process
+from corral.node.spawner_timers import Timers
 from corral.option_pairs import option_pairs
 
 STARTS_PER_TURN = 16  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
@@ -64,9 +64,7 @@ LINGER_KILL_S = 0.004  # when the delay has reached this value, find the holders
 JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its CPU share after this time, because shorter runs do not need one
 GUARD_RESTART_S = 1.0
-STOP_GRACE_S = 30.0  # the grace period of a run that is not in the journal
 BAD_TURN_S = 0.05
-PONG = b'{"pong":true}\n'
 
 
 class Spawner:
@@ -80,18 +78,19 @@ class Spawner:
         self._children = procfs.OwnChildren()
         self._mark = str(data / "starting")
         self._mark_fd = os.open(self._mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._timers = Timers()
+        self._at = self._timers.at
         self._poll = select.epoll()
         self._watch = MainProcessWatch(self._poll, self._at, self._status_lost)
         self._clients = SpawnerClients(self._poll, self._runs, self._execute)
         self._alive = 0
         self._starts: deque[Launch] = deque()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._timer_count = 0
+        self._folder = node_folder.HeldPath(data)
+        self._is_checking = False  # whether a timer of `_check_folder` is set
         self._quitting = False
         self._no_run_since_boot_s = boot_s()
         self._guard = GuardProcess(data)
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
         left = replay(data / "journal", boot_id)
         self._recycler = FileRecycler(str(data))
@@ -137,19 +136,14 @@ class Spawner:
         If the lock of such an output file is held, its run is alive, and someone has removed the journal. Take over the run,
         because its GPUs are in use.
         """
-        left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
-        alive = [name for name in left if lock_files.is_held(self._output(name))]
-        found = lock_files.holders([self._output(name) for name in alive]) if alive else {}
-        for name in left:
-            if name in alive:
-                holders = found.get(self._output(name), [])
-                group = self._cgroups.group_of(holders)
-                self._runs[name] = SpawnedRun(name, STOP_GRACE_S, ships_logs=True, gpu_ids=[], group=group)
-                self._adopted.add(name)
-                self._alive += 1
-                self._adopt(self._runs[name], holders)
-            else:
-                self._remove_files(name)
+        alive, ended = find_orphans(self._data, self._runs.keys())
+        for run, holders in alive:
+            self._runs[run.run_id] = run.but(group=self._cgroups.group_of(holders))
+            self._adopted.add(run.run_id)
+            self._alive += 1
+            self._adopt(self._runs[run.run_id], holders)
+        for name in ended:
+            self._remove_files(name)
         self._recycler.move_to_spare()
         self._recycler.remove_trash()
 
@@ -183,19 +177,22 @@ class Spawner:
                     else:
                         self._watch.process_ended(fd)
                 self._start_some()
-                self._fire_timers()
+                self._timers.fire()
+                if self._alive and not self._is_checking:
+                    self._check_folder()
                 self._clients.send_changes()
             except Exception:  # an error must not end the spawner, because the exit codes of all runs would be lost
                 _log(traceback.format_exc())
                 time.sleep(BAD_TURN_S)  # if the error occurs in every turn, do not use a whole CPU core
-        (self._data / "spawner.sock").unlink(missing_ok=True)
+        if self._folder.is_same():  # otherwise the socket may belong to another spawner
+            (self._data / "spawner.sock").unlink(missing_ok=True)
         self._guard.end()
         self._cgroups.close()
 
     def _timeout_s(self) -> float | None:
         if self._starts:
             return 0
-        due_s = self._timers[0][0] if self._timers else None
+        due_s = self._timers.next_boot_s
         if not self._clients.by_fd and not self._alive:
             idle_s = self._idle_since_boot_s() + IDLE_S
             due_s = idle_s if due_s is None else min(due_s, idle_s)
@@ -212,13 +209,16 @@ class Spawner:
     def _quit(self) -> None:
         self._quitting = True
 
-    def _at(self, due_boot_s: float, what: Callable[[], None]) -> None:
-        self._timer_count += 1
-        heapq.heappush(self._timers, (due_boot_s, self._timer_count, what))
-
-    def _fire_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= boot_s():
-            heapq.heappop(self._timers)[2]()
+    def _check_folder(self) -> None:
+        """If the data folder was deleted or replaced while runs are alive, end them and exit. No process could find them there."""
+        self._is_checking = bool(self._alive)
+        if self._alive and self._folder.is_gone():
+            self._quitting = True
+            for run_id in [run_id for run_id, run in self._runs.items() if run.alive]:
+                self._stop(run_id)
+                self._at(boot_s() + node_folder.GONE_GRACE_S, partial(self._kill, run_id))
+        elif self._alive:
+            self._at(boot_s() + node_folder.GONE_CHECK_S, self._check_folder)
 
     # -- the agent -----------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Spawner:
                 case {"start": {"run_id": str() as run_id} as launch}:
                     self._order(launch_from(run_id, launch))
                 case {"ping": _}:
-                    reply = PONG
+                    reply = b'{"pong":true}\n'
                 case {"stop": str() as run_id}:
                     self._stop(run_id)
                 case {"signal": str() as name, "run": str() as run_id}:
@@ -272,7 +272,7 @@ class Spawner:
                     self._ended(self._runs[launch.run_id].but(reason=f"CannotStartContainerError: {error}"))
         self._cgroups.leave()
         if not self._starts:
-            os.fchdir(self._home)  # the working directory of the spawner must not stay in the folder of the last run
+            os.fchdir(self._folder.fd)  # the working directory of the spawner must not stay in the folder of the last run
             self._recycler.move_to_spare()
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from corral.node.run_journal import Replay
 from corral.node.run_processes import find_processes, is_same_process, main_process
 from corral.node.spawner_protocol import SpawnedRun
 
+STOP_GRACE_S = 30.0  # the grace period of a run that is not in the journal
 CHECK_S = 1.0  # the time between two checks of a main process that cannot be watched
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
 MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, and it is not known whether the run began"
@@ -64,6 +65,19 @@ def _lost_at_start(run: SpawnedRun, mark_fd: int, clock: Clock, *, alone: bool) 
         return run.but(reason=NEVER_STARTED)
     # Several runs have no pid, because the journal could not be written for some time. It is not known which of them were started.
     return run.but(started_at_s=clock.now_s(), reason=MAY_HAVE_RUN)
+
+
+def find_orphans(data: Path, known: Collection[str]) -> tuple[list[tuple[SpawnedRun, list[int]]], list[str]]:
+    """Find the runs that have files, but are not in the journal.
+
+    Return the runs that are alive, with the processes that hold their locks, and the ids of the other runs.
+    """
+    left = {*os.listdir(data / "output"), *os.listdir(data / "work")}.difference(known)
+    paths = {name: f"{data}/output/{name}" for name in left}
+    alive = [name for name in left if lock_files.is_held(paths[name])]
+    found = lock_files.holders([paths[name] for name in alive]) if alive else {}
+    runs = [(SpawnedRun(name, STOP_GRACE_S, ships_logs=True, gpu_ids=[]), found.get(paths[name], [])) for name in alive]
+    return runs, [name for name in left if name not in alive]
 
 
 def with_main_process(run: SpawnedRun, pids: list[int], clock: Clock) -> SpawnedRun:

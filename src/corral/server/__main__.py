@@ -64,6 +64,8 @@ from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.configuration import read_configuration
 from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
+from corral.server.deleted_folder import EXIT_CODE as DELETED
+from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
 from corral.server.front_door import FrontDoor
 from corral.server.function_runner import FunctionRunner
 from corral.server.http_server import HttpServer
@@ -121,6 +123,9 @@ def main() -> None:
         uvloop.run(_serve(options))
     except Refused as refusal:
         sys.exit(escape_controls(f"corral: {refusal}"))
+    except FolderDeleted as loss:
+        print(escape_controls(f"corral: {loss}"), file=sys.stderr, flush=True)
+        os._exit(DELETED)  # the threads of the lanes cannot write to their databases any more, so do not wait for them
 
 
 async def _serve(options: ServerOptions) -> None:
@@ -240,6 +245,7 @@ async def _serve(options: ServerOptions) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(listeners))
+    deletion = asyncio.create_task(until_deleted(data))
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
     gc.collect()
@@ -247,14 +253,21 @@ async def _serve(options: ServerOptions) -> None:
     gc.freeze()
     gc.set_threshold(10_000, 50, 100)
     _report_ready(data, about, unfinished, options.ready_fd)
-    await serving
+    await asyncio.wait([serving, deletion], return_when=asyncio.FIRST_COMPLETED)
     keeper.cancel()
+    loss = await stop_tasks(data, state) if deletion.done() else ""
+    deletion.cancel()
+    if loss:
+        _request_exit(server, *lanes.values())
+    await serving
     blob_gc.cancel()
     publisher.cancel()
     invocations.cancel()
     await functions.close()
     insights.cancel()
     await agents.close()
+    if loss:
+        raise FolderDeleted(loss)
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():
         await loop.run_in_executor(None, lane.stop)
