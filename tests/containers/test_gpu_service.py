@@ -65,6 +65,10 @@ def reasons(ecs: Any, cluster: str) -> str:
     return " ".join(container.get("reason", "") for task in tasks for container in task["containers"])
 
 
+def ended(ecs: Any, cluster: str, task: str) -> list[dict[str, Any]]:
+    return [each for each in ecs.describe_tasks(cluster=cluster, tasks=[task])["tasks"] if each["lastStatus"] == "STOPPED"]
+
+
 def test_a_service_starts_when_its_image_is_pushed_and_follows_a_collector(
     own_docker_corral: Callable[..., Corral], dockerd: Dockerd, tmp_path: Path
 ) -> None:
@@ -76,7 +80,7 @@ def test_a_service_starts_when_its_image_is_pushed_and_follows_a_collector(
     docker.push(COLLECTOR, "latest", "collector:1")
 
     image = f"{REGISTRY}/{COLLECTOR}:latest"
-    command = "sh -c 'trap exit TERM; while sleep 0.1; do :; done'"
+    command = "trap 'exit 7' TERM; while sleep 0.1; do :; done"  # the shell of the template passes SIGTERM on to it
     create_stack(corral, Collector="true", CollectorImage=image, TasksMax="2", TaskMemory="128", Cooldown="4", Command=command)
     eventually(lambda: physical_id(corral, "Service"), "the service was created")
     cluster, repository = physical_id(corral, "Cluster"), physical_id(corral, "Repository")
@@ -95,6 +99,10 @@ def test_a_service_starts_when_its_image_is_pushed_and_follows_a_collector(
         return service["desiredCount"], service["runningCount"]
 
     eventually(lambda: counts() == (2, 2), "90 percent of one GPU needs a second task", 90)
+    [task, _] = ecs.list_tasks(cluster=cluster)["taskArns"]
+    ecs.stop_task(cluster=cluster, task=task)
+    [stopped] = eventually(lambda: ended(ecs, cluster, task), "the task ends before it is killed", 60)
+    assert [each["exitCode"] for each in stopped["containers"] if each["name"] == "gpu"] == [7]
     corral.client("cloudformation").delete_stack(StackName=STACK)
     eventually(lambda: physical_id(corral, "Cluster") is None, "the stack is deleted", 60)
     assert dockerd.containers(f"label=corral.host={corral.host_id}", "status=running") == []

@@ -95,6 +95,11 @@ class Fleet:
         pages = self.logs.get_paginator("filter_log_events").paginate(logGroupName=self.log_group, filterPattern="Predicted")
         return [event["message"].split()[1:] for page in pages for event in page["events"]]
 
+    def started(self) -> set[str]:
+        """What the workers have printed when they started."""
+        pages = self.logs.get_paginator("filter_log_events").paginate(logGroupName=self.log_group, filterPattern="Started")
+        return {event["message"].removeprefix("Started: ") for page in pages for event in page["events"]}
+
     def until_zero(self) -> None:
         def gone() -> bool:
             [group] = self.scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[self.group])["AutoScalingGroups"]
@@ -254,10 +259,15 @@ def test_a_fleet_made_by_the_template(corral: Corral, tmp_path: Path) -> None:
     gate, folder = Gate(tmp_path / "gate"), tmp_path / "work"
     folder.mkdir()
     shutil.copy(WORKER, folder / "worker.py")
-    skipping = f"cd {folder} && GATE={gate.path} exec {sys.executable} worker.py"
+    given = {
+        "Image": "corral/host",
+        "Command": f'echo "Started: $TITLE in $OUT"; cd {folder} && {sys.executable} worker.py; exit $?',
+        "Variables": f"GATE={gate.path} TITLE='first deployment' OUT=s3://$BUCKET/out",
+        "InstanceType": "p2.xlarge",
+    }
     template = tmp_path / "queue-fleet.yaml"
     template.write_text(TEMPLATE.read_text().replace("Period: 60", f"Period: {PERIOD_S}"))
-    deploy(corral, template, "fleet", "Image=corral/host", f"Command=sh -c '{skipping}'", "InstanceType=p2.xlarge")
+    deploy(corral, template, "fleet", *(f"{key}={value}" for key, value in given.items()))
     stack = corral.client("cloudformation").describe_stacks(StackName="fleet")["Stacks"][0]
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
     queue = outputs["QueueUrl"].rpartition("/")[2]
@@ -274,6 +284,11 @@ def test_a_fleet_made_by_the_template(corral: Corral, tmp_path: Path) -> None:
     eventually(lambda: len(fleet.tasks()) == 1 and fleet.desired() == 1, "the worker stays")
     check_drawing(corral, "fleet", fleet.tasks()[0]["taskArn"].rpartition("/")[2])
     gate.open()
+    eventually(lambda: fleet.messages() == (0, 0), "the worker has deleted the message")
+    assert fleet.started() == {f"first deployment in s3://{fleet.bucket}/out"}
+    given["Variables"] = given["Variables"].replace("first", "second")
+    update(corral, template, "fleet", WorkersMax="3", **given)
+    eventually(lambda: f"second deployment in s3://{fleet.bucket}/out" in fleet.started(), "the update has replaced the worker")
     fleet.until_zero()
     alarm = corral.client("cloudwatch").describe_alarms()["MetricAlarms"][0]
     assert alarm["StateValue"] == "OK" and alarm["StateUpdatedTimestamp"] > since
@@ -316,3 +331,19 @@ def deploy(corral: Corral, template: Path, name: str, *parameters: str) -> None:
     ]  # fmt: skip
     done = subprocess.run(command, env=corral.environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def update(corral: Corral, template: Path, name: str, **parameters: str) -> None:
+    cloudformation = corral.client("cloudformation")
+    given = [{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()]
+    cloudformation.update_stack(
+        StackName=name, TemplateBody=template.read_text(), Parameters=given, Capabilities=["CAPABILITY_IAM"]
+    )
+    ended = ("UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+    status = eventually(
+        lambda: next(
+            (each for each in ended if each == cloudformation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"]), None
+        ),
+        "the update ends",
+    )
+    assert status == "UPDATE_COMPLETE"

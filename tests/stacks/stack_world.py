@@ -148,12 +148,19 @@ class World:
 
     # Stacks
 
+    def ssm_value(self, name: str) -> str:
+        """The value of an SSM parameter. Parameters that do not exist have their names as values."""
+        try:
+            return str(self.call("ssm", "GetParameter", Name=name)["Parameter"]["Value"])
+        except ApiError:
+            return name
+
     def create(self, template: Mapping[str, Any], name: str = "s", *, settle: bool = True, **more: Any) -> Stack:
-        spec = spec_of(name, template, **more)
+        spec = spec_of(name, template, ssm=self.ssm_value, **more)
         return self._then(self.run(lambda tx: stack_operations.begin_create(tx, CALLER, spec)), settle)
 
     def update(self, template: Mapping[str, Any], name: str = "s", *, settle: bool = True, **more: Any) -> Stack:
-        spec = spec_of(name, template, **more)
+        spec = spec_of(name, template, ssm=self.ssm_value, **more)
         return self._then(self.run(lambda tx: stack_operations.begin_update(tx, CALLER, self.stack(name), spec)), settle)
 
     def delete(self, name: str = "s", retain: tuple[str, ...] = (), *, settle: bool = True) -> Stack:
@@ -223,9 +230,15 @@ def _reaches(old: StackStatus | None, new: StackStatus) -> bool:
     return new in seen
 
 
-def spec_of(name: str, template: Mapping[str, Any], parameters: Mapping[str, Any] | None = None, **more: Any) -> StackSpec:
+def spec_of(
+    name: str,
+    template: Mapping[str, Any],
+    parameters: Mapping[str, Any] | None = None,
+    ssm: Callable[[str], str] = lambda name: name,
+    **more: Any,
+) -> StackSpec:
     text = orjson.dumps(template).decode()
-    values = parameter_values(compile_template(orjson.loads(text)), parameters or {}, {}, lambda name: name)
+    values = parameter_values(compile_template(orjson.loads(text)), parameters or {}, {}, ssm)
     return StackSpec(name, text, text, values, **more)
 
 
